@@ -1,0 +1,41 @@
+"""One request from a prompt's ids to text: generation, detokenizing, stop strings. What every front end calls."""
+
+from collections.abc import Iterator, Sequence
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.prefix import PrefixCache
+from localdflash.errors import ContextOverflow
+from localdflash.loading import LoadedPair
+from localdflash.text.stream import Detokenizer, StopStrings
+
+
+class Answer:
+    """Iterate over it for text as it is generated; `request` tells what happened, `ids` what was committed."""
+
+    def __init__(
+        self, loaded: LoadedPair, request: Request, stops: Sequence[str] = (), prefixes: PrefixCache | None = None
+    ) -> None:
+        context = loaded.target.context
+        if len(request.ids) + request.max_tokens > context:
+            raise ContextOverflow(
+                f"the prompt has {len(request.ids)} tokens and the answer may have {request.max_tokens}: the context"
+                f" holds {context}; shorten one of them"
+            )
+        self.request = request
+        self.ids: list[int] = []
+        self._loaded, self._stops, self._prefixes = loaded, StopStrings(stops), prefixes
+
+    def __iter__(self) -> Iterator[str]:
+        detokenizer = Detokenizer(self._loaded.tokenizer)
+        for step in generate(self._loaded.pair, self.request, self._prefixes):
+            self.ids += step.tokens
+            tokens = [token for token in step.tokens if token not in self.request.ends]
+            text, stopped = self._stops.push(detokenizer.push(tokens))
+            if text:
+                yield text
+            if stopped:
+                self.request.finish = "stop"
+                return
+        text, _ = self._stops.push(detokenizer.finish())
+        if rest := text + self._stops.finish():
+            yield rest

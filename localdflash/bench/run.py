@@ -1,0 +1,216 @@
+"""The benchmark: plain decoding and drafting in turn on the same prompts, in one process.
+
+A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
+ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
+fastest of its repeats: what disturbs a run only ever makes it slower.
+"""
+
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Pair
+from localdflash.engine.stats import Stats
+from localdflash.loading import LoadedPair, Options
+from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.fim import build, stop_ids
+
+OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
+
+
+@dataclass
+class Run:
+    """One way of running one prompt: the fastest of its repeats."""
+
+    ids: list[int]
+    stats: Stats
+    first_token_ms: float
+
+
+@dataclass
+class Category:
+    """Sums over one category's prompts."""
+
+    plain: list[Run] = field(default_factory=list)
+    drafted: list[Run] = field(default_factory=list)
+    identical: int = 0  # prompts whose every run gave the same tokens
+
+    def add(self, plain: list[Run], drafted: list[Run]) -> None:
+        """Count one prompt by its fastest runs."""
+        self.plain.append(min(plain, key=lambda run: run.stats.total_ms))
+        self.drafted.append(min(drafted, key=lambda run: run.stats.total_ms))
+        self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
+
+    def report(self, best_plain: float) -> dict[str, Any]:
+        """The category's part of the result."""
+        total = Stats()
+        for run in self.drafted:
+            _merge(total, run.stats)
+        plain_ms = sum(run.stats.total_ms for run in self.plain)
+        plain_rate = sum(run.stats.tokens for run in self.plain) / plain_ms * 1e3
+        first = [run.first_token_ms for run in self.drafted]
+        cuts = quantiles(first, n=20, method="inclusive") if len(first) > 1 else first * 19
+        return {
+            "prompts": len(self.drafted),
+            "tokens": total.tokens,
+            "ar_tok_s": round(plain_rate, 1),
+            "best_ar_tok_s": round(max(plain_rate, best_plain), 1),
+            "tok_s": round(total.tokens_per_second, 1),
+            "speedup": round(total.tokens_per_second / plain_rate, 3),
+            "tau": round(total.tau, 3),
+            "accept_by_slot": total.acceptance(),
+            "steps_by_drafter": total.steps_by_drafter,
+            "identical": f"{self.identical}/{len(self.drafted)}",
+            "ttft_ms": {"p50": round(cuts[9], 2), "p95": round(cuts[18], 2)},
+        }
+
+
+def _merge(total: Stats, one: Stats) -> None:
+    for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
+        setattr(total, name, getattr(total, name) + getattr(one, name))
+    for name in ("offered_by_slot", "accepted_by_slot"):
+        mine, theirs = getattr(total, name), getattr(one, name)
+        mine += [0] * (len(theirs) - len(mine))
+        for slot, count in enumerate(theirs):
+            mine[slot] += count
+    for drafter, steps in one.steps_by_drafter.items():
+        total.steps_by_drafter[drafter] = total.steps_by_drafter.get(drafter, 0) + steps
+
+
+def prompt_ids(loaded: LoadedPair, prompt: Prompt) -> tuple[list[int], frozenset[int]]:
+    """A prompt's ids and the tokens that end its answer."""
+    tokenizer = loaded.tokenizer
+    if prompt.question:
+        template = tokenizer.chat_template() or ""
+        return encode_chat(tokenizer, template, [Message("user", prompt.question)]), tokenizer.ends
+    form = loaded.fim_format()
+    return build(form, tokenizer, prompt.prefix, prompt.suffix), stop_ids(form, tokenizer)
+
+
+def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> Run:
+    """Generate greedily from a cold cache."""
+    pair.forget()
+    request = Request(ids, limit, ends=ends)
+    tokens = [token for step in generate(pair, request) for token in step.tokens]
+    return Run(tokens, request.stats, request.first_token_ms)
+
+
+def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the whole prompt set; the result object."""
+    prompts = load(limit)
+    categories = {name: Category() for name in CATEGORIES}
+    with LoadedPair(options) as loaded:
+        plain, drafting = loaded.plain(), loaded.pair
+        for number, prompt in enumerate(prompts):
+            ids, ends = prompt_ids(loaded, prompt)
+            runs: dict[str, list[Run]] = {"plain": [], "drafted": []}
+            for repeat in range(repeats):
+                ways = [("plain", plain), ("drafted", drafting)]
+                for name, pair in ways if (number + repeat) % 2 == 0 else ways[::-1]:
+                    runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
+            categories[prompt.category].add(runs["plain"], runs["drafted"])
+            progress(f"{number + 1}/{len(prompts)} {prompt.id}")
+        costs = _costs(loaded)
+    best = _other_plain(options, limit)
+    return {
+        "pair": options.pair,
+        "backend": options.backend,
+        "device": device(),
+        "threads": options.threads,
+        "commit": commit(),
+        "command": f"localdflash bench --pair {options.pair} --backend {options.backend} --threads {options.threads}"
+        f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),
+        "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
+        "overall": _together(categories.values()).report(0.0),
+        "step_ms": costs,
+        "bandwidth_gb_s": round(bandwidth(), 1),
+        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def _together(categories: Iterable[Category]) -> Category:
+    whole = Category()
+    for category in categories:
+        whole.plain += category.plain
+        whole.drafted += category.drafted
+        whole.identical += category.identical
+    return whole
+
+
+def _costs(loaded: LoadedPair) -> dict[str, Any]:
+    """Milliseconds of a plain step, of a draft and of a verify by rows, as the controller sees them at the end."""
+    controller = loaded.pair.controller
+    if controller is None:
+        return {}
+    return {
+        "ar": round(1.0 / controller.plain_rate, 4),
+        "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
+        "verify": {rows: round(ms, 4) for rows, ms in controller.verify_costs().items()},
+    }
+
+
+def _other_plain(options: Options, limit: int | None) -> dict[str, float]:
+    """Plain decoding of the other backends, tokens a second by category, over a few prompts."""
+    best: dict[str, float] = {}
+    for backend in ("llama.cpp", "torch"):
+        if backend == options.backend:
+            continue
+        with LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
+            for name in CATEGORIES:
+                runs = []
+                for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):
+                    if prompt.category == name:
+                        runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), prompt.max_tokens))
+                rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
+                best[name] = max(best.get(name, 0.0), rate)
+    return best
+
+
+def bandwidth() -> float:
+    """GB/s at which one thread reads memory that no cache holds."""
+    data = np.ones(64 * 1024 * 1024, np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        data.sum()
+        times.append(time.perf_counter() - began)
+    return data.nbytes / median(times) / 1e9
+
+
+def device() -> str:
+    """The processor's name and its integer dot-product features."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
+    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
+    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8") if f in flags]
+    return f"{name} ({' '.join(features)})"
+
+
+def commit() -> str:
+    """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
+    try:
+        shown = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        from importlib.metadata import version
+
+        return version("localdflash")
+    return shown.stdout.strip()

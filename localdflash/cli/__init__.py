@@ -1,0 +1,156 @@
+"""The command line. A command's module is imported when the command is called, so that `--help` stays instant.
+
+Answers go to stdout, everything else to stderr. Every failure is one line and an exit code: 0 done, 1 failed, 2 usage,
+3 bad model or file, 4 out of memory, 130 interrupted. `--debug` adds the traceback.
+"""
+
+import errno
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import click
+
+from localdflash.cli.output import printable
+from localdflash.errors import LocaldflashError, OutOfMemory
+
+INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    """A command: where it lives (`module:attribute`) and its line in `--help`."""
+
+    place: str
+    help: str
+
+
+COMMANDS = {
+    "chat": Entry("localdflash.cli.chat:command", "Talk to the model, or answer one prompt."),
+    "complete": Entry("localdflash.cli.complete:command", "Complete the code at FILE:LINE:COL."),
+    "bench": Entry("localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."),
+    "models": Entry("localdflash.cli.models:command", "List the pairs of target and drafter."),
+    "train": Entry("localdflash.cli.train:command", "Train a target or a drafter."),
+    "doctor": Entry("localdflash.cli.doctor:command", "Check this machine and this installation."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and listed without that."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].place.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click; guesses what was meant, which older versions do not."""
+        if args[0] not in COMMANDS:
+            from localdflash.strict_toml import did_you_mean
+
+            ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@dataclass
+class Run:
+    """What the global options say."""
+
+    debug: bool = False
+
+
+def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    context.ensure_object(Run).debug = value
+
+
+def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"localdflash {version('localdflash')}")
+    except PackageNotFoundError:
+        click.echo("localdflash, from a source tree that is not installed")
+    context.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug, help="Show tracebacks.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def cli() -> None:
+    """Run a local coding assistant: a quantized model and a drafter that makes it fast, offline."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not turn an answer into a failure
+    run = Run()
+    try:
+        result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        if run.debug:
+            traceback.print_exception(error)
+        return _report(error)
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: BaseException) -> int:
+    """Say on stderr what went wrong, in one line; return the exit code."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            error.show()
+            return error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            return INTERRUPTED
+        case BrokenPipeError():
+            # Nobody reads any more; Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        case _:
+            message, code = _explain(error)
+    print(f"localdflash: {printable(message)}", file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """Find the message and the exit code."""
+    match error:
+        case LocaldflashError():
+            return str(error), error.exit_code
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx else "localdflash"
+            return f"{error.format_message().rstrip('.')}; see `{command} --help`", error.exit_code
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case MemoryError():
+            return "out of memory; close other programs or take a smaller pair or context", OutOfMemory.exit_code
+        case OSError(errno=int()):
+            what = "disk full while writing" if error.errno == errno.ENOSPC else f"{error.strerror}:"
+            return f"{what} {error.filename or 'the output'}", 1
+        case _:
+            return f"internal error: {type(error).__name__}: {error}; run with --debug for the traceback", 1

@@ -1,0 +1,48 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from localdflash.engine.sampling import SamplingParams
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_PAIR = (
+    click.option("--pair", default="embedded", show_default=True, help="A pair of the registry, or a .gguf file."),
+    click.option("--backend", type=click.Choice(["llama.cpp", "torch"]), default="llama.cpp", show_default=True),
+    click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets the backend choose."),
+    click.option("--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model knows."),
+)
+_SAMPLING = (
+    click.option(
+        "--temperature", type=float, default=0.0, show_default=True, help="0 always takes the likeliest token."
+    ),
+    click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
+    click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),
+    click.option("--min-p", type=float, default=0.0, help="Keep tokens at least this likely, relative to the best."),
+    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1 makes repeating less likely."),
+    click.option("--seed", type=int, default=None, help="Makes a sampled answer repeatable."),
+)
+
+
+def pair_options(command: Command) -> Command:
+    """Which pair to run, and how: pair, backend, threads, context."""
+    for option in reversed(_PAIR):
+        command = option(command)
+    return command
+
+
+def sampling_options(command: Command) -> Command:
+    """How to draw tokens: the fields of `SamplingParams`."""
+    for option in reversed(_SAMPLING):
+        command = option(command)
+    return command
+
+
+def sampling(
+    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int | None
+) -> SamplingParams:
+    """The parameters that these options give."""
+    return SamplingParams(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)

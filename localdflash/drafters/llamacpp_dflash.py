@@ -1,0 +1,145 @@
+"""DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
+
+The drafter shares the target's embedding and head through `ctx_other`. Features wait until a draft is asked for and
+are injected then, all at once: while the controller drafts by other means they cost a copy each.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.drafters.dflash_files import check_fit, config_of_gguf
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.targets import llama_library as library
+from localdflash.targets.llamacpp import LlamaCppTarget
+from localdflash.weights.gguf import read_header
+
+INJECT_ROWS = 256  # most features that one decode injects
+
+
+class LlamaCppDFlashDrafter:
+    """See `Drafter`."""
+
+    name = "dflash"
+    reads_taps = True
+
+    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0, gpu_layers: int = 0) -> None:
+        self.config = config_of_gguf(read_header(path))
+        layers = api.llama_model_n_layer(target.model)
+        check_fit(self.config, target.hidden_size, target.vocab_size, layers, str(path))
+        self.model = library.load_model(path, gpu_layers)
+        params = api.llama_context_default_params()
+        params.n_ctx = target.context + self.config.block_size
+        params.n_batch = params.n_ubatch = max(INJECT_ROWS, self.config.block_size)
+        params.n_seq_max = 1
+        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.no_perf = True
+        params.ctx_other = target.handle
+        if threads:
+            params.n_threads = params.n_threads_batch = threads
+        self.handle = api.llama_init_from_model(self.model, params)
+        if not self.handle:
+            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+        api.llama_set_causal_attn(self.handle, bool(self.config.causal))
+        self._memory = api.llama_get_memory(self.handle)
+        self._batch = api.llama_batch_ext_init(self.handle)
+        self._logits_address = library.logits_reader()
+        self._vocab_size = target.vocab_size
+        self.length = 0
+        self._injected = 0
+        self._waiting: list[NDArray[np.float32]] = []
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+        self._waiting.append(taps)
+        self.length += len(ids)
+        if self.length - self._injected >= INJECT_ROWS:
+            self._inject()
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        slots = self.config.block_size
+        if limit < 1:
+            return NOTHING
+        self._inject()
+        api.llama_batch_ext_clear(self._batch)
+        for slot in range(slots):
+            token = self.config.mask_token_id if slot else anchor
+            self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
+            api.llama_batch_ext_set_output_logits(self._batch, slot, True)
+        self._decode()
+        address = self._logits_address(self.handle)
+        memory = (ctypes.c_float * (slots * self._vocab_size)).from_address(address)
+        logits = np.frombuffer(memory, np.float32).reshape(slots, -1)[1 : limit + 1]
+        api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+        tokens = logits.argmax(1)
+        top = logits[np.arange(len(tokens)), tokens]
+        confidence = 1.0 / np.exp(logits - top[:, None]).sum(1)
+        return Draft.chain(self.name, tokens.tolist(), confidence.tolist())
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        if length < self._injected:
+            api.llama_memory_seq_rm(self._memory, 0, length, -1)
+            self._injected, self._waiting = length, []
+        elif self._waiting:
+            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        self._inject()
+        size = api.llama_state_seq_get_size(self.handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        return bytes(memoryview(buffer)[: api.llama_state_seq_get_data(self.handle, buffer, size, 0)])
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        api.llama_memory_clear(self._memory, True)
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
+            raise LocaldflashError("llama.cpp refused a drafter's saved state")
+        self.length = self._injected = len(ids)
+        self._waiting = []
+
+    def close(self) -> None:
+        """Free context and model; must come before the target's own `close`."""
+        if self.handle:
+            api.llama_batch_ext_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _inject(self) -> None:
+        if not self._waiting:
+            return
+        features = np.ascontiguousarray(np.concatenate(self._waiting))
+        self._waiting = []
+        width = features.shape[1]
+        for begin in range(0, len(features), INJECT_ROWS):
+            chunk = features[begin : begin + INJECT_ROWS]
+            api.llama_batch_ext_clear(self._batch)
+            for row in chunk:
+                pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
+                index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
+                self._place(index, self._injected + index)
+            self._decode()
+            self._injected += len(chunk)
+
+    def _place(self, index: int, position: int) -> None:
+        if index < 0:
+            raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
+        api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
+
+    def _decode(self) -> None:
+        status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")

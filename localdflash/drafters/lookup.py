@@ -1,0 +1,115 @@
+"""Lookup: what followed the last time that the text ended like this.
+
+Finds the longest earlier occurrence of the newest tokens in the prompt, in given documents and in the generated text,
+and proposes what came after it. Costs microseconds. While an answer copies an earlier passage with changes in it, the
+drafter keeps its place in the passage and picks it up again one token after a change.
+"""
+
+from collections.abc import Sequence
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+
+GRAM = 3  # tokens that must agree before an occurrence counts
+CANDIDATES = 8  # newest occurrences that are compared
+LONGEST = 32  # agreement beyond this adds nothing
+REACH = (4, 12)  # how far behind and ahead of the expected place a copy is picked up again
+PATIENCE = 8  # proposals without a place before the copied passage is forgotten
+BREAK = -1  # between documents
+
+
+class LookupDrafter:
+    """See `Drafter`."""
+
+    name = "lookup"
+    reads_taps = False
+
+    def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
+        self._text: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}
+        for document in documents:
+            self._append([*document, BREAK])
+        self._base = len(self._text)
+        self._copying: int | None = None  # offset from a place in the sequence back to the passage it copies
+        self._misses = 0
+
+    def observe(self, ids: Sequence[int], taps: Taps | None = None) -> None:
+        """See `Drafter`."""
+        self._append(ids)
+
+    def _append(self, ids: Sequence[int]) -> None:
+        text, places = self._text, self._places
+        for token in ids:
+            text.append(token)
+            if len(text) >= GRAM:
+                places.setdefault(tuple(text[-GRAM:]), []).append(len(text) - 1)
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        text = self._text
+        while len(text) > self._base + length:
+            if len(text) >= GRAM:
+                self._places[tuple(text[-GRAM:])].pop()
+            text.pop()
+        self._copying = None
+
+    def save(self) -> bytes:
+        """See `Drafter`: the ids say everything."""
+        return b""
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        self.rollback(0)
+        self._append(ids)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`."""
+        place, agreement = self._longest(anchor)
+        if place is None:
+            place, agreement = self._pick_up(anchor)
+        if place is None:
+            self._misses += 1
+            if self._misses > PATIENCE:
+                self._copying = None
+            return NOTHING
+        end = len(self._text)  # where the anchor will stand
+        self._copying, self._misses = end - place, 0
+        tokens: list[int] = []
+        for i in range(place + 1, place + 1 + limit):
+            token = self._text[i] if i < end else anchor if i == end else tokens[i - end - 1]
+            if token == BREAK:
+                break
+            tokens.append(token)
+        confidence = agreement / (agreement + 1.0)
+        return Draft.chain(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
+
+    def _longest(self, anchor: int) -> tuple[int | None, int]:
+        """Place of the anchor's longest-agreeing earlier occurrence, and how many tokens agree."""
+        text = self._text
+        places = self._places.get((*text[-GRAM + 1 :], anchor)) if len(text) >= GRAM - 1 else None
+        if not places:
+            return None, 0
+        best, longest = None, 0
+        for place in places[: -CANDIDATES - 1 : -1]:
+            agreement = GRAM
+            while (
+                agreement < LONGEST
+                and place - agreement >= 0
+                and text[place - agreement] == text[len(text) - agreement]
+            ):
+                agreement += 1
+            if agreement > longest:
+                best, longest = place, agreement
+        return best, longest
+
+    def _pick_up(self, anchor: int) -> tuple[int | None, int]:
+        """The anchor in the passage that was being copied, nearest to where it is expected."""
+        if self._copying is None:
+            return None, 0
+        text, expected = self._text, len(self._text) - self._copying
+        for distance in range(REACH[1] + 1):
+            for place in (expected + distance, expected - distance):
+                behind = expected - place
+                if 0 <= place < len(text) and text[place] == anchor and behind <= REACH[0]:
+                    return place, 1
+        return None, 0

@@ -1,0 +1,165 @@
+"""A pair composed in Python: one target, any drafters, acceptance on the host. Works with every backend.
+
+The way of a step: drafters propose, the controller picks a draft and its length (none is a choice), the target
+verifies anchor and draft in one forward, `accept` walks it, target and drafters keep what was committed.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localdflash.engine.accept import accept
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Cancelled, Drafter, State, Step, Target, never
+from localdflash.engine.prefix import common_prefix
+from localdflash.engine.sampling import Sampler
+from localdflash.errors import ContextOverflow, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A draft whose outcome is not known yet: it claims ids[start:]."""
+
+    draft: Draft
+    start: int
+
+
+class HostPair:
+    """See `Pair`. With `controller=None` it is plain decoding: the same target, nothing drafted."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Sequence[Drafter] = (),
+        controller: Controller | None = None,
+    ) -> None:
+        self.target = target
+        self.drafters = tuple(drafters) if controller else ()
+        self.controller = controller
+        self.ends: frozenset[int] = frozenset()
+        self.ids: list[int] = []
+        self._open: dict[str, _Open] = {}
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """See `Pair`."""
+        return self.ids[: self.target.length]
+
+    @property
+    def room(self) -> int:
+        """See `Pair`."""
+        return self.target.context - len(self.ids)
+
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+        """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
+        if not ids:
+            raise UsageError("the prompt is empty: at least one token is needed")
+        if len(ids) >= self.target.context:
+            raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
+        wanted = list(ids[:-1])
+        kept = common_prefix(self.cached, wanted)
+        self._crop(kept)
+        done = kept
+        while done < len(wanted) and not cancelled():
+            chunk = wanted[done : done + self.target.max_rows]
+            taps = self.target.extend(chunk)
+            for drafter in self.drafters:
+                drafter.observe(chunk, taps)
+            done += len(chunk)
+        self.ids = wanted[:done] + [ids[done]]
+        return done - kept
+
+    def step(self, sampler: Sampler, limit: int) -> Step:
+        """See `Pair`."""
+        anchor = self.ids[-1]
+        room = min(limit, self.room)
+        if room < 1:
+            raise ContextOverflow(f"the context of {self.target.context} tokens is full")
+        began = time.perf_counter()
+        draft = self._draft(anchor, min(room, self.target.max_rows) - 1) if self.controller else NOTHING
+        drafted = time.perf_counter()
+        verification = self.target.verify(anchor, draft)
+        committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
+        self.target.keep(rows)
+        verified = time.perf_counter()
+        if self.drafters:
+            fresh = [anchor, *committed[:-1]]
+            taps = None if verification.taps is None else verification.taps[rows]
+            for drafter in self.drafters:
+                drafter.observe(fresh, taps)
+        self.ids += committed
+        verify_ms = (verified - drafted) * 1e3
+        if self.controller:
+            self.controller.learn_verify(len(draft) + 1, verify_ms)
+            self._judge()
+        return Step(committed, draft.drafter, len(draft), len(rows) - 1, (drafted - began) * 1e3, verify_ms)
+
+    def _draft(self, anchor: int, limit: int) -> Draft:
+        """The draft that promises most; drafters that cost a forward are asked only where that can pay."""
+        assert self.controller is not None
+        best, best_rate = NOTHING, self.controller.plain_rate
+        if limit < 1:
+            return best
+        for drafter in self.drafters:
+            if drafter.reads_taps and not self._worth_asking(drafter, limit, best_rate):
+                continue
+            began = time.perf_counter()
+            draft = drafter.propose(anchor, limit)
+            if drafter.reads_taps:
+                self.controller.learn_draft(drafter.name, (time.perf_counter() - began) * 1e3)
+            if not draft:
+                continue
+            self._open.setdefault(drafter.name, _Open(draft, len(self.ids)))
+            nodes, rate = self.controller.best_prefix(draft)
+            if nodes and rate > best_rate:
+                best, best_rate = draft.first(nodes), rate
+        return best
+
+    def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
+        assert self.controller is not None
+        if self.controller.promise(drafter.name, limit) > rate:
+            return True
+        return self.controller.ceiling(drafter.name, limit) > rate and self.controller.may_probe(drafter.name)
+
+    def _judge(self) -> None:
+        """Tell the controller how each open draft did, once the committed tokens decide it."""
+        assert self.controller is not None
+        for name, claim in list(self._open.items()):
+            actual = self.ids[claim.start :]
+            right = common_prefix(claim.draft.tokens, actual)
+            if right < len(actual) or right == len(claim.draft):
+                self.controller.calibration[name].judge(claim.draft.confidence, right)
+                del self._open[name]
+
+    def rollback(self, length: int) -> None:
+        """See `Pair`; the last id that is kept becomes the anchor."""
+        if not 1 <= length <= len(self.ids):
+            raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
+        self._crop(length - 1)
+        self.ids = self.ids[:length]
+
+    def forget(self) -> None:
+        """Drop the whole sequence."""
+        self._crop(0)
+        self.ids = []
+
+    def _crop(self, length: int) -> None:
+        self._open.clear()
+        if length == self.target.length:
+            return
+        self.target.crop(length)
+        for drafter in self.drafters:
+            drafter.rollback(length)
+
+    def save(self) -> State:
+        """See `Pair`."""
+        return State(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
+
+    def load(self, state: State) -> None:
+        """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
+        self._open.clear()
+        self.target.load(state.target, len(state.ids))
+        for drafter, saved in zip(self.drafters, state.drafters, strict=True):
+            drafter.load(saved, state.ids)
+        self.ids = list(state.ids)

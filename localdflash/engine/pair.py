@@ -1,0 +1,144 @@
+"""The interfaces that the decode loop knows: a pair, and the target and drafters that a host pair is made of.
+
+Token ids in, token ids out; nothing here knows of text. A pair holds one sequence. Its newest committed token is the
+anchor: it is part of `ids`, but its keys and values are not in the target's cache yet. The anchor of a fresh prompt is
+the prompt's last token, so the first answer token comes out of an ordinary step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import Draft
+from localdflash.engine.sampling import Sampler
+
+Logits = NDArray[np.float32]
+Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a DFlash drafter
+Cancelled = Callable[[], bool]
+
+
+def never() -> bool:
+    """A request that nobody cancels."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One target forward: row 0 belongs to the anchor, row i + 1 to node i of the draft. Valid until the next forward."""
+
+    logits: Logits  # [rows, V]
+    taps: Taps | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one draft-verify-accept round committed, and where its time went (milliseconds)."""
+
+    tokens: Sequence[int]
+    drafter: str
+    drafted: int
+    accepted: int
+    draft_ms: float
+    verify_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A saved sequence: ids without the anchor, and each part's cache. Meaningless to anyone but the pair that made it."""
+
+    ids: tuple[int, ...]
+    target: bytes
+    drafters: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return len(self.target) + sum(map(len, self.drafters))
+
+
+class Target(Protocol):
+    """A model that verifies. Its cache holds `length` committed tokens."""
+
+    context: int
+    vocab_size: int
+    length: int
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """Append committed ids (at most `max_rows`) to the cache; their taps."""
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Commit these rows of the last `verify`, in order from row 0, and drop the others."""
+
+    def crop(self, length: int) -> None:
+        """Drop everything from `length` on."""
+
+    def save(self) -> bytes:
+        """The cache, for `load`."""
+
+    def load(self, state: bytes, length: int) -> None:
+        """Replace the cache by a saved one."""
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows that one call may carry."""
+
+
+class Drafter(Protocol):
+    """A model, or an index, that proposes. It has observed the first `length` committed tokens."""
+
+    name: str
+    reads_taps: bool
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """Committed tokens that follow what was observed so far, the anchor excluded."""
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """A draft of at most `limit` nodes to follow the anchor; may be empty."""
+
+    def rollback(self, length: int) -> None:
+        """Forget everything from `length` on."""
+
+    def save(self) -> bytes:
+        """What has been observed, for `load`."""
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """Replace what has been observed by a saved state over these ids."""
+
+
+class Pair(Protocol):
+    """A target with its drafters over one sequence, batch 1."""
+
+    ids: list[int]
+    ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """The leading ids that need no computing again."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be committed before the context is full."""
+
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+        """Make `ids` the sequence, computing only what is not cached; how many tokens were computed."""
+
+    def step(self, sampler: Sampler, limit: int) -> Step:
+        """One round: draft, verify, accept, commit at most `limit` (≥ 1) tokens."""
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` ids, in target and drafters alike."""
+
+    def forget(self) -> None:
+        """Drop the whole sequence."""
+
+    def save(self) -> State:
+        """The sequence so far, for `load`."""
+
+    def load(self, state: State) -> None:
+        """Go on from a saved sequence."""

@@ -1,0 +1,55 @@
+"""The prefix cache: sequences that were worked on before, target's and drafters' half always together.
+
+The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This holds the
+others, so that two documents, or a chat and an editor, do not evict each other at every request.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from localdflash.engine.pair import Pair, State
+
+WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a state
+
+
+class PrefixCache:
+    """Saved states up to a budget of bytes, least recently used out."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(state.size for state in self._states.values())
+
+    def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
+        """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
+        live = pair.cached
+        shared = common_prefix(live, ids)
+        best, longest = None, shared + WORTH_KEEPING
+        for key in self._states:
+            length = common_prefix(key, ids)
+            if length >= longest:
+                best, longest = key, length
+        if len(live) - shared >= WORTH_KEEPING:
+            self._put(pair.save())
+        if best is not None and best in self._states:
+            self._states.move_to_end(best)
+            pair.load(self._states[best])
+
+    def _put(self, state: State) -> None:
+        for key in [k for k in self._states if state.ids[: len(k)] == k]:
+            del self._states[key]  # the new state contains it
+        self._states[state.ids] = state
+        while self.size > self._budget and self._states:
+            self._states.popitem(last=False)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids agree."""
+    limit = min(len(a), len(b))
+    if list(a[:limit]) == list(b[:limit]):
+        return limit
+    return next(i for i in range(limit) if a[i] != b[i])

@@ -1,0 +1,76 @@
+"""What a generation did: tokens per verify, acceptance by slot, where the time went."""
+
+from dataclasses import dataclass, field
+
+from localdflash.engine.pair import Step
+
+
+@dataclass
+class Stats:
+    """Sums over the steps of one or more generations. Times are milliseconds."""
+
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    total_ms: float = 0.0
+    offered_by_slot: list[int] = field(default_factory=list)
+    accepted_by_slot: list[int] = field(default_factory=list)
+    steps_by_drafter: dict[str, int] = field(default_factory=dict)
+
+    def add(self, step: Step, total_ms: float) -> None:
+        """Count one step that took `total_ms` from end to end."""
+        self.steps += 1
+        self.tokens += len(step.tokens)
+        self.drafted += step.drafted
+        self.accepted += step.accepted
+        self.draft_ms += step.draft_ms
+        self.verify_ms += step.verify_ms
+        self.total_ms += total_ms
+        self.steps_by_drafter[step.drafter] = self.steps_by_drafter.get(step.drafter, 0) + 1
+        missing = step.drafted - len(self.offered_by_slot)
+        if missing > 0:
+            self.offered_by_slot += [0] * missing
+            self.accepted_by_slot += [0] * missing
+        for slot in range(step.drafted):
+            self.offered_by_slot[slot] += 1
+            self.accepted_by_slot[slot] += slot < step.accepted
+
+    @property
+    def tau(self) -> float:
+        """Tokens committed per verify, bonus included."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def host_ms(self) -> float:
+        """Time outside of drafting and verifying."""
+        return self.total_ms - self.draft_ms - self.verify_ms
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Committed tokens over the time of all steps."""
+        return self.tokens / self.total_ms * 1e3 if self.total_ms else 0.0
+
+    def acceptance(self) -> list[float]:
+        """Share of offered nodes that were committed, by slot."""
+        return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=True)]
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "tau": round(self.tau, 3),
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "accept_by_slot": self.acceptance(),
+            "steps_by_drafter": dict(self.steps_by_drafter),
+            "ms": {
+                "draft": round(self.draft_ms, 2),
+                "verify": round(self.verify_ms, 2),
+                "host": round(self.host_ms, 2),
+            },
+            "tokens_per_second": round(self.tokens_per_second, 1),
+        }

@@ -1,0 +1,33 @@
+"""The few errors that a user sees: one line that says what, where and what to do, and an exit code."""
+
+
+class LocaldflashError(Exception):
+    """Base of every error that is shown without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(LocaldflashError):
+    """The command or the request asks for something that makes no sense (exit code 2)."""
+
+    exit_code = 2
+
+
+class ModelError(LocaldflashError):
+    """A model file, registry entry or pair that cannot be used (exit code 3)."""
+
+    exit_code = 3
+
+
+class OutOfMemory(LocaldflashError):
+    """What was asked for does not fit into memory (exit code 4)."""
+
+    exit_code = 4
+
+
+class ContextOverflow(UsageError):
+    """The prompt and the answer do not fit into the context (exit code 2)."""
+
+
+class TrainingError(LocaldflashError):
+    """Training cannot start or go on (exit code 1)."""

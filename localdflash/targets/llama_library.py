@@ -1,0 +1,93 @@
+"""The shared library inside llama-cpp-python: quiet logging, model loading, and the few C++ symbols that its Python
+bindings leave out.
+
+The layer-input taps are exported by the library without a stable ABI; they are bound here and nowhere else, and a
+build that lacks them says so.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+
+from localdflash.errors import ModelError
+from localdflash.weights.gguf import read_header
+
+WARNING, ERROR = 3, 4  # ggml_log_level
+_MESSAGES: list[str] = []
+
+
+@api.llama_log_callback
+def _collect(level: int, text: bytes, _user_data: object) -> None:
+    if level in (WARNING, ERROR):
+        _MESSAGES.append(text.decode("utf-8", "replace").strip())
+        del _MESSAGES[:-20]
+
+
+@cache
+def quiet() -> None:
+    """Initialise the backend once and keep its log out of the terminal; the last warnings go into error messages."""
+    api.llama_log_set(_collect, ctypes.c_void_p(0))
+    api.llama_backend_init()
+
+
+def last_message() -> str:
+    """The library's newest warning or error, for an error line of ours."""
+    return _MESSAGES[-1] if _MESSAGES else "no reason given"
+
+
+def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False) -> Any:
+    """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError where it cannot be loaded."""
+    read_header(path)
+    quiet()
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    params.vocab_only = vocab_only
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise ModelError(f"{path}: llama.cpp cannot load this model: {last_message()}")
+    return model
+
+
+@cache
+def _symbol(mangled: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """An exported C++ function by its Itanium-mangled name."""
+    try:
+        function = getattr(api._lib, mangled)
+    except AttributeError:
+        raise ModelError(
+            f"llama-cpp-python {_version()} does not export {mangled}: drafting with DFlash needs 0.3.36 or another"
+            " build with layer-input taps; plain decoding works without them"
+        ) from None
+    function.restype, function.argtypes = result, list(arguments)
+    return function  # type: ignore[no-any-return]
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("llama-cpp-python")
+
+
+def set_tap(context: Any, layer: int, on: bool) -> None:
+    """Make `context` keep the input of `layer` (the residual stream after block layer-1) of every row it decodes."""
+    _symbol(
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
+    )(context, layer, on)
+
+
+def tap_reader() -> Callable[[Any, int], int | None]:
+    """The function (context, layer) -> address of float32 rows [decoded rows, H] of the last decode."""
+    return _symbol(
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32
+    )
+
+
+def logits_reader() -> Callable[[Any], int | None]:
+    """`llama_get_logits` returning a plain address: a view is then made once per buffer instead of once per step."""
+    function = ctypes.CDLL(api._lib._name)["llama_get_logits"]
+    function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return function

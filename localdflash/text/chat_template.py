@@ -1,0 +1,139 @@
+"""A conversation as the prompt that the model was trained on, by the chat template in its file.
+
+The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). The messages come from
+users, files and tools, so nothing in them may become a marker. What is guaranteed, whatever template and messages do:
+
+- A character of a message, and anything the template derives from one, is encoded as plain text. A message that spells
+  `<|im_end|>` gives the letters of it, never the token; neither does one that supplies half of a marker to a template
+  that has the other half.
+- A template may look at messages and cut them (`"</think>" in content`, `split`, `trim`, `length`, slices): it sees
+  the text as it is. If it transforms text after joining it with its own, the text may come out less trimmed than
+  elsewhere, but it stays plain text (see `user_text`).
+- Ordinary messages give the ids that tokenising the whole rendered prompt at once would give.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from types import CodeType
+from typing import Literal, NoReturn, get_args
+
+from jinja2 import TemplateError
+
+from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.text.sanitize import sanitize
+from localdflash.text.template_sandbox import Budget, Sandbox
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.user_text import Disguise, Piece
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a template may cost: characters of its source, characters it makes, seconds it runs."""
+
+    source: int = 64_000
+    characters: int = 64_000_000
+    seconds: float = 5.0
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    template: str,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = True,
+    variables: Mapping[str, str | bool] | None = None,
+) -> list[int]:
+    """The ids of a conversation, with BOS where the model wants one.
+
+    `variables` are the template's own switches, such as `enable_thinking`. Errors are those of `render`.
+    """
+    known = {**tokenizer.template_tokens(), **(variables or {})}
+    ids: list[int] = []
+    text = ""
+    for piece in render(template, messages, add_generation_prompt=add_generation_prompt, variables=known):
+        for part in [piece.text] if piece.from_user else tokenizer.split_markers(piece.text):
+            if isinstance(part, str):
+                text += part
+            else:
+                ids += [*tokenizer.encode(text), part]
+                text = ""
+    ids += tokenizer.encode(text)
+    bos = tokenizer.bos()
+    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+def render(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = True,
+    variables: Mapping[str, str | bool] | None = None,
+    limits: Limits | None = None,
+) -> list[Piece]:
+    """The rendered prompt in pieces that say whether a user wrote them.
+
+    UsageError for an empty conversation or an unknown role; ModelError for a template that is broken, refuses the
+    conversation, reaches outside of the sandbox or exceeds the limits.
+    """
+    limits = limits or Limits()
+    _check(messages)
+    disguise = Disguise()
+    conversation = [{"role": message.role, "content": disguise.hide(message.content)} for message in messages]
+    try:
+        code = _compile(template, limits)
+        sandbox = Sandbox(Budget(limits.characters, limits.seconds), disguise)
+        sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        return disguise.pieces(
+            sandbox.load(code).render(
+                {"tools": None, "documents": None},
+                **(variables or {}),
+                messages=conversation,
+                add_generation_prompt=add_generation_prompt,
+            )
+        )
+    except LocaldflashError:
+        raise
+    except Exception as error:  # a template can make Python raise anything
+        reason = disguise.reveal(str(error)) or type(error).__name__
+        raise ModelError(f"chat template: {_one_line(reason)}; pass another template or another model") from None
+
+
+@lru_cache(maxsize=8)
+def _compile(template: str, limits: Limits) -> CodeType:
+    if len(template) > limits.source:
+        raise ModelError(f"chat template: {len(template)} characters; at most {limits.source} are read")
+    return Sandbox(Budget(limits.characters, limits.seconds), Disguise()).compile_template(template)
+
+
+def _check(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise UsageError("chat: no messages; send at least one")
+    for message in messages:
+        if message.role not in get_args(Role):
+            raise UsageError(
+                f"chat: unknown role {_one_line(str(message.role))!r}; use one of {', '.join(get_args(Role))}"
+            )
+
+
+def _raise_exception(message: object = "the template refuses this conversation") -> NoReturn:
+    raise TemplateError(str(message))
+
+
+def _strftime_now(form: object) -> str:
+    return datetime.now().strftime(str(form)[:100])
+
+
+def _one_line(text: str) -> str:
+    return sanitize(" ".join(text.split()))[:200]

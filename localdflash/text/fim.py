@@ -1,0 +1,95 @@
+"""Fill-in-the-middle prompts: one table of the formats that code models were trained with.
+
+Code goes in as plain text and markers as ids, so a file that spells a marker (this one does) cannot change the prompt.
+llama.cpp finds FIM tokens by their text and knows only some families; hence a table of our own, each marker checked
+to be one token. With the suffix first ("spm"), typing only appends to the prompt; models trained for both get that.
+
+Sources: the models' own READMEs, technical reports and reference tokenizers (Qwen3-Coder, DeepSeek-Coder, CodeGemma,
+mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localdflash.errors import ModelError
+from localdflash.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class FimFormat:
+    """How one family spells a prompt: "psm" is prefix, suffix, middle; "spm" has the suffix first."""
+
+    name: str
+    prefix: str
+    suffix: str
+    middle: str | None
+    order: Literal["psm", "spm"] = "psm"
+    stops: tuple[str, ...] = ()  # tokens that end the middle, besides end-of-answer tokens and the markers
+    stop_strings: tuple[str, ...] = ()  # text that does
+    telltale: str | None = None  # a further token that tells the family from others with the same markers
+    model_name: str = ""  # a word of `general.name` that does, where no token can
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The markers of a prompt."""
+        return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
+
+
+_PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+_PLAIN = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+_QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
+
+# In the order of detection: where families share markers, the one with the stricter sign comes first.
+FORMATS: dict[str, FimFormat] = {
+    fim.name: fim
+    for fim in (
+        FimFormat("localdflash", *_PIPES, order="spm", stops=_QWEN_STOPS, telltale="<|mask|>"),
+        FimFormat("codegemma", *_PIPES, stops=("<|file_separator|>", "<eos>"), telltale="<|file_separator|>"),
+        FimFormat("granite4", *_PIPES, stops=("<|end_of_text|>", "<|pad|>"), telltale="<|end_of_text|>"),
+        FimFormat("qwen", *_PIPES, stops=_QWEN_STOPS),
+        FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum"),
+        FimFormat("granite", *_PLAIN, stops=("<|endoftext|>",), model_name="granite"),
+        FimFormat("starcoder2", *_PLAIN, stops=("<file_sep>", "<|endoftext|>"), telltale="<file_sep>"),
+        FimFormat("starcoder", *_PLAIN, stops=("<|endoftext|>",)),
+        FimFormat("deepseek", "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", stops=("<｜end▁of▁sentence｜>",)),
+        FimFormat("codellama", "▁<PRE>", "▁<SUF>", "▁<MID>", stops=("▁<EOT>",)),
+        FimFormat("codestral", "[PREFIX]", "[SUFFIX]", None, order="spm", stop_strings=("\n+++++ ",)),
+        FimFormat(
+            "seed",
+            "<[fim-prefix]>",
+            "<[fim-suffix]>",
+            "<[fim-middle]>",
+            order="spm",
+            stops=("<[end▁of▁sentence]>",),
+        ),
+        FimFormat("glm", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    )
+}
+
+
+def detect(tokenizer: Tokenizer) -> FimFormat:
+    """The format whose markers are single tokens of this vocabulary; ModelError where there is none."""
+    model_name = (tokenizer.metadata("general.name") or "").lower()
+    for fim in FORMATS.values():
+        needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
+        if fim.model_name in model_name and all(map(tokenizer.has_special, needed)):
+            return fim
+    raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
+
+
+def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
+    """The prompt after which the model writes the middle; ModelError where a marker is not a single token."""
+    before = [tokenizer.special(fim.prefix), *tokenizer.encode(prefix)]
+    after = [tokenizer.special(fim.suffix), *tokenizer.encode(suffix, continues=True)]
+    code = before + after if fim.order == "psm" else after + before
+    bos = tokenizer.bos()
+    return [
+        *([] if bos is None else [bos]),
+        *code,
+        *([tokenizer.special(fim.middle)] if fim.middle else []),
+    ]
+
+
+def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids besides `Tokenizer.is_end` that end the middle: the format's markers and those stops the model has."""
+    return frozenset(tokenizer.special(stop) for stop in (*fim.markers, *fim.stops) if tokenizer.has_special(stop))

@@ -1,0 +1,38 @@
+"""Text that is safe to show on a terminal: nothing from a model, a file, a path or the clipboard gets there otherwise.
+
+Characters that a terminal obeys or that nobody sees are spelled out:
+
+- line feed and tab stay; carriage return is dropped, so that CRLF is a line end and no line overwrites itself;
+- other C0 controls and DEL become their pictures (ESC is U+241B), C1 controls `⟦U+009B⟧`;
+- bidirectional controls, zero-width and other invisible characters, tag characters, supplementary variation selectors,
+  line and paragraph separators and lone surrogates become `⟦U+202E⟧`.
+
+The zero-width joiner counts as invisible even inside an emoji: its parts then stand side by side. The emoji variation
+selectors U+FE00 to U+FE0F stay. Each character is treated on its own, so text may come in any pieces.
+"""
+
+import re
+
+_OBEYED = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
+_BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2028\u2029\u2060-\u2065\u206a-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_UNSAFE = re.compile(f"[{_OBEYED}{_BIDIRECTIONAL}{_INVISIBLE}\ud800-\udfff]")
+
+
+def sanitize(text: str) -> str:
+    """The text with every unsafe character dropped or spelled out as the module says; safe text is returned as is."""
+    return _UNSAFE.sub(_spell_out, text)
+
+
+def _spell_out(found: re.Match[str]) -> str:
+    character = ord(found[0])
+    if character == 0x0D:
+        return ""
+    if character < 0x20:
+        return chr(0x2400 + character)
+    if character == 0x7F:
+        return "\u2421"
+    return f"\u27e6U+{character:04X}\u27e7"

@@ -1,0 +1,65 @@
+"""From a stream of token ids to a stream of text that can be shown at once and never has to be taken back.
+
+`Detokenizer` holds bytes back until they are whole characters, `StopStrings` holds text back while it could still turn
+out to be the start of a stop string. Both give the same total for any way of cutting their input into pieces.
+"""
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+from localdflash.errors import UsageError
+from localdflash.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Text of a growing sequence of ids. Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The characters that these ids complete; control tokens have no text."""
+        return self._decoder.decode(self._tokenizer.spell(ids))
+
+    def finish(self) -> str:
+        """What is left of an unfinished character, as U+FFFD; the object can then be used anew."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Passes text on up to the stop string that is complete first (of those that end together, the longest)."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if "" in stops:
+            raise UsageError("stop: an empty stop string would end every answer; leave it out")
+        # A stop string with another one inside is never complete first.
+        self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that is certain by now, and whether a stop string was met. After that nothing comes any more."""
+        if self._stopped:
+            return "", True
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self._stopped, self._held = True, ""
+            return text[: min(found)[1]], True
+        certain = len(text) - self._could_begin_a_stop(text)
+        self._held = text[certain:]
+        return text[:certain], False
+
+    def finish(self) -> str:
+        """The text held back, now that no more comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _could_begin_a_stop(self, text: str) -> int:
+        """Length of the longest end of `text` that a stop string begins with."""
+        longest = max((len(stop) - 1 for stop in self._stops), default=0)
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,308 @@
+"""A Jinja environment for templates that come out of model files: no way out, no way to hang or to fill the memory.
+
+It is jinja2's immutable sandbox with less in it and a meter on it. Less: only the filters, globals and string methods
+that chat templates use. A meter: every value that an operator, a call, a filter, a slice or a literal makes, every
+value printed and every round of a loop is charged to a `Budget` of characters and seconds; what could multiply
+(`"a" * n`, `replace`, `join`) is charged before it is done. Constants are not folded at compile time, where nothing is
+charged.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from functools import wraps
+from types import CodeType
+from typing import Any
+
+from jinja2 import Undefined, nodes
+from jinja2.environment import Template
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.filters import FILTERS, do_indent, make_attrgetter
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from localdflash.text.user_text import Disguise
+
+# fmt: off
+_FILTERS = frozenset({
+    "capitalize", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last", "length", "list",
+    "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort", "title",
+    "trim", "unique", "upper",
+})
+_STRING_METHODS = frozenset({
+    "capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal", "isdigit", "islower",
+    "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition", "removeprefix",
+    "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
+    "startswith", "strip", "swapcase", "title", "upper",
+})
+# fmt: on
+_FIELDS_ONLY = re.compile(r"(?:[^{}]|\{\d*\})*")
+_WIDEST = 16  # columns of indentation
+_ITEM = 32  # characters charged for an item of a list or a dict
+_INTEGER_BITS = 4096
+
+
+class BudgetError(Exception):
+    """The template took more characters or seconds than it was given."""
+
+
+class Budget:
+    """What one rendering may cost."""
+
+    def __init__(self, characters: int, seconds: float) -> None:
+        self._characters = characters
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def spend(self, characters: int) -> None:
+        """Charge for making that many characters or list items; BudgetError when there is none left."""
+        self._characters -= characters
+        if self._characters < 0:
+            raise BudgetError("it builds too much text")
+        if time.monotonic() > self._deadline:
+            raise BudgetError(f"it takes longer than {self._seconds:g} s")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one rendering."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, budget: Budget, disguise: Disguise) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=self._printed,
+            extensions=["jinja2.ext.loopcontrols", GenerationTag],
+        )
+        self._spend = budget.spend
+        self._disguise = disguise
+        own = {
+            "indent": self._indent,
+            "join": self._join,
+            "replace": self._replace,
+            "safe": str,
+            "string": self.concatenated,
+            "tojson": self._tojson,
+        }
+        self.filters = {name: self._charged(FILTERS[name]) for name in _FILTERS} | own
+        self.globals = {name: self.globals[name] for name in ("dict", "namespace", "range")}
+
+    def compile_template(self, source: str) -> CodeType:
+        """Code that charges the environment it runs in."""
+        tree = _Metered().visit(self.parse(source))
+        tree.set_environment(self)
+        return self.compile(tree)
+
+    def load(self, code: CodeType) -> Template:
+        """A template that runs in this environment."""
+        return Template.from_code(self, code, self.make_globals(None))
+
+    # What metered templates call.
+
+    def charge_round(self, characters: int) -> bool:
+        """Charge for one round of a loop that holds this much template text."""
+        self._spend(1 + characters)
+        return True
+
+    def charge_display(self, value: Any) -> Any:
+        """Charge for a list, tuple or dict display."""
+        self._spend(_text_size(value))
+        return value
+
+    def charge_slice(self, value: Any) -> Any:
+        """Charge for `x[a:b]`."""
+        self._spend(_length(value))
+        return value
+
+    def concatenated(self, *parts: Any) -> str:
+        """`a ~ b`."""
+        self._spend(sum(map(_text_size, parts)))
+        return str(self._disguise.recognise("".join(map(str, parts))))
+
+    def _made(self, value: Any) -> Any:
+        self._spend(_length(value))
+        return self._disguise.recognise(value)
+
+    def _printed(self, value: Any) -> Any:
+        self._spend(_text_size(value))
+        return value
+
+    # What jinja2 calls.
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """`left operator right` for the operators whose result can grow."""
+        if operator == "**" or (operator == "%" and isinstance(left, str)):
+            raise SecurityError(f"the operator {operator} is not for templates here")
+        if operator == "*":
+            self._spend(_product_size(left, right))
+        return self._made(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as in jinja2
+        """A call, charged for its result and, if of a string, for the string."""
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, str):
+            args = __self._forecast(owner, __obj.__name__, args)
+        return __self._made(super().call(__context, __obj, *args, **kwargs))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may see this attribute."""
+        if isinstance(obj, str):
+            return attr in _STRING_METHODS
+        return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`"…{}…".format(…)` without widths, attributes and conversions."""
+        formatted = super().wrap_str_format(value)
+        if formatted is None:
+            return None
+        text = value.__self__
+        if type(text) is not str or not _FIELDS_ONLY.fullmatch(text):
+            raise SecurityError("format() takes plain {} fields only")
+
+        def charged(*args: Any) -> str:
+            self._spend(len(text) + text.count("{") * sum(map(_text_size, args)))
+            return formatted(*args)
+
+        return charged
+
+    # What may multiply.
+
+    def _forecast(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Charge for a call of a string's method; its arguments, an iterator among them as a list."""
+        self._spend(len(text))
+        if method == "replace" and len(args) > 1:
+            self._spend(text.count(args[0]) * _length(args[1]))
+        if method != "join" or not args:
+            return args
+        items = list(args[0])
+        self._spend(_joined_size(text, items))
+        return (items,)
+
+    def _replace(self, value: Any, old: Any, new: Any, count: int = -1) -> str:
+        text, old, new = self.concatenated(value), str(old), str(new)
+        self._spend(text.count(old) * len(new))
+        return text.replace(old, new, count)
+
+    def _join(self, value: Any, d: str = "", attribute: str | int | None = None) -> str:
+        items = list(value) if attribute is None else list(map(make_attrgetter(self, attribute), value))
+        self._spend(_joined_size(d, items))
+        return str(d).join(map(str, items))
+
+    def _tojson(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        self._spend((1 + _WIDEST) * _text_size(value))
+        if indent is not None and indent > _WIDEST:
+            raise SecurityError(f"tojson indents by at most {_WIDEST}")
+        options = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
+        return self._disguise.to_json(value, **options)
+
+    def _indent(self, s: Any, width: int = 4, first: bool = False, blank: bool = False) -> str:
+        if not isinstance(width, int) or width > _WIDEST:
+            raise SecurityError(f"indent takes a width of at most {_WIDEST}")
+        text = self.concatenated(s)
+        self._spend(_WIDEST * text.count("\n"))
+        return do_indent(text, width, first, blank)
+
+    def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def charged(*args: Any, **kwargs: Any) -> Any:
+            return self._made(function(*args, **kwargs))
+
+        return charged
+
+
+class GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks answers for training; for rendering it does nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The statements inside."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Metered(NodeTransformer):
+    """Makes loops, displays and `~` report to the environment."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # as jinja2 names visitors
+        self.generic_visit(node)
+        size = sum(len(data.data) for statement in node.body for data in _template_data(statement))
+        node.body.insert(0, nodes.ExprStmt(_report("charge_round", nodes.Const(size)), lineno=node.lineno))
+        if node.test is not None:
+            node.test = nodes.And(_report("charge_round", nodes.Const(0)), node.test)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _report("concatenated", *node.nodes)
+
+    def visit_List(self, node: nodes.List) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _report("charge_display", node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _report("charge_display", node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _report("charge_display", node) if node.ctx == "load" else node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _report("charge_slice", node) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _report(method: str, *args: nodes.Expr) -> nodes.Call:
+    return nodes.Call(nodes.EnvironmentAttribute(method), list(args), [], None, None, lineno=args[0].lineno)
+
+
+def _template_data(node: nodes.Node) -> list[nodes.TemplateData]:
+    return [node] if isinstance(node, nodes.TemplateData) else list(node.find_all(nodes.TemplateData))
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return 1 + _ITEM * len(value) if isinstance(value, list | tuple | dict) else 1
+
+
+def _text_size(value: Any) -> int:
+    """Characters of a value as text, at least; SecurityError for what a template has no reason to print or keep."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return 1 + sum(_ITEM + _text_size(key) + _text_size(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return 1 + sum(_ITEM + _text_size(item) for item in value)
+    if value is None or isinstance(value, int | float | range | Undefined):
+        return 1
+    raise SecurityError(f"a {type(value).__name__} is not text")
+
+
+def _joined_size(separator: Any, items: list[Any] | tuple[Any, ...]) -> int:
+    return sum(map(_text_size, items)) + len(items) * _length(separator)
+
+
+def _product_size(left: Any, right: Any) -> int:
+    if isinstance(left, str | list | tuple):
+        left, right = right, left
+    if not isinstance(left, int):
+        return 1
+    if not isinstance(right, int):
+        return max(left, 0) * _length(right)
+    if left.bit_length() + right.bit_length() > _INTEGER_BITS:
+        raise SecurityError(f"a number of more than {_INTEGER_BITS} bits")
+    return 1

@@ -1,0 +1,93 @@
+"""The training corpus: Python files out of named, pinned, permissively licensed wheels.
+
+`corpus.toml` names each package with its version, licence, sha256 and split. `fetch` downloads exactly those files
+with pip (a wrong hash is an error), `python_files` yields the sources worth learning from. Vendored copies, tests and
+generated data are left out: their licence or their use is not what the list says.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localdflash.errors import TrainingError
+
+CORPUS_LIST = Path(__file__).with_name("corpus.toml")
+PACKAGE_BUDGET = 5_000_000  # bytes of one package, so that no house style dominates
+FILE_BYTES = (200, 80_000)
+SKIPPED_FOLDERS = re.compile(
+    r"(^|/)(_?vendor(ed|ized)?|_?extern(als?)?|third_?party|thirdparty|tests?|testing|node_modules|locales?|migrations)(/|$)"
+    r"|(^|/)(test_[^/]*|[^/]*_test|conftest|_?version)\.py$"
+)
+
+
+@dataclass(frozen=True)
+class Package:
+    """One pinned wheel of the corpus."""
+
+    name: str
+    version: str
+    licence: str
+    sha256: str
+    held_out: bool
+
+
+def read_list(path: Path = CORPUS_LIST) -> list[Package]:
+    """The packages of the corpus list, in its order."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
+    return [Package(**{"held_out": False, **entry}) for entry in entries]
+
+
+def fetch(packages: list[Package], folder: Path) -> list[tuple[Package, Path]]:
+    """Download the wheels into `folder`, each checked against its hash; files already there are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requirements = folder / "requirements.txt"
+    requirements.write_text("".join(f"{p.name}=={p.version} --hash=sha256:{p.sha256}\n" for p in packages))
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--require-hashes", "--dest", str(folder), "--requirement", str(requirements)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise TrainingError(f"corpus: pip download into {folder} failed: {result.stderr.strip().splitlines()[-1]}")
+    return [(p, _wheel(folder, p)) for p in packages]
+
+
+def _wheel(folder: Path, package: Package) -> Path:
+    stem = re.sub(r"[-_.]+", "_", package.name).lower()
+    found = [w for w in folder.glob("*.whl") if w.name.lower().startswith(f"{stem}-{package.version}-")]
+    if len(found) != 1:
+        raise TrainingError(
+            f"corpus: expected one wheel of {package.name} {package.version} in {folder}, found {len(found)}"
+        )
+    return found[0]
+
+
+def python_files(wheel: Path) -> Iterator[str]:
+    """Source texts of one wheel that are hand-written Python, in archive order, up to the package's budget."""
+    budget = PACKAGE_BUDGET
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            if not entry.filename.endswith(".py") or SKIPPED_FOLDERS.search(entry.filename):
+                continue
+            if not FILE_BYTES[0] <= entry.file_size <= FILE_BYTES[1]:
+                continue
+            try:
+                text = archive.read(entry).decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            if not _hand_written(text):
+                continue
+            yield text.replace("\r\n", "\n").replace("\t", "    ")
+            budget -= entry.file_size
+            if budget < 0:
+                return
+
+
+def _hand_written(text: str) -> bool:
+    lines = text.splitlines()
+    longest = max(map(len, lines))
+    ascii_share = sum(c < "\x80" for c in text) / len(text)
+    return longest < 200 and len(text) / len(lines) < 60 and ascii_share > 0.97

@@ -1,0 +1,246 @@
+"""Training examples from Python sources: plain code, fill-in-the-middle, and chats that write, explain and edit code.
+
+An example is text in pieces; a piece is either user text or the name of a special token, so that source code which
+happens to contain a special token's spelling stays text. `prompt` ends where the model starts to answer.
+"""
+
+import ast
+import random
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Kind = Literal["code", "fim_line", "fim_block", "function", "explain", "edit"]
+KINDS: tuple[Kind, ...] = ("code", "fim_line", "fim_block", "function", "explain", "edit")
+
+CHUNK_CHARS = (300, 2400)
+FUNCTION_CHARS = (60, 1500)
+
+
+class Special(NamedTuple):
+    """A special token, by its spelling in the vocabulary."""
+
+    token: str
+
+
+Piece = str | Special
+END = Special("<|endoftext|>")
+IM_START, IM_END = Special("<|im_start|>"), Special("<|im_end|>")
+PREFIX, MIDDLE, SUFFIX = Special("<|fim_prefix|>"), Special("<|fim_middle|>"), Special("<|fim_suffix|>")
+
+
+@dataclass(frozen=True)
+class Example:
+    """What the model reads (`prompt`) and what it should go on with (`answer`, stop token included)."""
+
+    kind: Kind
+    prompt: tuple[Piece, ...]
+    answer: tuple[Piece, ...]
+
+
+def examples(source: str, rng: random.Random) -> Iterator[Example]:
+    """All examples of one source file, in file order within each kind."""
+    for chunk in _chunks(source, rng):
+        yield _fill_in_the_middle(chunk, rng) if rng.random() < 0.75 else Example("code", (), (chunk, END))
+    for function in _functions(source):
+        doc = ast.get_docstring(function.node)
+        if doc and len(doc) < 500:
+            yield _write_function(function, doc)
+            if rng.random() < 0.35:
+                yield _explain(function, doc)
+        if rng.random() < 0.9 and (edit := _edit(function.text, rng)):
+            yield edit
+
+
+def _chunks(source: str, rng: random.Random) -> Iterator[str]:
+    """Runs of whole lines of a random size, so that the model meets every length."""
+    lines = source.splitlines(keepends=True)
+    start = 0
+    while start < len(lines):
+        size, end = rng.randint(*CHUNK_CHARS), start
+        while end < len(lines) and size > 0:
+            size -= len(lines[end])
+            end += 1
+        chunk = "".join(lines[start:end])
+        if len(chunk) >= CHUNK_CHARS[0] and not _is_boilerplate(chunk):
+            yield chunk
+        start = end
+
+
+def _is_boilerplate(chunk: str) -> bool:
+    lines = [line for line in chunk.splitlines() if line.strip()]
+    return sum(line.lstrip().startswith(("#", "import ", "from ")) for line in lines) > 0.7 * len(lines)
+
+
+def _fill_in_the_middle(chunk: str, rng: random.Random) -> Example:
+    kind, start, end = _middle_line(chunk, rng) if rng.random() < 0.45 else _middle_block(chunk, rng)
+    prefix, middle, suffix = chunk[:start], chunk[start:end], chunk[end:]
+    if rng.random() < 0.5:
+        return Example(kind, (PREFIX, prefix, SUFFIX, suffix, MIDDLE), (middle, END))
+    return Example(kind, (SUFFIX, suffix, PREFIX, prefix, MIDDLE), (middle, END))
+
+
+def _middle_line(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
+    """From a random column of a non-blank line to its end."""
+    lines = [m for m in re.finditer(r"[^\n]+", chunk) if m.group().strip()]
+    line = rng.choice(lines)
+    indent = len(line.group()) - len(line.group().lstrip())
+    return "fim_line", line.start() + rng.randint(indent, len(line.group()) - 1), line.end()
+
+
+def _middle_block(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
+    """From a random place of a line to the end of the indented block that the line belongs to."""
+    lines = list(re.finditer(r"[^\n]*\n?", chunk))[:-1] or [re.match(r".*", chunk)]
+    spans = [m for m in lines if m]
+    first = rng.randrange(len(spans))
+    indent = _indent(spans[first].group())
+    last = first
+    for i in range(first + 1, min(first + 14, len(spans))):
+        text = spans[i].group()
+        if text.strip() and _indent(text) < indent:
+            break
+        if text.strip():
+            last = i
+    line = spans[first].group()
+    column = indent if rng.random() < 0.7 else rng.randint(0, max(len(line.rstrip("\n")) - 1, 0))
+    end = spans[last].start() + len(spans[last].group().rstrip("\n"))
+    start = min(spans[first].start() + column, end)
+    return "fim_block", start, end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+@dataclass(frozen=True)
+class _Function:
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    text: str  # dedented source with its signature
+    signature: str
+    body: str  # without the docstring
+
+
+def _functions(source: str) -> Iterator[_Function]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    lines = source.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
+            continue
+        text = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        has_doc = ast.get_docstring(node) is not None
+        if not FUNCTION_CHARS[0] <= len(text) <= FUNCTION_CHARS[1] or node.body[0].lineno == node.lineno:
+            continue
+        if has_doc and len(node.body) == 1:
+            continue
+        signature = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
+        body_start = (node.body[0].end_lineno or 0) if has_doc else node.body[0].lineno - 1
+        margin = node.col_offset
+        body = "\n".join(line[margin:] for line in lines[body_start : node.end_lineno])
+        yield _Function(node, text, signature.rstrip(), body.strip("\n"))
+
+
+def _chat(kind: Kind, question: str, answer: str) -> Example:
+    prompt = (IM_START, f"user\n{question}", IM_END, "\n", IM_START, "assistant\n")
+    return Example(kind, prompt, (answer, IM_END, "\n", END))
+
+
+def fenced(code: str) -> str:
+    """The code in a Markdown fence, as the chats of the corpus write it."""
+    return f"```python\n{code}\n```"
+
+
+def function_question(signature: str, doc: str) -> str:
+    """The docstring-to-function question, as trained."""
+    return f"Write this Python function.\n{fenced(signature)}\n{doc}"
+
+
+def _write_function(function: _Function, doc: str) -> Example:
+    answer = fenced(f"{function.signature}\n{function.body}")
+    return _chat("function", function_question(function.signature, doc), answer)
+
+
+def explain_question(code: str) -> str:
+    """The code-to-prose question, as trained."""
+    return f"What does this code do?\n{fenced(code)}"
+
+
+def _explain(function: _Function, doc: str) -> Example:
+    code = f"{function.signature}\n{function.body}"
+    return _chat("explain", explain_question(code), doc)
+
+
+def edit_question(instruction: str, code: str) -> str:
+    """The edit question, as trained."""
+    return f"{instruction}\n{fenced(code)}"
+
+
+def _edit(code: str, rng: random.Random) -> Example | None:
+    """A synthetic change with its instruction: the answer is the whole code again with that change."""
+    change = rng.choice((rename, rename, change_number, remove_line, add_line))(code, rng)
+    if change is None:
+        return None
+    return _chat("edit", edit_question(change.instruction, change.before), fenced(change.after))
+
+
+class Change(NamedTuple):
+    """An edit instruction and the code before and after it."""
+
+    instruction: str
+    before: str
+    after: str
+
+
+KEYWORDS = frozenset("self cls None True False return import from def class if else for while in not and or is".split())
+
+
+def rename(code: str, rng: random.Random) -> Change | None:
+    """Rename one identifier that occurs more than once."""
+    names = re.findall(r"\b[a-z_][a-z_0-9]{2,}\b", code)
+    repeated = sorted({n for n in names if names.count(n) > 1 and n not in KEYWORDS})
+    if not repeated:
+        return None
+    old = rng.choice(repeated)
+    new = rng.choice(
+        ("result", "value", "item", "data", "name", "count", "path", "node", f"new_{old}", f"{old}_2", f"my_{old}")
+    )
+    if new in names:
+        return None
+    return Change(f"Rename `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
+
+
+def change_number(code: str, rng: random.Random) -> Change | None:
+    """Change one number that occurs once."""
+    numbers = re.findall(r"\b\d+\b", code)
+    single = sorted({n for n in numbers if numbers.count(n) == 1})
+    if not single:
+        return None
+    old, new = rng.choice(single), str(rng.randint(0, 200))
+    return Change(f"Change `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
+
+
+def remove_line(code: str, rng: random.Random) -> Change | None:
+    """Remove one line that occurs once and is not the first."""
+    lines = code.split("\n")
+    single = [i for i in range(1, len(lines)) if lines[i].strip() and lines.count(lines[i]) == 1]
+    if len(single) < 3:
+        return None
+    i = rng.choice(single)
+    return Change(f"Remove the line `{lines[i].strip()}`.", code, "\n".join(lines[:i] + lines[i + 1 :]))
+
+
+def add_line(code: str, rng: random.Random) -> Change | None:
+    """The inverse of `remove_line`: put a line back after its predecessor."""
+    lines = code.split("\n")
+    single = [
+        i for i in range(2, len(lines)) if lines[i].strip() and lines.count(lines[i - 1]) == 1 and lines[i - 1].strip()
+    ]
+    if len(single) < 3:
+        return None
+    i = rng.choice(single)
+    without = "\n".join(lines[:i] + lines[i + 1 :])
+    return Change(f"Add the line `{lines[i].strip()}` after `{lines[i - 1].strip()}`.", without, code)

@@ -1,0 +1,148 @@
+"""Write a trained pair: the target as a `qwen3` GGUF, the drafter as a `dflash` GGUF and as z-lab safetensors."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.drafters.dflash_model import DFlash
+from localdflash.targets.gguf_decoder import LAYER_TENSORS
+from localdflash.targets.gguf_decoder import TOP_TENSORS as TARGET_TENSORS
+from localdflash.targets.torch_decoder import Decoder, DecoderConfig
+from localdflash.train.dataset import SPECIALS, special_ids
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+FORMATS = {"Q8_0": gguf.GGMLQuantizationType.Q8_0, "Q4_0": gguf.GGMLQuantizationType.Q4_0}
+
+
+def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:
+    """A Qwen3 GGUF; matrices in `quantization`, norms in float32."""
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_name(name)
+    _write_shape(writer, model.config)
+    _write_vocabulary(writer, tokenizer)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    names = dict(TARGET_TENSORS)
+    if model.config.tie_word_embeddings:
+        del names["output"]
+    _write_tensors(writer, _named(names, model.config.num_hidden_layers), model.state_dict(), quantization)
+    _finish(writer, path)
+
+
+def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
+    """A `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "dflash")
+    writer.add_name(name)
+    _write_shape(writer, config.decoder)
+    _write_vocabulary(writer, tokenizer)
+    writer.add_mask_token_id(config.mask_token_id)
+    writer.add_uint32("dflash.block_size", config.block_size)
+    writer.add_array("dflash.target_layers", [tap + 1 for tap in config.taps])  # llama.cpp counts layer inputs
+    _write_tensors(writer, _named(DRAFTER_TENSORS, config.decoder.num_hidden_layers), model.state_dict(), quantization)
+    _finish(writer, path)
+
+
+def write_drafter_safetensors(folder: Path, model: DFlash, target_layers: int) -> None:
+    """z-lab's format: model.safetensors in bfloat16 with config.json beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {k: v.detach().bfloat16().contiguous() for k, v in model.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(json_config(model, target_layers), indent=2) + "\n")
+
+
+def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
+    """The fields of z-lab's config.json for a drafter without sliding layers."""
+    c = model.config.decoder
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": model.config.block_size,
+        "dflash_config": {"mask_token_id": model.config.mask_token_id, "target_layer_ids": list(model.config.taps)},
+        "num_target_layers": target_layers,
+        "num_hidden_layers": c.num_hidden_layers,
+        "hidden_size": c.hidden_size,
+        "intermediate_size": c.intermediate_size,
+        "num_attention_heads": c.num_attention_heads,
+        "num_key_value_heads": c.num_key_value_heads,
+        "head_dim": c.head_dim,
+        "rms_norm_eps": c.rms_norm_eps,
+        "rope_theta": c.rope_theta,
+        "max_position_embeddings": c.context_length,
+        "attention_bias": c.attention_bias,
+        "vocab_size": c.vocab_size,
+        "dtype": "bfloat16",
+    }
+
+
+def _named(top: Mapping[str, str], layers: int) -> Iterable[tuple[str, str]]:
+    """(GGUF name, state-dict name) of every tensor."""
+    for theirs, ours in top.items():
+        yield f"{theirs}.weight", f"{ours}.weight"
+    for layer in range(layers):
+        for theirs, ours in LAYER_TENSORS.items():
+            yield f"blk.{layer}.{theirs}.weight", f"layers.{layer}.{ours}.weight"
+
+
+def _write_shape(writer: gguf.GGUFWriter, config: DecoderConfig) -> None:
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    special = special_ids(tokenizer)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([token for token, _ in vocabulary] + list(SPECIALS))
+    writer.add_token_types([NORMAL] * len(vocabulary) + [CONTROL] * len(SPECIALS))
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(special["<|endoftext|>"])
+    writer.add_eot_token_id(special["<|im_end|>"])
+    writer.add_pad_token_id(special["<|endoftext|>"])
+    writer.add_add_bos_token(False)
+    for key, token in (("pre", "prefix"), ("suf", "suffix"), ("mid", "middle"), ("pad", "pad")):
+        writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", special[f"<|fim_{token}|>"])
+
+
+def _write_tensors(
+    writer: gguf.GGUFWriter, names: Iterable[tuple[str, str]], state: Mapping[str, Tensor], quantization: str
+) -> None:
+    for theirs, ours in names:
+        values = state[ours].detach().float().cpu().numpy()
+        if values.ndim == 1:
+            writer.add_tensor(theirs, values.astype(np.float32))
+            continue
+        kind = FORMATS[quantization]
+        writer.add_tensor(theirs, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,37 @@
+"""Opening a model file without trusting its path: only a regular file, never blocking, failures as ModelError."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from localdflash.errors import ModelError
+
+# Not blocking on a FIFO, not taking a terminal; Windows has neither flag but needs O_BINARY.
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+
+
+@contextmanager
+def open_model(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file (or a link to one) for reading; yields the stream and the file's size in bytes."""
+    descriptor = _open_regular(path)
+    with os.fdopen(descriptor, "rb") as stream:
+        try:
+            yield stream, os.fstat(descriptor).st_size
+        except OSError as error:
+            raise ModelError(f"{path}: cannot read: {error.strerror}; check the disk") from error
+
+
+def _open_regular(path: Path) -> int:
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot open: {error.strerror}; check the path and its permissions") from error
+    except ValueError as error:
+        raise ModelError(f"{str(path)!a}: cannot open: {error}; check the path") from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise ModelError(f"{path}: not a regular file; give the path of a model file")

@@ -1,0 +1,208 @@
+"""GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
+
+A header that passes is safe to hand to llama.cpp: little-endian version 2 or 3, every count, string and array inside
+the file and below a cap, every key and tensor named once, every tensor in the place that its predecessors leave it
+and inside the file. Everything else is a ModelError of one line. Nothing here imports torch before a tensor is loaded.
+Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
+"""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from localdflash.errors import ModelError
+from localdflash.weights.files import open_model
+from localdflash.weights.ggml_types import BY_CODE, GGMLType
+from localdflash.weights.gguf_values import read_metadata
+from localdflash.weights.reader import GGUFReader
+
+if TYPE_CHECKING:
+    import torch
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+
+# Far above any model: the largest mixtures of experts hold a few thousand tensors and a hundred keys.
+MAX_TENSORS = 100_000
+MAX_KEYS = 10_000
+MAX_NAME_BYTES = 63  # ggml keeps names in 64 bytes, the last of them NUL.
+MAX_DIMS = 4
+MAX_INT64 = 2**63 - 1
+
+MIN_KEY_BYTES = 8 + 1 + 4 + 1
+MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start."""
+
+    name: str
+    shape: tuple[int, ...]
+    ggml_type: GGMLType
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """A checked header. Arrays in `metadata` are lists; `data_offset` is where the tensor data starts."""
+
+    path: Path
+    version: int
+    metadata: Mapping[str, object]
+    tensors: dict[str, TensorInfo]
+    data_offset: int
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, for example "qwen3"."""
+        return self.require("general.architecture", str)
+
+    def require(self, key: str, kind: type[T]) -> T:
+        """Return the metadata value of `key`; ModelError when it is missing or not of the given Python type."""
+        if key not in self.metadata:
+            raise ModelError(f"{self.path}: metadata key {key} is missing; convert the model again")
+        value = self.metadata[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            found, wanted = type(value).__name__, kind.__name__
+            raise ModelError(f"{self.path}: metadata key {key} is {found}, not {wanted}; convert the model again")
+        return value
+
+
+def read_header(path: Path) -> GGUFHeader:
+    """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data."""
+    with open_model(path) as (stream, size):
+        reader = GGUFReader(stream, size, path)
+        version = _read_version(reader)
+        n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
+        n_keys = _read_count(reader, "metadata keys", MAX_KEYS, MIN_KEY_BYTES)
+        metadata = read_metadata(reader, n_keys)
+        alignment = _alignment(reader, metadata)
+        relative = _read_tensor_infos(reader, n_tensors)
+        data_offset = _padded(reader.position, alignment)
+        tensors = _place(reader, relative, data_offset, alignment, size)
+    return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
+
+
+def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
+    """Map the raw bytes of a tensor: uint8 [nbytes], copied on write, so the file never changes."""
+    import torch
+
+    info = _find(header, name)
+    first = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
+    end = info.offset + info.nbytes
+    with open_model(header.path) as (stream, size):
+        if size < end:
+            raise ModelError(f"{header.path}: became shorter than tensor {name} needs; download it again")
+        mapped = mmap.mmap(stream.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
+    return torch.frombuffer(mapped, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
+
+
+def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
+    """Read and dequantize a tensor: `info.shape`, float32 unless another dtype is given."""
+    import torch
+
+    from localdflash.weights import quants
+
+    info = _find(header, name)
+    if info.ggml_type not in quants.SUPPORTED:
+        supported = ", ".join(sorted(kind.name for kind in quants.SUPPORTED))
+        raise ModelError(
+            f"{header.path}: tensor {name} is {info.ggml_type.name}, which the torch backend cannot read;"
+            f" use the llama.cpp backend or one of {supported}"
+        )
+    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape, dtype or torch.float32)
+
+
+def _find(header: GGUFHeader, name: str) -> TensorInfo:
+    if name not in header.tensors:
+        raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
+    return header.tensors[name]
+
+
+def _read_version(reader: GGUFReader) -> int:
+    magic = reader.take(len(MAGIC), "the magic")
+    if magic != MAGIC:
+        raise ModelError(f"{reader.path}: not a GGUF file (it starts with {magic!r}); give the path of a .gguf file")
+    version = reader.u32("the version")
+    if version in VERSIONS:
+        return version
+    if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+        raise ModelError(f"{reader.path}: big-endian GGUF file; download or convert a little-endian one")
+    raise ModelError(f"{reader.path}: GGUF version {version} is not supported; convert the model to version 3")
+
+
+def _read_count(reader: GGUFReader, what: str, cap: int, min_bytes: int) -> int:
+    count = reader.u64(f"the number of {what}")
+    if count > cap:
+        raise reader.broken(f"{count} {what}, at most {cap} are allowed")
+    if count * min_bytes > reader.remaining():
+        raise reader.broken(f"{count} {what} do not fit into the file")
+    return count
+
+
+def _alignment(reader: GGUFReader, metadata: Mapping[str, object]) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment.bit_count() != 1:
+        raise reader.broken(f"general.alignment is {alignment}, not a power of two")
+    return alignment
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
+
+
+def _read_tensor_infos(reader: GGUFReader, count: int) -> dict[str, TensorInfo]:
+    """Tensor descriptions as the file has them, with offsets relative to the start of the data."""
+    infos: dict[str, TensorInfo] = {}
+    for index in range(count):
+        name = reader.name(f"the name of tensor {index}", MAX_NAME_BYTES)
+        if name in infos:
+            raise reader.broken(f"tensor {name} is there twice")
+        infos[name] = _read_tensor_info(reader, name)
+    return infos
+
+
+def _read_tensor_info(reader: GGUFReader, name: str) -> TensorInfo:
+    what = f"tensor {name}"
+    n_dims = reader.u32(what)
+    if not 1 <= n_dims <= MAX_DIMS:
+        raise reader.broken(f"{what} has {n_dims} dimensions, 1 to {MAX_DIMS} are allowed")
+    ne = [reader.u64(what) for _ in range(n_dims)]
+    if 0 in ne or prod(ne) > MAX_INT64:
+        raise reader.broken(f"{what} has the impossible shape {ne}")
+    code = reader.u32(what)
+    kind = BY_CODE.get(code)
+    if kind is None:
+        raise reader.broken(f"{what} has the unknown type {code}")
+    if ne[0] % kind.block_weights:
+        raise reader.broken(
+            f"{what} has rows of {ne[0]} weights, not whole blocks of {kind.block_weights} ({kind.name})"
+        )
+    nbytes = prod(ne) // kind.block_weights * kind.block_bytes
+    return TensorInfo(name, tuple(reversed(ne)), kind, reader.u64(what), nbytes)
+
+
+def _place(
+    reader: GGUFReader, relative: Mapping[str, TensorInfo], data_offset: int, alignment: int, size: int
+) -> dict[str, TensorInfo]:
+    """Give the tensors their offsets in the file; each must lie where its predecessor's padding ends."""
+    placed = {}
+    expected = 0
+    for info in relative.values():
+        if info.offset != expected:
+            raise reader.broken(f"tensor {info.name} is at offset {info.offset} of the data instead of {expected}")
+        offset = data_offset + info.offset
+        if offset + info.nbytes > size:
+            raise reader.broken(f"tensor {info.name} ends at byte {offset + info.nbytes}, the file has {size}")
+        placed[info.name] = replace(info, offset=offset)
+        expected = _padded(info.offset + info.nbytes, alignment)
+    return placed

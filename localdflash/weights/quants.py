@@ -1,0 +1,114 @@
+"""From ggml blocks to float weights, vectorised in torch on any device, bit-equal to gguf-py's numpy dequantizers.
+
+An unpacker takes blocks, uint8 [n, bytes per block], and returns float32 [n, weights per block]. Scales of the
+K-quants: a half-precision scale of the whole block of 256 times a small integer per group of 16 or 32 weights.
+Layouts: ggml-common.h.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor
+
+from localdflash.errors import ModelError
+from localdflash.weights.ggml_types import GGMLType
+
+# Weights unpacked at a time: the intermediates stay in cache and never double the memory of a large tensor.
+CHUNK_WEIGHTS = 1 << 18
+
+
+def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Unpack raw blocks (uint8, any shape, contiguous) into a new tensor of the given shape, on the device of `raw`."""
+    unpack = _UNPACKERS.get(ggml_type)
+    if unpack is None:
+        raise ModelError(f"torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
+    blocks = raw.view(-1, ggml_type.block_bytes)
+    weights = torch.empty(prod(shape), dtype=dtype, device=raw.device).view(-1, ggml_type.block_weights)
+    if len(blocks) != len(weights):
+        raise ValueError(f"{raw.numel()} bytes of {ggml_type.name} are not a tensor of shape {shape}")
+    step = CHUNK_WEIGHTS // ggml_type.block_weights
+    for start in range(0, len(blocks), step):
+        weights[start : start + step] = unpack(blocks[start : start + step])
+    return weights.view(shape)
+
+
+def _as_float(raw: Tensor, kind: torch.dtype) -> Tensor:
+    """Read bytes as numbers of the given kind: uint8 [n, bytes] -> float32 [n, numbers]. The copy is aligned."""
+    return raw.clone(memory_format=torch.contiguous_format).view(kind).float()
+
+
+def _half(blocks: Tensor, start: int) -> Tensor:
+    """Read the half-precision number at byte `start` of every block: float32 [n, 1]."""
+    return _as_float(blocks[:, start : start + 2], torch.float16)
+
+
+def _bits(packed: Tensor, width: int) -> Tensor:
+    """Split bytes into fields of `width` bits, lowest first: uint8 [..., size] -> [..., 8 / width, size]."""
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
+    return (packed.unsqueeze(-2) >> shifts.unsqueeze(-1)).bitwise_and(2**width - 1)
+
+
+def _q4_0(blocks: Tensor) -> Tensor:
+    """Unpack a scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
+    codes = _bits(blocks[:, 2:], 4).flatten(1).float() - 8
+    return _half(blocks, 0) * codes
+
+
+def _q8_0(blocks: Tensor) -> Tensor:
+    """Unpack a scale and 32 signed codes."""
+    return _half(blocks, 0) * blocks[:, 2:].view(torch.int8).float()
+
+
+def _group_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Unpack the scales and minimums of Q4_K and Q5_K, float32 [n, 8, 1] each.
+
+    Two block scales, then eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and
+    4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
+    """
+    scales, minimums, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scale = torch.cat((scales & 63, (rest & 15) | ((scales >> 6) << 4)), dim=1)
+    minimum = torch.cat((minimums & 63, (rest >> 4) | ((minimums >> 6) << 4)), dim=1)
+    return (_half(blocks, 0) * scale).unsqueeze(-1), (_half(blocks, 2) * minimum).unsqueeze(-1)
+
+
+def _q4_k(blocks: Tensor) -> Tensor:
+    """Unpack group scales and 128 bytes: of each run of 32, low nibbles are one group of 32, high ones the next."""
+    scale, minimum = _group_scales(blocks)
+    codes = _bits(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
+    return (scale * codes - minimum).flatten(1)
+
+
+def _q5_k(blocks: Tensor) -> Tensor:
+    """Unpack as Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    scale, minimum = _group_scales(blocks)
+    low = _bits(blocks[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
+    codes = low | (_bits(blocks[:, 16:48], 1) << 4)
+    return (scale * codes - minimum).flatten(1)
+
+
+def _q6_k(blocks: Tensor) -> Tensor:
+    """Unpack 128 bytes of nibbles, 64 of bit pairs, 16 signed group scales and a scale; codes are offset by 32.
+
+    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
+    four fields top up the four runs of 32 weights.
+    """
+    low = _bits(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
+    high = _bits(blocks[:, 128:192].reshape(-1, 2, 32), 2)
+    codes = (low | (high << 4)).reshape(-1, 16, 16).float() - 32
+    scale = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
+    return (scale.unsqueeze(-1) * codes).flatten(1)
+
+
+_UNPACKERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
+    GGMLType.F32: partial(_as_float, kind=torch.float32),
+    GGMLType.F16: partial(_as_float, kind=torch.float16),
+    GGMLType.BF16: partial(_as_float, kind=torch.bfloat16),
+    GGMLType.Q4_0: _q4_0,
+    GGMLType.Q8_0: _q8_0,
+    GGMLType.Q4_K: _q4_k,
+    GGMLType.Q5_K: _q5_k,
+    GGMLType.Q6_K: _q6_k,
+}
+SUPPORTED = frozenset(_UNPACKERS)

@@ -1,0 +1,81 @@
+"""Little-endian reads that cannot leave the file: every length is checked before a byte is read or allocated."""
+
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from localdflash.errors import ModelError
+
+# A header is a vocabulary, its merges and a chat template: 16 MiB for 262k tokens.
+MAX_HEADER_BYTES = 128 << 20
+MAX_QUOTED = 40
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class GGUFReader:
+    """Reads a GGUF header from its start. `what` names the thing being read, for the error message."""
+
+    def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
+        self.path = path
+        self.position = 0
+        self._stream = stream
+        self._size = size
+        self._limit = min(size, MAX_HEADER_BYTES)
+
+    def broken(self, problem: str) -> ModelError:
+        """Make the error to raise: the file cannot be used."""
+        return ModelError(f"{self.path}: broken GGUF file: {problem}; download or convert it again")
+
+    def remaining(self) -> int:
+        """Count the bytes that the header may still take."""
+        return self._limit - self.position
+
+    def take(self, count: int, what: str) -> bytes:
+        """Read `count` bytes."""
+        if count > self._limit - self.position:
+            raise self._beyond(count, what)
+        data = self._stream.read(count)
+        if len(data) != count:
+            raise self.broken(f"it became shorter while {what} was read")
+        self.position += count
+        return data
+
+    def u32(self, what: str) -> int:
+        """Read an unsigned 32-bit integer."""
+        value: int = _U32.unpack(self.take(4, what))[0]
+        return value
+
+    def u64(self, what: str) -> int:
+        """Read an unsigned 64-bit integer."""
+        value: int = _U64.unpack(self.take(8, what))[0]
+        return value
+
+    def texts(self, count: int, what: str) -> list[str]:
+        """Read `count` strings, each a 64-bit length and that many bytes of UTF-8."""
+        take, unpack = self.take, _U64.unpack
+        texts = []
+        for _ in range(count):
+            data = take(unpack(take(8, what))[0], what)
+            try:
+                texts.append(data.decode())
+            except UnicodeDecodeError:
+                raise self.broken(f"{what} is not UTF-8: {data[:MAX_QUOTED]!r}") from None
+        return texts
+
+    def name(self, what: str, max_bytes: int) -> str:
+        """Read a string that names something: not empty, not too long, and printable, so that C sees the same name."""
+        name = self.texts(1, what)[0]
+        if not name:
+            raise self.broken(f"{what} is empty")
+        if len(name.encode()) > max_bytes:
+            raise self.broken(f"{what} is longer than {max_bytes} bytes: {name[:MAX_QUOTED]!a}")
+        if not name.isprintable():
+            raise self.broken(f"{what} has unprintable characters: {name[:MAX_QUOTED]!a}")
+        return name
+
+    def _beyond(self, count: int, what: str) -> ModelError:
+        if self._limit < self._size and count <= self._size - self.position:
+            return self.broken(f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB (at {what})")
+        return self.broken(f"{what} needs {count} bytes at byte {self.position}, the file has {self._size}")

@@ -1,0 +1,1 @@
+"""The language server. Installed as localdflash.lsp."""

@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.cli import main
+from localdflash.registry import load_registry
+
+ENTRY = """\
+schema = 1
+
+[[pair]]
+id = "mine"
+description = "A pair of mine"
+backends = []
+notes = ["It waits."]
+
+[pair.target]
+path = "t.gguf"
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["models", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def user_file(home: Path) -> Path:
+    file = home / "config" / "models.toml"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_list_is_an_aligned_table_of_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list")
+    assert (code, err) == (0, "")
+    header, *rows = out.splitlines()
+    assert header.split() == ["PAIR", "MEMORY", "RUNS", "ON", "DRAFTER", "FILES", "DESCRIPTION"]
+    pairs = list(load_registry().pairs.values())
+    for row, pair in zip(rows, pairs, strict=True):
+        assert row.startswith(pair.id + " ")
+        assert row[header.index("RUNS") :].startswith(pair.backends or ("none yet",))
+        assert row[header.index("DESCRIPTION") :] == pair.description
+        assert row[header.index("MEMORY") - 1] == row[header.index("FILES") - 1] == " "
+    assert len(out.splitlines()[0]) < 100
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list", "--json")
+    assert (code, err) == (0, "")
+    entries = json.loads(out)
+    assert [entry["id"] for entry in entries] == list(load_registry().pairs)
+    assert all(entry["target"]["file"].endswith(".gguf") for entry in entries)
+
+
+def test_list_tells_whether_the_files_are_here(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user_file.write_text(ENTRY)
+    assert _row(run(capsys, "list")[1], "mine") == [
+        "mine",
+        "not known",
+        "none yet",
+        "none",
+        "missing",
+        "A pair of mine",
+    ]
+    (user_file.parent / "t.gguf").touch()
+    assert _row(run(capsys, "list")[1], "mine")[4] == "here"
+
+
+def _row(out: str, pair_id: str) -> list[str]:
+    line = next(line for line in out.splitlines() if line.startswith(pair_id))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_show(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", "qwen3-8b")
+    assert (code, err) == (0, "")
+    fields = _fields(out)
+    models = home / "cache" / "models"
+    assert fields["pair"] == ["qwen3-8b"]
+    assert fields["context"] == ["40960 tokens"]
+    assert fields["target"] == ["Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf (Q4_K_M)"]
+    assert fields["drafter"][0].endswith("(dflash, safetensors, block 16, taps 1 9 17 25 33)")
+    assert fields["sha256"] == ["not pinned: pinned at first download"] * 2
+    assert fields["missing"] == [
+        f"download Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf into {models}/Qwen/Qwen3-8B-GGUF",
+        f"download z-lab/Qwen3-8B-DFlash-b16/model.safetensors and config.json into {models}/z-lab/Qwen3-8B-DFlash-b16",
+    ]
+
+
+def _fields(out: str) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
+    for line in out.splitlines():
+        name, value = line.strip().split("  ", 1)
+        fields.setdefault(name, []).append(value.strip())
+    return fields
+
+
+def test_show_says_what_is_not_known(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user_file.write_text(ENTRY)
+    fields = _fields(run(capsys, "show", "mine")[1])
+    assert fields["memory"] == fields["layers"] == fields["licence"] == ["not known"]
+    assert fields["runs on"] == ["none yet"]
+    assert fields["note"] == ["It waits."]
+    assert fields["entry in"] == [str(user_file)]
+
+
+def test_show_as_json(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user_file.write_text(ENTRY)
+    shown: dict[str, Any] = json.loads(run(capsys, "show", "mine", "--json")[1])
+    target = user_file.parent / "t.gguf"
+    assert shown["target"] == {"repository": None, "file": str(target), "sha256": None, "quantization": None}
+    assert shown["drafter"] is None
+    assert shown["missing"] == [f"no file at {target}: put it there, or correct the entry"]
+    (user_file.parent / "t.gguf").touch()
+    assert json.loads(run(capsys, "show", "mine", "--json")[1])["missing"] == []
+
+
+def test_show_takes_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "target.gguf"
+    target.touch()
+    assert _fields(run(capsys, "show", str(target))[1])["pair"] == [str(target)]
+
+
+def test_unknown_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "show", "qwen3-9b") == (3, "", "localdflash: no pair 'qwen3-9b'; did you mean 'qwen3-8b'?\n")
+
+
+def test_a_bad_user_file_is_named_with_its_line(user_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user_file.write_text(ENTRY.replace("description", "descripton"))
+    code, out, err = run(capsys, "list")
+    assert (code, out) == (3, "")
+    assert err == f"localdflash: {user_file}:5: pair.descripton: unknown key; did you mean 'description'?\n"
+
+
+def test_a_path_cannot_drive_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "\x1b]0;owned\x07\n\x9b31m\u202e"))
+    for arguments in (["show", "qwen3-8b"], ["list"], ["list", "--json"], ["show", "\x1b[2J/x.gguf"]):
+        _, out, err = run(capsys, *arguments)
+        assert all(char == "\n" or char.isprintable() for char in out + err)
+        assert err.count("\n") <= 1
