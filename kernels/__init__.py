@@ -1,1 +1,1 @@
-"""GPU kernels: one file per operation, each a Triton kernel with its torch reference. Installed as localdflash.kernels."""
+"""GPU kernels: one file per operation, a Triton kernel with its torch reference; localdflash.kernels."""

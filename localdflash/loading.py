@@ -3,7 +3,7 @@
 The one place that knows which backend is made of what. Everything that generates starts here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,7 +13,6 @@ from localdflash.drafters.lookup import LookupDrafter
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, Target
-from localdflash.errors import UsageError
 from localdflash.registry import LocalPair, load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
@@ -93,7 +92,6 @@ class LoadedPair:
             torch.set_num_threads(options.threads)
         model = load_decoder(files.target)
         self.tokenizer = Tokenizer.load(files.target)
-        self._closing.callback(self.tokenizer.close)
         path = files.drafter_safetensors or files.drafter_gguf
         if not options.draft or path is None:
             self.target = TorchTarget(model, options.context)

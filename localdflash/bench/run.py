@@ -5,18 +5,13 @@ ratio of the two sums of decoding time (prefill apart, which is the same work). 
 fastest of its repeats: what disturbs a run only ever makes it slower.
 """
 
-import platform
 import resource
-import subprocess
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
-import numpy as np
-
+from localdflash.bench.machine import bandwidth, commit, device
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
@@ -174,43 +169,3 @@ def _other_plain(options: Options, limit: int | None) -> dict[str, float]:
                 rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
                 best[name] = max(best.get(name, 0.0), rate)
     return best
-
-
-def bandwidth() -> float:
-    """GB/s at which one thread reads memory that no cache holds."""
-    data = np.ones(64 * 1024 * 1024, np.float32)
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        data.sum()
-        times.append(time.perf_counter() - began)
-    return data.nbytes / median(times) / 1e9
-
-
-def device() -> str:
-    """The processor's name and its integer dot-product features."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine()
-    name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
-    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
-    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8") if f in flags]
-    return f"{name} ({' '.join(features)})"
-
-
-def commit() -> str:
-    """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
-    try:
-        shown = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        from importlib.metadata import version
-
-        return version("localdflash")
-    return shown.stdout.strip()

@@ -1,0 +1,1 @@
+"""What proposes tokens: DFlash, through torch or llama.cpp, and lookup."""

@@ -5,14 +5,14 @@ once per committed token (`fuse`), projected by every layer's own k and v, and p
 the committed anchor; slot j predicts the token at its own position. Source: arXiv 2602.06036 and z-lab's checkpoints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.targets.torch_decoder import DecoderConfig, Layer, RMSNorm, rotary
+from localdflash.targets.torch_decoder import Attention, DecoderConfig, Layer, RMSNorm, rotary
 
 ContextKV = list[tuple[Tensor, Tensor]]  # per layer: k and v [B, kv_heads, T, hd]
 
@@ -57,7 +57,12 @@ class DFlash(nn.Module):
         """Keys and values of committed tokens, per layer, from their taps [B, T, n_taps * H] at positions [T]."""
         fused = self.hidden_norm(self.fc(taps))
         cos, sin = rotary(positions, self.config.decoder.head_dim, self.config.decoder.rope_theta)
-        return [layer.self_attn.project_context(fused, cos, sin) for layer in self.layers]
+        return [attention.project_context(fused, cos, sin) for attention in self._attentions()]
+
+    def _attentions(self) -> Iterator[Attention]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer.self_attn
 
     def forward(self, block: Tensor, positions: Tensor, context: ContextKV, masks: Sequence[Tensor | None]) -> Tensor:
         """Normed hidden states [B, T, H] of block embeddings [B, T, H] at positions [T].

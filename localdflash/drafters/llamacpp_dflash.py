@@ -77,8 +77,9 @@ class LlamaCppDFlashDrafter:
             api.llama_batch_ext_set_output_logits(self._batch, slot, True)
         self._decode()
         address = self._logits_address(self.handle)
-        memory = (ctypes.c_float * (slots * self._vocab_size)).from_address(address)
-        logits = np.frombuffer(memory, np.float32).reshape(slots, -1)[1 : limit + 1]
+        if not address:
+            raise LocaldflashError("llama.cpp returned no logits for a draft")
+        logits = library.float_rows(address, slots, self._vocab_size)[1 : limit + 1]
         api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
         tokens = logits.argmax(1)
         top = logits[np.arange(len(tokens)), tokens]

@@ -1,0 +1,1 @@
+"""The pair that ships with the package; see MODEL_CARD.md."""

@@ -1,0 +1,1 @@
+"""Token ids in, token ids out: drafting, verification, acceptance, caches. Knows nothing of text."""

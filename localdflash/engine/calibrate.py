@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 
 from localdflash.engine.controller import Controller
@@ -20,7 +21,7 @@ def calibrate(target: Target, drafters: Sequence[Drafter]) -> Controller:
     taps = target.extend(ids)
     widths = [w for w in WIDTHS if w <= min(target.max_rows, target.context - rows)]
     verify_ms = {width: _time(_verify(target, width)) for width in widths}
-    for narrower, width in zip(widths, widths[1:], strict=False):
+    for narrower, width in pairwise(widths):
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])  # more rows never cost less: that is noise
     draft_ms = {}
     for drafter in drafters:

@@ -67,7 +67,7 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(chunk, taps)
             done += len(chunk)
-        self.ids = wanted[:done] + [ids[done]]
+        self.ids = [*wanted[:done], ids[done]]
         return done - kept
 
     def step(self, sampler: Sampler, limit: int) -> Step:

@@ -27,7 +27,7 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """One target forward: row 0 belongs to the anchor, row i + 1 to node i of the draft. Valid until the next forward."""
+    """One target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
 
     logits: Logits  # [rows, V]
     taps: Taps | None
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A saved sequence: ids without the anchor, and each part's cache. Meaningless to anyone but the pair that made it."""
+    """A saved sequence: ids without the anchor, and each part's cache. Only the pair that made it can read it."""
 
     ids: tuple[int, ...]
     target: bytes

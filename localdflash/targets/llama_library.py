@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
 
 from localdflash.errors import ModelError
 from localdflash.weights.gguf import read_header
@@ -84,6 +86,12 @@ def tap_reader() -> Callable[[Any, int], int | None]:
     return _symbol(
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32
     )
+
+
+def float_rows(address: int, rows: int, columns: int) -> NDArray[np.float32]:
+    """The library's float32 rows at an address, without a copy: valid as long as the library's buffer is."""
+    memory = (ctypes.c_float * (rows * columns)).from_address(address)
+    return np.frombuffer(memoryview(memory), np.float32).reshape(rows, columns)
 
 
 def logits_reader() -> Callable[[Any], int | None]:

@@ -167,6 +167,5 @@ class LlamaCppTarget:
         key = (address, rows, columns)
         view = self._views.get(key)
         if view is None:
-            memory = (ctypes.c_float * (rows * columns)).from_address(address)
-            view = self._views[key] = np.frombuffer(memory, np.float32).reshape(rows, columns)
+            view = self._views[key] = library.float_rows(address, rows, columns)
         return view

@@ -42,12 +42,13 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., size], normed."""
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
 def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd]."""
+    """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd]."""
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
     angles = positions.unsqueeze(-1).float() * frequencies
     angles = torch.cat((angles, angles), -1)
@@ -77,12 +78,12 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, c.rms_norm_eps)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k normed and rotated."""
+        """Q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k normed and rotated."""
         k, v = self.project_context(x, cos, sin)
         return rotate(self.q_norm(self._split(self.q_proj(x), self.heads)), cos, sin), k, v
 
     def project_context(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v alone: what a DFlash drafter needs of its context."""
+        """K and v alone: what a DFlash drafter needs of its context."""
         k = rotate(self.k_norm(self._split(self.k_proj(x), self.kv_heads)), cos, sin)
         return k, self._split(self.v_proj(x), self.kv_heads)
 
@@ -104,6 +105,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -118,6 +120,7 @@ class Layer(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """The residual stream [B, T, H] after this block."""
         q, k, v = self.self_attn.project(self.input_layernorm(x), cos, sin)
         x = x + self.self_attn.merge(attend(index, q, k, v))
         return x + self.mlp(self.post_attention_layernorm(x))

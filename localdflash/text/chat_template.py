@@ -107,7 +107,7 @@ def render(
         raise
     except Exception as error:  # a template can make Python raise anything
         reason = disguise.reveal(str(error)) or type(error).__name__
-        raise ModelError(f"chat template: {_one_line(reason)}; pass another template or another model") from None
+        raise ModelError(f"chat template: {_one_line(reason)}; use another template or model") from None
 
 
 @lru_cache(maxsize=8)

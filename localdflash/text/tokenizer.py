@@ -111,6 +111,11 @@ class Tokenizer:
         """Whether this id ends an answer."""
         return bool(api.llama_vocab_is_eog(self._vocab, token))
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """All ids that end an answer."""
+        return frozenset(filter(self.is_end, self._special.values()))
+
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
         key = (token, special)

@@ -1,0 +1,1 @@
+"""Training a pair: corpus, target, drafter, export."""

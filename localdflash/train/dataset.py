@@ -4,9 +4,8 @@
 ids are prompt, and of which kind it is. Training needs nothing but these files, so they can travel to a GPU machine.
 """
 
-import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return {token: tokenizer.get_vocab_size() + i for i, token in enumerate(SPECIALS)}
 
 
-def build(folder: Path, wheels: Path, vocab_size: int, seed: int = 0) -> None:
+def build(folder: Path, wheels: Path, vocab_size: int, seed: int, report: Callable[[str], None]) -> None:
     """Fetch the corpus and write tokenizer.json and the `train` and `held_out` splits below `folder`."""
     fetched = corpus.fetch(corpus.read_list(), wheels)
     sources = {
@@ -86,7 +85,7 @@ def build(folder: Path, wheels: Path, vocab_size: int, seed: int = 0) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     for held_out, name in ((False, "train"), (True, "held_out")):
         count = write(folder / name, tokenizer, _examples_of(sources[held_out], seed))
-        print(json.dumps({"split": name, "files": len(sources[held_out]), "tokens": count}))
+        report(f"{name}: {len(sources[held_out]):,} files, {count:,} tokens")
 
 
 def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:

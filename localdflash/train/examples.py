@@ -92,8 +92,7 @@ def _middle_line(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
 
 def _middle_block(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
     """From a random place of a line to the end of the indented block that the line belongs to."""
-    lines = list(re.finditer(r"[^\n]*\n?", chunk))[:-1] or [re.match(r".*", chunk)]
-    spans = [m for m in lines if m]
+    spans = list(re.finditer(r"[^\n]*\n?", chunk))[:-1]  # the last match is empty
     first = rng.randrange(len(spans))
     indent = _indent(spans[first].group())
     last = first
@@ -195,7 +194,9 @@ class Change(NamedTuple):
     after: str
 
 
-KEYWORDS = frozenset("self cls None True False return import from def class if else for while in not and or is".split())
+KEYWORDS = frozenset(
+    "self cls None True False return import from def class if else for while in not and or is".split()  # noqa: SIM905
+)
 
 
 def rename(code: str, rng: random.Random) -> Change | None:

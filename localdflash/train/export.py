@@ -56,12 +56,12 @@ def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization:
     _finish(writer, path)
 
 
-def write_drafter_safetensors(folder: Path, model: DFlash, target_layers: int) -> None:
-    """z-lab's format: model.safetensors in bfloat16 with config.json beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {k: v.detach().bfloat16().contiguous() for k, v in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(json_config(model, target_layers), indent=2) + "\n")
+def write_drafter_safetensors(path: Path, model: DFlash, target_layers: int) -> None:
+    """z-lab's format: tensors in bfloat16, config.json beside them."""
+    tensors = {k: v.detach().cpu().bfloat16().contiguous() for k, v in model.state_dict().items()}
+    save_file(tensors, path)
+    config = json.dumps(json_config(model, target_layers), indent=2)
+    path.with_name("config.json").write_text(config + "\n", encoding="utf-8")
 
 
 def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:

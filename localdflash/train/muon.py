@@ -5,6 +5,7 @@ step itself; this one iterates in the parameters' own type, all matrices of one 
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -46,8 +47,9 @@ class Muon(torch.optim.Optimizer):
         for p in params:
             state = self.state[p]
             velocity = state.setdefault("momentum", torch.zeros_like(p))
-            velocity.lerp_(p.grad, 1 - group["momentum"])
-            directions.append(p.grad.lerp(velocity, group["momentum"]))
+            gradient = cast(Tensor, p.grad)
+            velocity.lerp_(gradient, 1 - group["momentum"])
+            directions.append(gradient.lerp(velocity, group["momentum"]))
         updates = orthogonal(torch.stack(directions))
         size = 0.2 * max(shape) ** 0.5
         for p, update in zip(params, updates, strict=True):

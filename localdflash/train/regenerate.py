@@ -4,7 +4,7 @@ A drafter must predict its target, not the corpus: continuations are generated b
 many prompts at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +99,15 @@ def prompts_of(data: Dataset, rng: np.random.Generator) -> Iterator[tuple[str, N
         yield kind, pool[first : first + BATCH], MIX[kind][1]
 
 
-def regenerate(model: Decoder, data: Dataset, folder: Path, tokens: int, ends: frozenset[int], seed: int = 0) -> None:
+def regenerate(
+    model: Decoder,
+    data: Dataset,
+    folder: Path,
+    tokens: int,
+    ends: frozenset[int],
+    seed: int,
+    report: Callable[[str], None],
+) -> None:
     """Write a dataset of about `tokens` answer tokens in the format of `Dataset`."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[int, int, int, int]] = []
@@ -112,7 +120,7 @@ def regenerate(model: Decoder, data: Dataset, folder: Path, tokens: int, ends: f
                 np.concatenate((prompt, np.array(ids, np.int64))).astype(np.uint16).tofile(file)
                 total += len(prompt) + len(ids)
                 answered += len(ids)
-            print(f"regenerated {answered:,} of {tokens:,} tokens", flush=True)
+            report(f"{answered:,} of {tokens:,} answer tokens")
             if answered >= tokens:
                 break
     np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))

@@ -1,0 +1,81 @@
+"""What a user waits for: import, --help, a warm completion of 32 tokens, and the memory of `complete`.
+
+`python bench/startup.py --json FILE`. Whole processes are timed from outside, medians of several.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from localdflash.bench.machine import commit, device
+from localdflash.bench.prompt_set import load
+from localdflash.completion import complete
+from localdflash.engine.sampling import SamplingParams
+from localdflash.loading import LoadedPair, Options
+
+ROUNDS = 11
+PEAK = (
+    "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+)
+
+
+def seconds(*command: str) -> float:
+    """Median wall time of a process."""
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - began)
+    return median(times)
+
+
+def warm_completions(threads: int) -> list[float]:
+    """Milliseconds of completions of 32 tokens in one process, prompts of the FIM block category, each one new."""
+    times = []
+    with LoadedPair(Options(threads=threads)) as loaded:
+        for prompt in (p for p in load() if p.category == "fim_block"):
+            began = time.perf_counter()
+            "".join(complete(loaded, prompt.prefix, prompt.suffix, 32, SamplingParams()))
+            times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def main() -> int:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    program = str(Path(sys.executable).with_name("localdflash"))
+    bare = seconds(sys.executable, "-c", "pass")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "example.py"
+        source.write_text("def double(number):\n    ")
+        command = [program, "complete", f"{source}:2:5", "--threads", str(args.threads)]
+        peak = subprocess.run([sys.executable, "-c", PEAK, *command], check=True, capture_output=True, text=True)
+        whole = seconds(*command)
+    warm = warm_completions(args.threads)
+    result = {
+        "device": device(),
+        "threads": args.threads,
+        "commit": commit(),
+        "command": f"python bench/startup.py --threads {args.threads}",
+        "import_ms": round((seconds(sys.executable, "-c", "import localdflash") - bare) * 1e3, 1),
+        "help_ms": round(seconds(program, "--help") * 1e3, 1),
+        "complete_process_ms": round(whole * 1e3, 1),
+        "complete_peak_memory_mb": round(int(peak.stdout) / 1024, 1),
+        "warm_completion_32_tokens_ms": {"p50": round(median(warm), 1), "max": round(max(warm), 1), "prompts": len(warm)},
+    }
+    args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""What a result was measured on: processor, memory bandwidth, commit."""
+
+import platform
+import subprocess
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+
+def bandwidth() -> float:
+    """GB/s at which one thread reads memory that no cache holds."""
+    data = np.ones(64 * 1024 * 1024, np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        data.sum()
+        times.append(time.perf_counter() - began)
+    return data.nbytes / median(times) / 1e9
+
+
+def device() -> str:
+    """The processor's name and its integer dot-product features."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
+    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
+    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8") if f in flags]
+    return f"{name} ({' '.join(features)})"
+
+
+def commit() -> str:
+    """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
+    try:
+        shown = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        from importlib.metadata import version
+
+        return version("localdflash")
+    return shown.stdout.strip()

@@ -1,0 +1,177 @@
+"""`localdflash train`: corpus, target, drafter, export. Each writes into one folder and goes on where it stopped."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localdflash.errors import TrainingError
+
+_folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+_device = click.option("--device", default=None, help="cuda or cpu; without it, cuda where there is one.")
+_threads = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose.")
+_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+
+
+@click.group()
+def command() -> None:
+    """Train the embedded pair, or one of your own size, below FOLDER: corpus, then target, then drafter."""
+
+
+@command.command()
+@_folder
+@click.option("--vocab-size", type=click.IntRange(512, 16_384), default=6144, show_default=True)
+@_seed
+def corpus(folder: Path, vocab_size: int, seed: int) -> int:
+    """Download the pinned packages and write the token files. The only step that needs a network."""
+    _need("tokenizers")
+    from localdflash.train.dataset import build
+
+    build(folder / "corpus", folder / "wheels", vocab_size, seed, _report)
+    return 0
+
+
+@command.command()
+@_folder
+@click.option("--minutes", type=click.FloatRange(0.05), required=True, help="Time to train, restarts included.")
+@click.option("--hidden", type=click.IntRange(64), default=256, show_default=True)
+@click.option("--layers", type=click.IntRange(5), default=6, show_default=True)
+@click.option("--mlp", type=click.IntRange(64), default=768, show_default=True)
+@click.option("--batch-tokens", type=click.IntRange(2048), default=8192, show_default=True)
+@click.option("--micro-tokens", type=click.IntRange(2048), default=2048, show_default=True)
+@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True)
+@click.option("--quantization", type=click.Choice(["Q8_0", "Q4_0"]), default="Q8_0", show_default=True)
+@_device
+@_threads
+@_seed
+def target(
+    folder: Path,
+    minutes: float,
+    hidden: int,
+    layers: int,
+    mlp: int,
+    batch_tokens: int,
+    micro_tokens: int,
+    learning_rate: float,
+    quantization: str,
+    device: str | None,
+    threads: int,
+    seed: int,
+) -> int:
+    """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
+    chosen = _prepare(device, threads)
+    from localdflash.targets.torch_decoder import DecoderConfig
+    from localdflash.train import target as training
+    from localdflash.train.dataset import Dataset
+    from localdflash.train.loop import Budget
+
+    data, tokenizer = Dataset.load(folder / "corpus" / "train"), _tokenizer(folder)
+    shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
+    run = training.TargetRun(shape, Budget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
+    model = training.train(run, data, folder / "target", chosen)
+    loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
+    print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
+    from localdflash.train.export import write_target
+
+    write_target(folder / "target.gguf", model, tokenizer, quantization, "localdflash embedded")
+    return 0
+
+
+@command.command()
+@_folder
+@click.option("--minutes", type=click.FloatRange(0.05), required=True, help="Time to train, restarts included.")
+@click.option(
+    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Answers to learn from."
+)
+@click.option("--layers", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--block-size", type=click.IntRange(2, 64), default=8, show_default=True)
+@click.option("--taps", default="1,3,4", show_default=True, help="Target blocks whose output the drafter reads.")
+@click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True)
+@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True)
+@_device
+@_threads
+@_seed
+def drafter(
+    folder: Path,
+    minutes: float,
+    tokens: int,
+    layers: int,
+    block_size: int,
+    taps: str,
+    batch_tokens: int,
+    learning_rate: float,
+    device: str | None,
+    threads: int,
+    seed: int,
+) -> int:
+    """Let FOLDER/target.gguf answer prompts of the corpus and train a drafter on that.
+
+    Writes drafter.gguf, and drafter.safetensors with config.json.
+    """
+    chosen = _prepare(device, threads)
+    from localdflash.drafters.dflash_files import check_fit
+    from localdflash.drafters.dflash_model import DFlashConfig
+    from localdflash.targets.gguf_decoder import load_decoder
+    from localdflash.text.tokenizer import Tokenizer
+    from localdflash.train import drafter as training
+    from localdflash.train.dataset import Dataset, special_ids
+    from localdflash.train.export import write_drafter, write_drafter_safetensors
+    from localdflash.train.loop import Budget
+    from localdflash.train.regenerate import regenerate
+
+    path, tokenizer = folder / "target.gguf", _tokenizer(folder)
+    model = load_decoder(path)
+    mask = special_ids(tokenizer)["<|mask|>"]
+    shape = replace(model.config, num_hidden_layers=layers)
+    config = DFlashConfig(shape, block_size, mask, tuple(int(tap) for tap in taps.split(",")))
+    check_fit(config, shape.hidden_size, shape.vocab_size, model.config.num_hidden_layers, "--taps")
+    answers = folder / "answers"
+    if not (answers / "examples.npy").exists():
+        ends = Tokenizer.load(path).ends
+        regenerate(model.to(chosen), Dataset.load(folder / "corpus" / "train"), answers, tokens, ends, seed, _report)
+    run = training.DrafterRun(config, Budget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
+    trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
+    write_drafter(folder / "drafter.gguf", trained, tokenizer, "Q8_0", "localdflash embedded drafter")
+    write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)
+    return 0
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _need(module: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise TrainingError(f"training needs the package {module!r}: run `pip install 'localdflash[train]'`")
+
+
+def _prepare(device: str | None, threads: int) -> str:
+    _need("tokenizers")
+    _need("matplotlib")
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if chosen not in ("cuda", "cpu") or (chosen == "cuda" and not torch.cuda.is_available()):
+        raise TrainingError(f"device {chosen!r} is not there: use cpu, or cuda where torch finds a GPU")
+    return chosen
+
+
+def _tokenizer(folder: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    path = folder / "corpus" / "tokenizer.json"
+    if not path.is_file():
+        raise TrainingError(f"{path} is missing: run `localdflash train corpus {folder}` first")
+    return Tokenizer.from_file(str(path))
+
+
+def _vocabulary(tokenizer: Any) -> int:
+    from localdflash.train.dataset import SPECIALS
+
+    return int(tokenizer.get_vocab_size()) + len(SPECIALS)

@@ -1,0 +1,354 @@
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from localdflash.errors import ModelError, UsageError
+from localdflash.text.chat_template import Limits, Message, Role, encode_chat, render
+from localdflash.text.tokenizer import Tokenizer
+
+CHATML = (
+    "{%- for message in messages %}\n"
+    "    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Ways in which templates handle messages: each must give what plain jinja2 gives with ordinary strings.
+TEMPLATES = {
+    "chatml": CHATML,
+    "trim": "{% for m in messages %}<{{ m['content'] | trim }}>{{ m.content.strip() ~ '.' }}{% endfor %}",
+    "thinking": (
+        "{% for m in messages %}{% set content = m.content %}{% if '</think>' in content %}"
+        "{% set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}{{ m.role }}: {{ content }}\n"
+        "{% endfor %}"
+    ),
+    "last query": (
+        "{% set ns = namespace(last=messages | length - 1) %}{% for m in messages[::-1] %}"
+        "{% if m.role == 'user' and not (m.content.startswith('<tool>') and m.content.endswith('</tool>')) %}"
+        "{% set ns.last = loop.index0 %}{% break %}{% endif %}{% endfor %}{{ ns.last }}{{ messages[-1].content[:3] }}"
+    ),
+    "macro": (
+        "{% macro visible(content) %}{% if content is string %}{{ content }}{% else %}?{% endif %}{% endmacro %}"
+        "{% for m in messages %}{% set c = visible(m.content) %}{{ c | trim | length }}{{ c.split('\\n')[0] }};"
+        "{% endfor %}"
+    ),
+    "lengths": "{% for m in messages %}{{ m.content | length }} {{ m.content.count('a') }}{% endfor %}",
+    "cases": "{% for m in messages %}{{ m.content | upper }}{{ m.content.title() }}{% endfor %}",
+    "replaced": "{{ messages[0].content | lower | replace('a', '<') }}{{ messages[-1].content.replace('a', '') }}",
+    "joins": "{{ messages | map(attribute='content') | join('|') }}{{ ', '.join(['a', messages[0].content]) }}",
+    "filters": "{{ messages | rejectattr('role', 'eq', 'tool') | map(attribute='content') | first | default('-') }}",
+    "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}{{ messages[0].content | tojson }}",
+    "printed": "{{ messages }}{{ [messages[0].content, 1, none] }}",
+    "format": "{{ '<{}|{}>'.format(messages[0].content, 'x') }}{{ messages[0].content * 2 }}",
+    "letters": "{% for letter in messages[0].content %}{{ letter if letter == 'a' else letter ~ '_' }}{% endfor %}",
+    "compared": "{% set c = messages[0].content %}{{ c == 'a' }}{{ c != 'a' }}{{ c in ['a', 'b'] }}{{ {'a': 1}[c] }}",
+    "parts": "{% set c = messages[0].content %}{% set p = c.partition('a') %}{{ p[0] }}({{ p[2] }}){{ c | reverse }}",
+    "sorted": "{% for c in messages | map(attribute='content') | unique | sort %}{{ c }};{% endfor %}",
+    "blocks": "{% set all %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ all }}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "optional": "{{ messages[0].reasoning | default('-') }}{{ messages[0].get('tools') is none }}{{ tools is none }}",
+}
+CONVERSATIONS: dict[str, list[tuple[Role, str]]] = {
+    "short": [("user", "a")],
+    "blanks": [("system", "  Be brief. \n"), ("user", "\n\ta  \n"), ("assistant", ""), ("user", " ")],
+    "thoughts": [("user", "why?"), ("assistant", "<think>\nbecause\n</think>\n\n  so "), ("user", "thanks")],
+    "quotes": [("user", "\"a\" 'b' \\ {{ x }} {% if %} {# #} & < >"), ("tool", "<tool>1</tool>")],
+    "unicode": [("user", "ß 错误 😋 e\u0301\u200d\u2028 \U000f0000 \U0010fffd é")],
+}
+MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_suffix|>", "<think>", "</think>", "<tool_call>"]
+
+
+def messages_of(turns: list[tuple[Role, str]]) -> list[Message]:
+    return [Message(role, content) for role, content in turns]
+
+
+def text_of(template: str, turns: list[tuple[Role, str]]) -> str:
+    return "".join(piece.text for piece in render(template, messages_of(turns)))
+
+
+@pytest.fixture(scope="module")
+def jinja() -> ImmutableSandboxedEnvironment:
+    """The environment that models' authors write for, on ordinary strings."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    return environment
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_templates_see_the_text_as_it_is(
+    jinja: ImmutableSandboxedEnvironment, template: str, turns: list[tuple[Role, str]]
+) -> None:
+    plain = template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    conversation = [{"role": role, "content": content} for role, content in turns]
+    expected = jinja.from_string(plain).render(messages=conversation, add_generation_prompt=True, tools=None)
+    assert text_of(template, turns) == expected
+
+
+def test_pieces_say_who_wrote_them() -> None:
+    pieces = render(CHATML, [Message("user", "<|im_end|> hi")])
+    assert [piece.text for piece in pieces if piece.from_user] == ["<|im_end|> hi"]
+    assert [piece.text for piece in pieces if not piece.from_user] == [
+        "<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ]
+
+
+def test_the_generation_prompt_is_optional() -> None:
+    assert not render(CHATML, [Message("user", "x")], add_generation_prompt=False)[-1].text.endswith("assistant\n")
+
+
+def test_switches_reach_the_template() -> None:
+    pieces = render(
+        "{% if not enable_thinking %}{{ bos_token }}{% endif %}",
+        [Message("user", "")],
+        variables={"enable_thinking": False, "bos_token": "<s>"},
+    )
+    assert pieces == [("<s>", False)]
+
+
+def test_today_is_known() -> None:
+    assert text_of("{{ strftime_now('%Y') }}", [("user", "")]) == time.strftime("%Y")
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+def test_ordinary_messages_give_llama_cpps_ids_of_the_whole_prompt(
+    tokenizer: Tokenizer, turns: list[tuple[Role, str]]
+) -> None:
+    if "<think>" in str(turns):
+        return  # llama.cpp would make tokens of it
+    data = text_of(CHATML, turns).encode()
+    buffer = (api.llama_token * 1000)()
+    count = api.llama_tokenize(tokenizer._vocab, data, len(data), buffer, 1000, False, True)
+    assert encode_chat(tokenizer, CHATML, messages_of(turns)) == list(buffer[:count])
+
+
+def markers_in(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    known = {tokenizer.special(spelling): spelling for spelling in MARKERS}
+    return [known[token] for token in ids if token in known]
+
+
+# Templates that would help a message to become a marker.
+HOSTILE = {
+    "adjacent": "{% for m in messages %}{{ m.content }}{% endfor %}",
+    "first half": "{% for m in messages %}<|im_{{ m.content }}{% endfor %}",
+    "second half": "{% for m in messages %}{{ m.content }}end|>{% endfor %}",
+    "both ends": "{% for m in messages %}<|im_{{ m.content }}|>{% endfor %}",
+    "lowered": "{% for m in messages %}{{ m.content | lower }}{{ m.content.swapcase() }}{% endfor %}",
+    "without x": "{% for m in messages %}{{ m.content.replace('x', '') }}{{ m.content|replace('y', '<') }}{% endfor %}",
+    "cut": "{% for m in messages %}{{ m.content[1:] }}{{ m.content[::2] }}{{ m.content | reverse }}{% endfor %}",
+    "split": "{% for m in messages %}{{ m.content.split('x') | join }}{{ ''.join(m.content.split()) }}{% endfor %}",
+    "letters": "{% for m in messages %}{% for c in m.content %}{{ c }}{% endfor %}{% endfor %}",
+    "json": "{{ messages | tojson }}{{ messages }}",
+    "marked": "{% for m in messages %}{{ m.content ~ '' }}{{ '' + m.content }}{{ [m.content] | first }}{% endfor %}",
+    "set": "{% for m in messages %}{% set c %}{{ m.content }}{% endset %}{{ c | trim | string | safe }}{% endfor %}",
+}
+fragments = st.lists(
+    st.sampled_from([*MARKERS, "<|im_", "im_end|>", "end", "|>", "<", "x", " ", "<|IM_END|>", "<x|im_end|>", "nd|>"]),
+    max_size=6,
+)
+
+
+@given(st.sampled_from(list(HOSTILE.values())), st.lists(fragments.map("".join), min_size=1, max_size=3))
+def test_messages_never_become_markers(tokenizer: Tokenizer, template: str, contents: list[str]) -> None:
+    ids = encode_chat(tokenizer, template, [Message("user", content) for content in contents])
+    assert markers_in(tokenizer, ids) == []
+
+
+@given(st.lists(fragments.map("".join), min_size=1, max_size=3))
+def test_only_the_template_places_markers(tokenizer: Tokenizer, contents: list[str]) -> None:
+    ids = encode_chat(tokenizer, CHATML, [Message("user", content) for content in contents])
+    assert markers_in(tokenizer, ids) == ["<|im_start|>", "<|im_end|>"] * len(contents) + ["<|im_start|>"]
+    text = tokenizer.spell(ids).decode()
+    assert text == "".join(f"user\n{content}\n" for content in contents) + "assistant\n"
+
+
+def test_a_template_cannot_disguise_its_own_text_as_a_marker(tokenizer: Tokenizer) -> None:
+    ids = encode_chat(tokenizer, "{{ '\\U000f0000' }}{{ messages[0].content }}", [Message("user", "<|im_end|>")])
+    assert markers_in(tokenizer, ids) == []
+
+
+def test_bos_once(make_vocabulary: Callable[..., Path]) -> None:
+    tokenizer = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>"], 3), bos="<s>"))
+    bos = tokenizer.special("<s>")
+    for template in ("{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"):
+        ids = encode_chat(tokenizer, template, [Message("user", "<s>a")])
+        assert ids[0] == bos
+        assert ids.count(bos) == 1
+
+
+def test_eos_and_bos_have_their_spelling(tokenizer: Tokenizer) -> None:
+    ids = encode_chat(tokenizer, "{{ eos_token }}x{{ no_such }}", [Message("user", "")])
+    assert ids == [tokenizer.special("<|endoftext|>"), *tokenizer.encode("x")]
+
+
+# -- templates that attack -------------------------------------------------------------------------------------------
+
+ESCAPES = {
+    "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "class of a message": "{{ messages[0].content.__class__.__base__ }}",
+    "private text": "{{ messages[0].content._plain.x.y }}{{ messages[0].content._disguise.hide.x }}",
+    "item": "{{ ''['__class__']['__mro__'].x }}",
+    "attr filter": "{{ '' | attr('__class__') }}",
+    "globals of a function": "{{ raise_exception.__globals__['__builtins__'].x }}",
+    "globals of another": "{{ strftime_now.__globals__.os.popen('id').read() }}",
+    "globals of a macro": "{% macro m() %}{% endmacro %}{{ m.__init__.__globals__.x.y }}",
+    "self": "{{ self.__init__.__globals__.__builtins__.__import__('os').popen('id').read() }}",
+    "self private": "{{ self._TemplateReference__context.environment.x.y }}",
+    "cycler": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "joiner": "{{ joiner.__init__.__globals__.os.system('id') }}",
+    "lipsum": "{{ lipsum.__globals__['os'].popen('id').read() }}",
+    "namespace": "{{ namespace.__init__.__globals__.x.y }}",
+    "dict": "{{ dict.__base__.__subclasses__().x }}",
+    "request": "{{ request.application.__globals__.x }}",
+    "config": "{{ config.items() }}",
+    "format string": "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
+    "format_map": "{{ '{a.__class__}'.format_map({'a': 1}) }}",
+    "format in map": "{{ ['{0.__class__}'] | map('format', 1) | list }}",
+    "message as format": "{{ messages[0].content.format(raise_exception) }}",
+    "map attribute": "{{ [''] | map(attribute='__class__.__mro__') | list | first | last }}",
+    "generator frame": "{{ (messages | map('upper')).gi_frame.f_globals.x.y }}",
+    "undefined": "{{ nothing.__init__.__globals__ }}",
+    "loop": "{% for m in messages %}{{ loop.__init__.__globals__.x.y }}{% endfor %}",
+    "bytes": "{{ (1).to_bytes(8, 'big').decode() }}",
+    "encode": "{{ messages[0].content.encode() }}",
+    "translate": "{{ 'a'.translate({97: 'b'}) }}",
+    "include": "{% include '/etc/passwd' %}",
+    "import": "{% import 'os' as os %}{{ os }}",
+    "extends": "{% extends 'base' %}",
+    "environment": "{{ environment.globals.x }}",
+    "meter": "{{ charge_round(-1000000) }}",
+    "append": "{% set a = [] %}{{ a.append(1) }}",
+    "update": "{{ messages[0].update({'role': 'x'}) }}",
+    "change a message": "{{ messages[0].clear() }}",
+}
+FLOODS = {
+    "range": "{% for i in range(10 ** 9) %}{% endfor %}",
+    "long range": "{% for i in range(1000000000) %}x{% endfor %}",
+    "nested loops": "{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5,
+    "filtered loop": "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
+    "letters": "{% for a in 'xxxxxxxx' * 999 %}{% for b in 'xxxxxxxx' * 9999 %}{% endfor %}{% endfor %}",
+    "big text": "{{ 'x' * 10000000000 }}",
+    "big text reversed": "{{ 10000000000 * 'x' }}",
+    "big list": "{{ [1] * 10000000000 }}",
+    "power": "{{ 10 ** 10 ** 10 }}",
+    "big number": "{% set ns = namespace(n=3) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+    "doubling": "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "joining": "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "doubling a list": "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l * 2 %}{% endfor %}",
+    "doubling without a loop": "{% set s = 'xxxxxxxx' %}" + "{% set s = s ~ s %}" * 60 + "{{ s }}",
+    "nested lists": "{% set s = ['x'] %}" + "{% set s = [s, s] %}" * 60 + "{{ s }}",
+    "nested dicts": "{% set s = {'x': 1} %}" + "{% set s = {'a': s, 'b': s} %}" * 60 + "{{ s | tojson }}",
+    "set blocks": "{% set s = 'x' %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 60,
+    "text in a set block": "{% set s %}{% for i in range(99999) %}" + "x" * 20000 + "{% endfor %}{% endset %}",
+    "replace": "{% set s = 'x' * 1000000 %}{{ s.replace('x', s) }}",
+    "replace filter": "{% set s = 'x' * 1000000 %}{{ s | replace('x', s) }}",
+    "join": "{% set s = 'x' * 1000000 %}{{ s.join(range(99999) | map('string')) }}",
+    "join filter": "{% set s = 'x' * 1000000 %}{{ range(99999) | join(s) }}",
+    "join of one": "{% set s = 'x' * 1000000 %}{{ ([s] * 99999) | join }}",
+    "format": "{% set s = 'x' * 10000000 %}{{ '{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}'.format(s) }}",
+    "wide format": "{{ '{:>9999999999}'.format('x') }}",
+    "percent format": "{{ '%9999999999d' % 1 }}",
+    "format filter": "{{ '%9999999999d' | format(1) }}",
+    "center": "{{ 'x' | center(9999999999) }}",
+    "ljust": "{{ 'x'.ljust(9999999999) }}",
+    "zfill": "{{ 'x'.zfill(9999999999) }}",
+    "expandtabs": "{{ '\\t'.expandtabs(9999999999) }}",
+    "indent": "{{ 'a\\nb' | indent(9999999999) }}",
+    "json indent": "{{ [1] | tojson(indent=9999999999) }}",
+    "lipsum": "{{ lipsum(n=9999999) }}",
+    "batch": "{{ [1] | batch(9999999999, 'x') | list }}",
+    "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "branching macro": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "recursive loop": "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "block": "{% block b %}{{ self.b() }}{% endblock %}",
+    "brackets": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "sum": "{{ 1" + " + 1" * 9000 + " }}",
+    "blocks in blocks": "{% if 1 %}" * 900 + "{% endif %}" * 900,
+    "loops in loops": "{% for i in [1] %}" * 60 + "{% endfor %}" * 60,
+    "dates": "{{ strftime_now('%A' * 99999999) }}",
+    "megabyte": "x" * 1_000_000,
+}
+BROKEN = {
+    "syntax": "{% if %}",
+    "unclosed": "{{ messages",
+    "unknown filter": "{{ 'x' | nowhere }}",
+    "unknown tag": "{% nowhere %}",
+    "missing role": "{{ messages[7].role.upper() }}",
+    "missing attribute": "{{ messages[0].tool_calls[0].name }}",
+    "type": "{{ 1 + 'x' }}",
+    "refusal": "{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}",
+    "object": "{{ namespace(a=1) }}",
+}
+TURN = [Message("user", "hello")]
+
+
+def refusal(template: str, limits: Limits | None = None) -> str:
+    start = time.monotonic()
+    with pytest.raises(ModelError) as caught:
+        render(template, TURN, limits=limits)
+    assert time.monotonic() - start < 10
+    message = str(caught.value)
+    assert message.startswith("chat template: ")
+    assert message.isprintable()
+    assert len(message) < 400
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    return message
+
+
+@pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES.keys())
+def test_no_way_out_of_the_sandbox(template: str) -> None:
+    message = refusal(template)
+    assert "uid=" not in message
+
+
+@pytest.mark.parametrize("template", FLOODS.values(), ids=FLOODS.keys())
+def test_no_hang_and_no_flood(template: str) -> None:
+    refusal(template, Limits(seconds=0.25))
+
+
+@pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_template_is_one_line(template: str) -> None:
+    refusal(template)
+
+
+def test_a_refusal_says_why() -> None:
+    assert "Roles must alternate ␛[2J" in refusal(BROKEN["refusal"])
+    assert "longer than 0.1 s" in refusal(FLOODS["nested loops"], Limits(seconds=0.1))
+    assert "too much text" in refusal(FLOODS["big text"])
+    assert "1000000 characters; at most 64000" in refusal(FLOODS["megabyte"])
+    assert "hello" in refusal("{{ raise_exception('I refuse ' ~ messages[0].content) }}")
+
+
+def test_a_long_conversation_is_well_within_the_limits() -> None:
+    turns = [Message("user" if i % 2 else "assistant", "word " * 400) for i in range(1000)]
+    assert sum(len(piece.text) for piece in render(CHATML, turns)) > 2_000_000
+
+
+def test_no_messages() -> None:
+    with pytest.raises(UsageError, match="no messages"):
+        render(CHATML, [])
+
+
+def test_an_unknown_role() -> None:
+    with pytest.raises(UsageError, match="unknown role 'root'"):
+        render(CHATML, [Message("root\n", "x")])  # type: ignore[arg-type]  # what a client may send
+
+
+def test_more_characters_than_stand_ins() -> None:
+    many = "".join(chr(code) for code in range(0x20000, 0x20000 + 131_069))
+    with pytest.raises(UsageError, match="different characters"):
+        render(CHATML, [Message("user", many)])
+    assert render("{{ messages[0].content }}", [Message("user", many[:-1])])[0].text == many[:-1]

@@ -1,0 +1,121 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.errors import UsageError
+from localdflash.text.stream import Detokenizer, StopStrings
+from localdflash.text.tokenizer import Tokenizer
+
+
+@st.composite
+def chunked(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
+    text = draw(texts)
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+@given(st.data())
+def test_any_ids_give_what_python_decodes(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=8)))
+    detokenizer = Detokenizer(tokenizer)
+    text = "".join(detokenizer.push(ids[a:b]) for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True))
+    assert text + detokenizer.finish() == tokenizer.spell(ids).decode("utf-8", "replace")
+
+
+@given(st.text(alphabet="aé错😋\u0301", max_size=12))
+def test_no_character_is_ever_split(tokenizer: Tokenizer, text: str) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    shown = ""
+    for token in tokenizer.encode(text):
+        shown += detokenizer.push([token])
+        assert text.startswith(shown)
+    assert shown == text
+    assert detokenizer.finish() == ""
+
+
+def test_a_character_waits_for_its_last_byte(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("\U0001f9e0")
+    assert len(ids) > 1
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.push(ids[:-1]) == ""
+    assert detokenizer.push(ids[-1:]) == "\U0001f9e0"
+
+
+def test_an_unfinished_character_ends_as_replacement(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.push(tokenizer.encode("\U0001f9e0")[:-1]) == ""
+    assert detokenizer.finish() == "\ufffd"
+    assert detokenizer.push(tokenizer.encode("a")) == "a"
+
+
+def test_control_tokens_have_no_text(tokenizer: Tokenizer) -> None:
+    ids = [tokenizer.special("<|im_start|>"), *tokenizer.encode("hi"), tokenizer.special("<|im_end|>")]
+    assert Detokenizer(tokenizer).push(ids) == "hi"
+
+
+def first_stop(text: str, stops: list[str]) -> str | None:
+    """The text before the stop string that is complete first, the longest of those that end there."""
+    for end in range(len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            return text[: end - max(map(len, ending))]
+    return None
+
+
+few_letters = st.text(alphabet="ab\n", max_size=12)
+stop_lists = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=4)
+
+
+@given(chunked(few_letters), stop_lists)
+def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str]) -> None:
+    text = "".join(chunks)
+    expected = first_stop(text, stops)
+    stream = StopStrings(stops)
+    shown, stopped = "", False
+    for chunk in chunks:
+        more, stopped = stream.push(chunk)
+        shown += more
+        assert (text if expected is None else expected).startswith(shown)
+    assert stopped == (expected is not None)
+    assert shown + stream.finish() == (text if expected is None else expected)
+
+
+@given(chunked(few_letters), stop_lists)
+def test_only_text_that_may_become_a_stop_is_withheld(chunks: list[str], stops: list[str]) -> None:
+    stream = StopStrings(stops)
+    seen = shown = ""
+    for chunk in chunks:
+        more, stopped = stream.push(chunk)
+        if stopped:
+            return
+        seen, shown = seen + chunk, shown + more
+        withheld = seen[len(shown) :]
+        # Some continuation makes the answer end exactly where the withheld text begins.
+        endings = [stop[len(withheld) :] for stop in stops if stop.startswith(withheld) and stop != withheld]
+        assert withheld == "" or any(first_stop(seen + ending, stops) == shown for ending in endings)
+
+
+def test_nothing_after_a_stop() -> None:
+    stream = StopStrings(["END"])
+    assert stream.push("one EN") == ("one ", False)
+    assert stream.push("D two") == ("", True)
+    assert stream.push("three") == ("", True)
+    assert stream.finish() == ""
+
+
+def test_held_text_comes_at_the_end() -> None:
+    stream = StopStrings(["\n\n"])
+    assert stream.push("a\n") == ("a", False)
+    assert stream.finish() == "\n"
+
+
+def test_without_stops_everything_passes() -> None:
+    stream = StopStrings([])
+    assert stream.push("text") == ("text", False)
+    assert stream.finish() == ""
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty stop"):
+        StopStrings(["a", ""])

@@ -1,0 +1,214 @@
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import llama_cpp.llama_cpp as api
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.errors import ModelError
+from localdflash.targets.llama_library import load_model
+from localdflash.text.tokenizer import STRETCH, Tokenizer
+
+CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"
+SPELLINGS = ["<|im_end|>", "<|im_start|>", "<|fim_suffix|>", "<think>", "</think>", "<tool_call>", "[PAD7]"]
+some_text = st.lists(
+    st.one_of(
+        st.text(max_size=12), st.sampled_from(["def ", "    ", "\n", "\r\n", " first", "'ll", "é", "😋", *SPELLINGS])
+    ),
+    max_size=30,
+).map("".join)
+plain_text = some_text.filter(lambda text: "      " not in text and not any(s in text for s in [*SPELLINGS, "<table>"]))
+
+
+@given(plain_text)
+def test_same_ids_as_the_tokenizers_library(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer, text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    assert tokenizer.encode(text) == oracle.encode(text).ids
+
+
+@given(some_text)
+def test_bytes_survive_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
+    valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert tokenizer.spell(tokenizer.encode(text)).decode() == valid
+
+
+@given(some_text)
+def test_user_text_never_gives_a_marker(tokenizer: Tokenizer, text: str) -> None:
+    markers = {tokenizer.special(spelling) for spelling in SPELLINGS}
+    assert markers.isdisjoint(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_spelled_marker_stays_text_next_to_others(tokenizer: Tokenizer, spelling: str) -> None:
+    text = f"<{spelling}{spelling} {spelling}>"
+    ids = tokenizer.encode(text)
+    assert tokenizer.special(spelling) not in ids
+    assert tokenizer.spell(ids).decode() == text
+
+
+def test_ordinary_user_defined_tokens_are_still_found(tokenizer: Tokenizer) -> None:
+    assert tokenizer.special("<table>") in tokenizer.encode("a<table>b")
+    assert tokenizer.special("      ") in tokenizer.encode("a\n      b")
+
+
+def test_sentencepiece_merges_do_not_arrive_at_a_control_token(sentencepiece: Tokenizer) -> None:
+    end, start = sentencepiece.special("</s>"), sentencepiece.special("<s>")
+    ids = sentencepiece.encode("a <s> b </s> <PRE>")
+    assert {end, start, sentencepiece.special("▁<PRE>")}.isdisjoint(ids)
+    assert sentencepiece.spell(ids) == b" a <s> b </s> <PRE>"
+
+
+def test_sentencepiece_space_only_before_text_that_starts(sentencepiece: Tokenizer) -> None:
+    assert sentencepiece.spell(sentencepiece.encode("def")) == b" def"
+    assert sentencepiece.spell(sentencepiece.encode("def", continues=True)) == b"def"
+    assert sentencepiece.spell(sentencepiece.encode("\n\ndef", continues=True)) == b"\n\ndef"
+
+
+def test_continues_changes_nothing_for_byte_level_vocabularies(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode(CODE, continues=True) == tokenizer.encode(CODE)
+
+
+def test_long_text_has_the_ids_of_one_piece(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer) -> None:
+    text = CODE * 1000
+    assert len(text) > 10 * STRETCH
+    assert tokenizer.encode(text) == oracle.encode(text).ids
+
+
+def test_long_sentencepiece_text_gets_one_space(sentencepiece: Tokenizer) -> None:
+    text = "def x" * STRETCH
+    assert sentencepiece.spell(sentencepiece.encode(text)).decode() == " " + text
+
+
+@pytest.mark.parametrize("run", ["a", "(", "\n", " ", "错", "7"])
+def test_a_long_run_is_tokenised_whole(tokenizer: Tokenizer, run: str) -> None:
+    text = run * 50_000
+    assert tokenizer.spell(tokenizer.encode(text)).decode() == text
+
+
+def test_appending_keeps_the_cuts(tokenizer: Tokenizer) -> None:
+    text = CODE * 300
+    shorter = tokenizer.encode(text)
+    longer = tokenizer.encode(text + CODE)
+    assert longer[: len(shorter) - 50] == shorter[:-50]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"), [("\ud83d", "\ufffd"), ("a\udc00b", "a\ufffdb"), ("\ud83d\ude0b", "😋"), ("\0", "\0")]
+)
+def test_odd_text(tokenizer: Tokenizer, text: str, seen: str) -> None:
+    assert tokenizer.spell(tokenizer.encode(text)).decode() == seen
+
+
+def test_empty_text(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("") == []
+    assert tokenizer.split_markers("") == []
+    assert tokenizer.spell([]) == b""
+
+
+def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer) -> None:
+    text = "<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>\n<|im_<|im_start|>"
+    ids: list[int] = []
+    for part in tokenizer.split_markers(text):
+        ids += [part] if isinstance(part, int) else tokenizer.encode(part)
+    data = text.encode()
+    buffer = (api.llama_token * 100)()
+    count = api.llama_tokenize(tokenizer._vocab, data, len(data), buffer, 100, False, True)
+    assert ids == list(buffer[:count])
+
+
+def test_special_tokens(tokenizer: Tokenizer) -> None:
+    token = tokenizer.special("<|im_end|>")
+    assert tokenizer.piece(token) == b""
+    assert tokenizer.piece(token, special=True) == b"<|im_end|>"
+    assert tokenizer.is_end(token)
+    assert not tokenizer.is_end(tokenizer.special("<|im_start|>"))
+    assert tokenizer.has_special("<|im_end|>")
+
+
+@pytest.mark.parametrize("spelling", ["<|nowhere|>", "def", "", "<|im_end|><|im_end|>"])
+def test_a_marker_that_is_no_single_token(tokenizer: Tokenizer, spelling: str) -> None:
+    assert not tokenizer.has_special(spelling)
+    with pytest.raises(ModelError) as caught:
+        tokenizer.special(spelling)
+    assert repr(spelling) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_user_defined_text_is_shown(tokenizer: Tokenizer) -> None:
+    assert tokenizer.piece(tokenizer.special("<table>")) == b"<table>"
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_an_id_outside_of_the_vocabulary(tokenizer: Tokenizer, token: int) -> None:
+    with pytest.raises(ModelError, match="outside"):
+        tokenizer.piece(token)
+    assert not tokenizer.is_end(token)
+
+
+def test_a_piece_longer_than_the_first_buffer(make_vocabulary: Callable[..., Path]) -> None:
+    long = f"<|{'x' * 200}|>"
+    tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": 3, long: 3}))
+    assert tokenizer.piece(tokenizer.special(long), special=True) == long.encode()
+
+
+def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
+    assert tokenizer.bos() is None
+    assert sentencepiece.bos() == sentencepiece.special("<s>")
+    assert sentencepiece.template_tokens() == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_metadata(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
+    assert tokenizer.metadata("general.name") == "Tiny"
+    assert tokenizer.metadata("no.such.key") is None
+    assert tokenizer.chat_template() == "{{ '<think>' }}{{ '</think>' }}"
+    assert sentencepiece.chat_template() is None
+
+
+def test_vocab_size_counts_every_token(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer) -> None:
+    assert tokenizer.vocab_size == oracle.get_vocab_size() + 9 + 6
+
+
+def test_a_borrowed_model_stays_the_callers(vocabulary_file: Path) -> None:
+    model = load_model(vocabulary_file, vocab_only=True)
+    first = Tokenizer.of_model(model)
+    ids = first.encode(CODE)
+    del first
+    gc.collect()
+    assert Tokenizer.of_model(model).encode(CODE) == ids
+    api.llama_model_free(model)
+
+
+def test_a_loaded_model_is_freed_with_its_tokenizer(vocabulary_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[object] = []
+    free = api.llama_model_free
+
+    def record(model: object) -> None:
+        freed.append(model)
+        free(model)
+
+    monkeypatch.setattr(api, "llama_model_free", record)
+    tokenizer = Tokenizer.load(vocabulary_file)
+    model = tokenizer._model
+    del tokenizer
+    gc.collect()
+    assert freed == [model]
+
+
+def test_several_threads(tokenizer: Tokenizer) -> None:
+    texts = [CODE * count for count in range(1, 40)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(tokenizer.encode, texts)) == [tokenizer.encode(text) for text in texts]
+
+
+def test_files_that_are_no_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF" + bytes(60))
+    for bad in (path, tmp_path / "missing.gguf"):
+        with pytest.raises(ModelError) as caught:
+            Tokenizer.load(bad)
+        assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
