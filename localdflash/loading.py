@@ -6,8 +6,9 @@ The one place that knows which backend is made of what. Everything that generate
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from localdflash.drafters.lookup import LookupDrafter
 from localdflash.engine.calibrate import calibrate
@@ -16,6 +17,9 @@ from localdflash.engine.pair import Drafter, Target
 from localdflash.registry import LocalPair, load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from localdflash.targets.llamacpp import LlamaCppTarget
 
 Backend = Literal["llama.cpp", "torch"]
 
@@ -61,23 +65,40 @@ class LoadedPair:
         return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)
 
     def _llamacpp(self) -> list[Drafter]:
-        from localdflash.drafters.dflash_files import config_of_gguf
-        from localdflash.drafters.llamacpp_dflash import LlamaCppDFlashDrafter
         from localdflash.targets.llamacpp import LlamaCppTarget
-        from localdflash.weights.gguf import read_header
 
         options, files = self.options, self.files
-        drafting = options.draft and files.drafter_gguf is not None
-        taps = config_of_gguf(read_header(files.drafter_gguf)).taps if drafting and files.drafter_gguf else ()
         target = LlamaCppTarget(files.target, options.context, options.threads)
         self._closing.callback(target.close)
         self.target, self.tokenizer = target, Tokenizer.of_model(target.model)
-        if not drafting or files.drafter_gguf is None:
+        if not options.draft:
             return []
-        drafter = LlamaCppDFlashDrafter(files.drafter_gguf, target, options.threads)
-        target.set_taps(taps)
+        if files.drafter_gguf:
+            return [self._dflash_in_llamacpp(target, files.drafter_gguf)]
+        if files.drafter_safetensors:
+            return [self._dflash_in_torch(target, files.drafter_safetensors)]
+        return []
+
+    def _dflash_in_llamacpp(self, target: "LlamaCppTarget", path: Path) -> Drafter:
+        from localdflash.drafters.llamacpp_dflash import LlamaCppDFlashDrafter
+
+        drafter = LlamaCppDFlashDrafter(path, target, self.options.threads)
         self._closing.callback(drafter.close)
-        return [drafter]
+        target.set_taps(drafter.config.taps)
+        return drafter
+
+    def _dflash_in_torch(self, target: "LlamaCppTarget", path: Path) -> Drafter:
+        """A safetensors drafter for a GGUF target, whose embedding and head it needs as tensors."""
+        from localdflash.drafters.dflash import DFlashDrafter
+        from localdflash.drafters.dflash_files import check_fit, load
+        from localdflash.weights.gguf import load_tensor, read_header
+
+        drafter, header = load(path), read_header(self.files.target)
+        check_fit(drafter.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+        target.set_taps(drafter.config.taps)
+        embedding = load_tensor(header, "token_embd.weight")
+        head = load_tensor(header, "output.weight") if "output.weight" in header.tensors else embedding
+        return DFlashDrafter(drafter, embedding, head)
 
     def _torch(self) -> list[Drafter]:
         import torch

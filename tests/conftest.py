@@ -1,6 +1,7 @@
 """What every test gets: folders of its own, and no network beyond this machine."""
 
 import socket
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,39 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, _guarded_method(getattr(socket.socket, name)))
     monkeypatch.setattr(socket, "getaddrinfo", _guarded_lookup(socket.getaddrinfo))
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an untrained pair: target.gguf, and the drafter as drafter.gguf and drafter.safetensors.
+
+    A Qwen3 of 6 layers, hidden size 64 and about 512 tokens; the drafter has 2 layers, block 8, taps 1, 3 and 4. Its
+    tokenizer lies beside it as tokenizer.json.
+    """
+    import torch
+
+    from localdflash.drafters.dflash_model import DFlash, DFlashConfig
+    from localdflash.targets.torch_decoder import Decoder, DecoderConfig
+    from localdflash.train import export
+    from localdflash.train.dataset import SPECIALS, special_ids, train_tokenizer
+    from localdflash.train.loop import initialise
+
+    folder = tmp_path_factory.mktemp("tiny-pair")
+    modules = sorted((ROOT / "localdflash" / "bench" / "prompts").glob("*.py"))[:8]
+    tokenizer = train_tokenizer([module.read_text() for module in modules], 512)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    vocabulary = tokenizer.get_vocab_size() + len(SPECIALS)
+    shape = DecoderConfig(vocabulary, 64, 6, 2, 1, 32, 128)
+    config = DFlashConfig(replace(shape, num_hidden_layers=2), 8, special_ids(tokenizer)["<|mask|>"], (1, 3, 4))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        target, drafter = Decoder(shape).eval(), DFlash(config).eval()
+        initialise(target)
+        initialise(drafter)
+    export.write_target(folder / "target.gguf", target, tokenizer, "Q8_0", "tiny target")
+    export.write_drafter(folder / "drafter.gguf", drafter, tokenizer, "Q8_0", "tiny drafter")
+    export.write_drafter_safetensors(folder / "drafter.safetensors", drafter, shape.num_hidden_layers)
+    return folder
 
 
 @pytest.fixture

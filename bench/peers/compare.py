@@ -1,8 +1,8 @@
 """localdflash against llama.cpp itself, on the same two GGUF files, threads and prompts, greedy, in turn.
 
-`python bench/peers/compare.py --folder DIR --json FILE` (llama-server and llama-bench are built into DIR first). Two parts:
-plain decoding against `llama-bench`, which only times decodes; and drafting against `llama-server --spec-type draft-dflash`
-at each of its draft lengths that is asked for. Times are decoding times, prompts excluded, as each program gives them.
+`python bench/peers/compare.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR first. Two
+parts: plain decoding against `llama-bench`, which only times decodes; drafting against `llama-server --spec-type
+draft-dflash` at each draft length asked for. Times are decoding times, prompts excluded, as each program gives them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PLAIN_TOKENS, PLAIN_ROUNDS = 128, 9
 
 
 def compare_plain(binary: Path, target: Path, threads: int) -> dict[str, Any]:
-    """Tokens a second of plain decoding from an empty context: our loop, and `llama-bench` on the same file, in turn."""
+    """Tokens a second of plain decoding from an empty context: our loop and `llama-bench`, in turn."""
     command = [str(binary), "-m", str(target), "-t", str(threads), "-p", "0", "-n", str(PLAIN_TOKENS), "-r", "3"]
     command += ["-fa", "0", "-o", "json"]
     ours, theirs = [], []
@@ -72,6 +72,8 @@ def compare_drafting(server: Path, options: Options, lengths: list[int], limit: 
         ours: dict[str, list[float]] = {"tokens": [], "ms": [], "steps": []}
         theirs: dict[int, dict[str, list[float]]] = {n: {"tokens": [], "ms": [], "accepted": []} for n in lengths}
         same = dict.fromkeys(lengths, 0)
+        for peer in peers.values():
+            peer.complete(prompt_ids(loaded, prompts[0])[0], 16)  # its first drafts are slow
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
             run = run_prompt(loaded.pair, ids, ends, prompt.max_tokens)

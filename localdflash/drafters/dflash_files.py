@@ -4,9 +4,10 @@ Every field of the formats is honoured or refused by name; a drafter that would 
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,27 +16,30 @@ from localdflash.errors import ModelError
 from localdflash.targets.gguf_decoder import LAYER_TENSORS
 from localdflash.targets.torch_decoder import DecoderConfig
 from localdflash.weights import gguf, safetensors
+from localdflash.weights.files import open_model
 
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
 
 REFUSED_JSON = {
-    "rope_scaling": "scaled RoPE",
     "conv_kernel_size": "DFlash 2 (convolutions and selector)",
     "selector_rank": "DFlash 2 (convolutions and selector)",
+    "sample_from_anchor": "a draft that starts in the anchor's own slot",
     "speculators_model_type": "the speculators container",
     "draft_vocab_size": "a reduced vocabulary",
-    "partial_rotary_factor": "partial RoPE",
     "attention_value_scale": "scaled attention values",
     "attention_sink_bias": "attention sinks",
+    "mlp_bias": "biases in the MLP",
 }
 REFUSED_GGUF = {
     "conv_kernel_size": "DFlash 2 (convolutions and selector)",
     "selector_rank": "DFlash 2 (convolutions and selector)",
-    "rope.scaling.type": "scaled RoPE",
-    "rope.dimension_count": "partial RoPE",
     "attention.value_scale": "scaled attention values",
     "hyper_connection.count": "hyper-connections",
 }
+LARGEST_JSON = 1 << 20  # bytes
+MOST_LAYERS = 1000
+
+T = TypeVar("T")
 
 
 def load(path: Path) -> DFlash:
@@ -47,107 +51,204 @@ def load(path: Path) -> DFlash:
 
 def _load_safetensors(path: Path) -> DFlash:
     config_path = path.with_name("config.json")
+    with open_model(config_path) as (stream, size):
+        if size > LARGEST_JSON:
+            raise ModelError(f"{config_path}: larger than {LARGEST_JSON >> 20} MiB: not a drafter's configuration")
+        text = stream.read()
     try:
-        fields = json.loads(config_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{config_path}: cannot read the drafter's configuration: {error}") from None
     config = config_of_json(fields, str(config_path))
     return _filled(config, {k: v.float() for k, v in safetensors.load(path).items()}, str(path))
 
 
-def config_of_json(fields: Mapping[str, Any], where: str) -> DFlashConfig:
-    """A drafter's configuration from z-lab's config.json; both places of `block_size` are read."""
-    nested = fields.get("dflash_config") or {}
-    for name, meaning in REFUSED_JSON.items():
-        if (fields.get(name) or nested.get(name)) not in (None, False, 0, {}):
-            raise ModelError(f"{where}: {name} is set: drafters with {meaning} are not supported yet")
+class _Fields:
+    """The fields of a configuration, looked up in several places in turn; each is converted or refused by name."""
 
-    def need(name: str) -> Any:
-        value = nested.get(name, fields.get(name))
+    def __init__(self, where: str, *places: object) -> None:
+        self.where = where
+        for place in places:
+            if not isinstance(place, Mapping):
+                raise ModelError(f"{where}: expected a JSON object with fields, found {type(place).__name__}")
+        self._places: list[Mapping[str, object]] = [place for place in places if isinstance(place, Mapping)]
+
+    def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
+        """The first value that is there and not null, or the default."""
+        value = next((place[name] for place in self._places if place.get(name) is not None), None)
         if value is None:
-            raise ModelError(f"{where}: {name} is missing")
-        return value
+            return default
+        try:
+            return convert(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self.where}: {name} is {str(value)[:60]!r}, which makes no sense here") from None
 
-    rope = fields.get("rope_parameters") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise ModelError(f"{where}: rope_type {rope['rope_type']!r} is not supported yet")
-    use_window = fields.get("use_sliding_window") or nested.get("use_swa")
-    window = (nested.get("swa_window_size") or fields.get("sliding_window")) if use_window else None
-    layers = int(need("num_hidden_layers"))
-    types = fields.get("layer_types") or ["full_attention"] * layers
-    everywhere = bool(nested.get("use_swa"))
-    causal = fields.get("is_causal", nested.get("causal"))
-    return DFlashConfig(
-        decoder=DecoderConfig(
-            vocab_size=int(need("vocab_size")),
-            hidden_size=int(need("hidden_size")),
-            num_hidden_layers=layers,
-            num_attention_heads=int(need("num_attention_heads")),
-            num_key_value_heads=int(need("num_key_value_heads")),
-            head_dim=int(need("head_dim")),
-            intermediate_size=int(need("intermediate_size")),
-            rope_theta=float(rope.get("rope_theta") or need("rope_theta")),
-            rms_norm_eps=float(fields.get("rms_norm_eps", 1e-6)),
-            context_length=int(fields.get("max_position_embeddings", 4096)),
-            attention_bias=bool(fields.get("attention_bias", False)),
+    def need(self, name: str, convert: Callable[[Any], T]) -> T:
+        """The same for a field that must be there."""
+        value = self.get(name, lambda found: (convert(found),), None)
+        if value is None:
+            raise ModelError(f"{self.where}: {name} is missing")
+        return value[0]
+
+    def refuse(self, name: str, meaning: str, neutral: tuple[object, ...] = (False, 0, "none")) -> None:
+        """ModelError if the field is there and not neutral."""
+        value = self.get(name, lambda found: found, None)
+        if value is not None and value not in neutral:
+            raise ModelError(f"{self.where}: {name} is set: drafters with {meaning} are not supported yet")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _wholes(value: Any) -> tuple[int, ...]:
+    return tuple(_whole(item) for item in value)
+
+
+def _flags(value: Any) -> tuple[bool, ...]:
+    return tuple(_flag(item) for item in value)
+
+
+def _optional_flag(value: object) -> bool | None:
+    return _flag(value)
+
+
+def _object(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    kinds = tuple(value)
+    if any(kind not in ("full_attention", "sliding_attention") for kind in kinds):
+        raise ValueError
+    return kinds
+
+
+def config_of_json(document: object, where: str) -> DFlashConfig:
+    """A drafter's configuration from z-lab's config.json; both places of `block_size` are read."""
+    top = _Fields(where, document)
+    fields = _Fields(where, top.get("dflash_config", _object, {}), document)
+    rotary = _Fields(where, top.get("rope_parameters", _object, {}), top.get("rope_scaling", _object, {}), document)
+    for name, meaning in REFUSED_JSON.items():
+        fields.refuse(name, meaning)
+    for name in ("rope_type", "type"):
+        rotary.refuse(name, "scaled RoPE", ("default",))
+    rotary.refuse("partial_rotary_factor", "partial RoPE", (1,))
+    fields.refuse("hidden_act", "another activation than SiLU", ("silu",))
+    layers = fields.need("num_hidden_layers", _whole)
+    window, sliding = _sliding_of_json(fields, layers)
+    return _sound(
+        DFlashConfig(
+            decoder=DecoderConfig(
+                vocab_size=fields.need("vocab_size", _whole),
+                hidden_size=fields.need("hidden_size", _whole),
+                num_hidden_layers=layers,
+                num_attention_heads=fields.need("num_attention_heads", _whole),
+                num_key_value_heads=fields.need("num_key_value_heads", _whole),
+                head_dim=fields.need("head_dim", _whole),
+                intermediate_size=fields.need("intermediate_size", _whole),
+                rope_theta=rotary.need("rope_theta", _number),
+                rms_norm_eps=fields.get("rms_norm_eps", _number, 1e-6),
+                context_length=fields.get("max_position_embeddings", _whole, 4096),
+                attention_bias=fields.get("attention_bias", _flag, False),
+            ),
+            block_size=fields.need("block_size", _whole),
+            mask_token_id=fields.need("mask_token_id", _whole),
+            taps=fields.need("target_layer_ids", _wholes),
+            window=window,
+            sliding=sliding,
+            causal=top.get("is_causal", _optional_flag, fields.get("causal", _optional_flag, None)),
+            embedding_scale=fields.get("input_embedding_scale", _number, 1.0),
+            logit_scale=fields.get("output_multiplier", _number, 1.0),
+            softcap=fields.get("final_logit_softcapping", _number, 0.0),
         ),
-        block_size=int(need("block_size")),
-        mask_token_id=int(need("mask_token_id")),
-        taps=tuple(int(t) for t in need("target_layer_ids")),
-        window=None if window is None else int(window),
-        sliding=tuple(everywhere or t == "sliding_attention" for t in types) if window else (),
-        causal=None if causal is None else bool(causal),
-        embedding_scale=float(nested.get("input_embedding_scale") or 1.0),
-        logit_scale=float(nested.get("output_multiplier") or 1.0),
-        softcap=float(nested.get("final_logit_softcapping") or 0.0),
+        where,
     )
+
+
+def _sliding_of_json(fields: _Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
+    """The window, and which layers slide. `use_swa` means all of them, `use_sliding_window: false` none."""
+    types = fields.get("layer_types", _kinds, ("full_attention",) * layers)
+    if len(types) != layers:
+        raise ModelError(f"{fields.where}: layer_types names {len(types)} layers of {layers}")
+    everywhere = fields.get("use_swa", _flag, False)
+    sliding = tuple(everywhere or kind == "sliding_attention" for kind in types)
+    if not any(sliding) or not (everywhere or fields.get("use_sliding_window", _flag, True)):
+        return None, ()
+    return fields.get("swa_window_size", _whole, 0) or fields.need("sliding_window", _whole), sliding
 
 
 def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     """A drafter's configuration from a `dflash` GGUF's metadata."""
-    where, fields = str(header.path), header.metadata
+    where = str(header.path)
     if header.architecture != "dflash":
         raise ModelError(f"{where}: architecture {header.architecture!r} is no DFlash drafter (expected 'dflash')")
+    fields = _Fields(where, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     for name, meaning in REFUSED_GGUF.items():
-        if fields.get(f"dflash.{name}"):
-            raise ModelError(f"{where}: dflash.{name} is set: drafters with {meaning} are not supported yet")
-
-    def need(name: str) -> Any:
-        value = fields.get(name if name.startswith("tokenizer") else f"dflash.{name}")
-        if value is None:
-            raise ModelError(f"{where}: {name} is missing from the metadata")
-        return value
-
-    def number(name: str, default: float) -> float:
-        return float(fields.get(f"dflash.{name}", default))  # type: ignore[arg-type]
-
-    tokens: Any = need("tokenizer.ggml.tokens")
-    window = fields.get("dflash.attention.sliding_window")
-    causal = fields.get("dflash.attention.causal")
-    return DFlashConfig(
-        decoder=DecoderConfig(
-            vocab_size=len(tokens),
-            hidden_size=int(need("embedding_length")),
-            num_hidden_layers=int(need("block_count")),
-            num_attention_heads=int(need("attention.head_count")),
-            num_key_value_heads=int(need("attention.head_count_kv")),
-            head_dim=int(need("attention.key_length")),
-            intermediate_size=int(need("feed_forward_length")),
-            rope_theta=number("rope.freq_base", 1e4),
-            rms_norm_eps=float(need("attention.layer_norm_rms_epsilon")),
-            context_length=int(need("context_length")),
-            attention_bias="blk.0.attn_q.bias" in header.tensors,
+        fields.refuse(name, meaning)
+    head_dim = fields.need("attention.key_length", _whole)
+    fields.refuse("rope.scaling.type", "scaled RoPE", ("none",))
+    fields.refuse("rope.dimension_count", "partial RoPE", (head_dim,))
+    window = fields.get("attention.sliding_window", _whole, 0)
+    return _sound(
+        DFlashConfig(
+            decoder=DecoderConfig(
+                vocab_size=fields.need("tokenizer.ggml.tokens", len),
+                hidden_size=fields.need("embedding_length", _whole),
+                num_hidden_layers=fields.need("block_count", _whole),
+                num_attention_heads=fields.need("attention.head_count", _whole),
+                num_key_value_heads=fields.need("attention.head_count_kv", _whole),
+                head_dim=head_dim,
+                intermediate_size=fields.need("feed_forward_length", _whole),
+                rope_theta=fields.get("rope.freq_base", _number, 1e4),
+                rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", _number),
+                context_length=fields.need("context_length", _whole),
+                attention_bias="blk.0.attn_q.bias" in header.tensors,
+            ),
+            block_size=fields.need("block_size", _whole),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", _whole),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", _wholes)),  # llama.cpp counts layer inputs
+            window=window or None,
+            sliding=fields.need("attention.sliding_window_pattern", _flags) if window else (),
+            causal=fields.get("attention.causal", _optional_flag, None),
+            embedding_scale=fields.get("embedding_scale", _number, 1.0),
+            logit_scale=fields.get("logit_scale", _number, 1.0),
+            softcap=fields.get("final_logit_softcapping", _number, 0.0),
         ),
-        block_size=int(need("block_size")),
-        mask_token_id=int(need("tokenizer.ggml.mask_token_id")),
-        taps=tuple(int(layer) - 1 for layer in need("target_layers")),
-        window=int(window) if window else None,  # type: ignore[call-overload]
-        sliding=tuple(need("attention.sliding_window_pattern")) if window else (),
-        causal=None if causal is None else bool(causal),
-        embedding_scale=number("embedding_scale", 1.0),
-        logit_scale=number("logit_scale", 1.0),
-        softcap=number("final_logit_softcapping", 0.0),
+        where,
     )
+
+
+def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
+    """The configuration, if a network can have this shape."""
+    c = config.decoder
+    if not 1 <= c.num_hidden_layers <= MOST_LAYERS:
+        raise ModelError(f"{where}: {c.num_hidden_layers} layers: expected 1 to {MOST_LAYERS}")
+    if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
+        raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
+    if c.head_dim < 2 or c.head_dim % 2:
+        raise ModelError(f"{where}: head_dim {c.head_dim}: expected an even number")
+    if not c.hidden_size or not c.vocab_size or not c.intermediate_size or config.block_size < 2 or not config.taps:
+        raise ModelError(f"{where}: a size is zero, or the block holds no slot, or there are no taps")
+    if config.window is not None and len(config.sliding) != c.num_hidden_layers:
+        raise ModelError(f"{where}: sliding layers are told for {len(config.sliding)} of {c.num_hidden_layers} layers")
+    return config
 
 
 def _load_gguf(path: Path) -> DFlash:
@@ -159,7 +260,7 @@ def _load_gguf(path: Path) -> DFlash:
         parts = stem.split(".")
         if stem in TOP_TENSORS:
             key = TOP_TENSORS[stem]
-        elif parts[0] == "blk" and parts[2] in LAYER_TENSORS:
+        elif len(parts) == 3 and parts[0] == "blk" and parts[2] in LAYER_TENSORS:
             key = f"layers.{parts[1]}.{LAYER_TENSORS[parts[2]]}"
         else:
             raise ModelError(f"{path}: tensor {name} has no place in a DFlash drafter: not supported yet")

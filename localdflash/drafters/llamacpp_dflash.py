@@ -31,8 +31,7 @@ class LlamaCppDFlashDrafter:
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0, gpu_layers: int = 0) -> None:
         self.config = config_of_gguf(read_header(path))
-        layers = api.llama_model_n_layer(target.model)
-        check_fit(self.config, target.hidden_size, target.vocab_size, layers, str(path))
+        check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
         self.model = library.load_model(path, gpu_layers)
         params = api.llama_context_default_params()
         params.n_ctx = target.context + self.config.block_size

@@ -28,18 +28,23 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 10.0)
-        _check("top_k", self.top_k, 0, 2**31)
         _check("top_p", self.top_p, 1e-6, 1.0)
         _check("min_p", self.min_p, 0.0, 1.0)
         _check("repetition_penalty", self.repetition_penalty, 0.1, 10.0)
-        _check("penalty_window", self.penalty_window, 0, 2**31)
+        _check_whole("top_k", self.top_k, 2**31)
+        _check_whole("penalty_window", self.penalty_window, 2**31)
         if self.seed is not None:
-            _check("seed", self.seed, 0, 2**63)
+            _check_whole("seed", self.seed, 2**63)
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not math.isfinite(value) or not low <= value <= high:
-        raise UsageError(f"{name} is {value}: expected a number from {low:g} to {high:g}")
+def _check(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # NaN fails too
+        raise UsageError(f"{name} is {value!r}: expected a number from {low:g} to {high:g}")
+
+
+def _check_whole(name: str, value: object, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        raise UsageError(f"{name} is {value!r}: expected a whole number from 0 to {high}")
 
 
 class Sampler:
@@ -47,47 +52,59 @@ class Sampler:
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
-        self.greedy = params.temperature == 0.0
-        self._plain = self.greedy and params.repetition_penalty == 1.0
+        self._greedy = params.temperature == 0.0
+        self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
+
+    @property
+    def window(self) -> int:
+        """How many of the newest ids `draw` looks at."""
+        return self.params.penalty_window if self._penalising else 0
 
     def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """The next token after `ids` from logits [V]; LocaldflashError where the logits are not numbers."""
-        if self._plain:
-            token = int(logits.argmax())
-            if math.isnan(logits[token]):  # argmax stops at the first NaN
-                raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
-            return token
-        scores = self._penalised(logits.astype(np.float64), ids)
-        if self.greedy:
+        best = int(logits.argmax())  # the first NaN, if there is one
+        if not math.isfinite(logits[best]):
+            raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
+        if self._greedy and not self._penalising:
+            return best
+        scores = logits.astype(np.float64)
+        if self._penalising:
+            self._penalise(scores, ids)
+        if self._greedy:
             return int(scores.argmax())
         tokens, probabilities = self.distribution(scores)
         edges = np.cumsum(probabilities)
         drawn = np.searchsorted(edges, self._random.random() * edges[-1], side="right")
         return int(tokens[min(int(drawn), len(tokens) - 1)])
 
-    def _penalised(self, scores: NDArray[np.float64], ids: Sequence[int]) -> NDArray[np.float64]:
-        if np.isnan(scores).any():
-            raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
-        penalty, window = self.params.repetition_penalty, self.params.penalty_window
-        if penalty == 1.0 or window == 0:
-            return scores
-        seen = np.unique(np.asarray(ids[-window:], np.int64))
+    def _penalise(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
+        seen = np.unique(np.asarray(ids[-self.window :], np.int64))
+        penalty = self.params.repetition_penalty
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
-        return scores
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens in falling order of probability that survive the filters, and their normalised probabilities."""
+        """Tokens that survive the filters, and their normalised probabilities; of equals the lower ids come first.
+
+        Sorting a whole vocabulary takes longer than a small model: only what can survive is sorted.
+        """
         p = self.params
-        keep = min(p.top_k or len(scores), len(scores))
-        tokens = np.argsort(-scores, kind="stable")[:keep]
-        scaled = (scores[tokens] - scores[tokens[0]]) / p.temperature
-        weights = np.exp(scaled)
+        tokens = np.arange(len(scores))
+        if 0 < p.top_k < len(scores):
+            bound = np.partition(scores, -p.top_k)[-p.top_k]
+            tokens = np.flatnonzero(scores >= bound)
+            tokens = tokens[np.argsort(-scores[tokens], kind="stable")[: p.top_k]]
+        with np.errstate(over="ignore"):  # a tiny temperature: the quotient is -inf, its weight 0
+            weights = np.exp((scores[tokens] - scores.max()) / p.temperature)
         probabilities = weights / weights.sum()
         if p.top_p < 1.0:
-            inside = np.cumsum(probabilities) - probabilities < p.top_p  # the token that crosses the bound stays
-            tokens, probabilities = tokens[inside], probabilities[inside]
+            # Tokens below this bound are together below 1 - top_p: the nucleus is complete without them.
+            likely = np.flatnonzero(probabilities >= (1.0 - p.top_p) / len(probabilities))
+            falling = likely[np.argsort(-probabilities[likely], kind="stable")]
+            before = np.cumsum(probabilities[falling]) - probabilities[falling]
+            nucleus = falling[before < p.top_p]  # the token that crosses the bound stays
+            tokens, probabilities = tokens[nucleus], probabilities[nucleus]
         if p.min_p > 0.0:
-            likely = probabilities >= p.min_p * probabilities[0]
+            likely = probabilities >= p.min_p * probabilities.max()
             tokens, probabilities = tokens[likely], probabilities[likely]
         return tokens, probabilities / probabilities.sum()

@@ -22,7 +22,7 @@ WARNING, ERROR = 3, 4  # ggml_log_level
 _MESSAGES: list[str] = []
 
 
-@api.llama_log_callback
+@api.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _collect(level: int, text: bytes, _user_data: object) -> None:
     if level in (WARNING, ERROR):
         _MESSAGES.append(text.decode("utf-8", "replace").strip())
@@ -65,7 +65,7 @@ def _symbol(mangled: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             " build with layer-input taps; plain decoding works without them"
         ) from None
     function.restype, function.argtypes = result, list(arguments)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _version() -> str:

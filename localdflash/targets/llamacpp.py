@@ -38,6 +38,7 @@ class LlamaCppTarget:
         self._rows = EXACT_ROWS if gpu_layers == 0 else FAST_ROWS
         self.handle = self._make_context(threads)
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+        self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
         self.length = 0
         self._memory = api.llama_get_memory(self.handle)
@@ -71,10 +72,9 @@ class LlamaCppTarget:
 
     def set_taps(self, blocks: Sequence[int]) -> None:
         """Keep the outputs of these blocks, and of no others."""
-        layers = api.llama_model_n_layer(self.model)
         for block in blocks:
-            if not 0 <= block < layers - 1:
-                raise ModelError(f"tap {block}: the target has blocks 0 to {layers - 2} to tap")
+            if not 0 <= block < self.layers - 1:
+                raise ModelError(f"tap {block}: the target has blocks 0 to {self.layers - 2} to tap")
         for block in set(self.taps) - set(blocks):
             library.set_tap(self.handle, block + 1, False)
         for block in blocks:

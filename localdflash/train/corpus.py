@@ -51,7 +51,8 @@ def fetch(packages: list[Package], folder: Path) -> list[tuple[Package, Path]]:
     command += ["--require-hashes", "--dest", str(folder), "--requirement", str(requirements)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise TrainingError(f"corpus: pip download into {folder} failed: {result.stderr.strip().splitlines()[-1]}")
+        reason = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+        raise TrainingError(f"corpus: pip download into {folder} failed: {reason}; this step needs a network")
     return [(p, _wheel(folder, p)) for p in packages]
 
 
@@ -75,12 +76,12 @@ def python_files(wheel: Path) -> Iterator[str]:
             if not FILE_BYTES[0] <= entry.file_size <= FILE_BYTES[1]:
                 continue
             try:
-                text = archive.read(entry).decode("utf-8")
+                text = archive.read(entry).decode("utf-8-sig")
             except UnicodeDecodeError:
                 continue
             if not _hand_written(text):
                 continue
-            yield text.replace("\r\n", "\n").replace("\t", "    ")
+            yield re.sub(r"\r\n?", "\n", text).replace("\t", "    ")
             budget -= entry.file_size
             if budget < 0:
                 return

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.drafters.dflash_model import DFlash, DFlashConfig
+from localdflash.errors import TrainingError
 from localdflash.targets.torch_decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import Budget, Run, initialise
@@ -43,6 +44,8 @@ class Batch:
 def batches(data: Dataset, run: DrafterRun, rng: np.random.Generator) -> Iterator[Batch]:
     """Endless batches of sequences of similar length with random anchors among the answer's tokens."""
     rows = data.examples[data.examples["length"] - data.examples["prompt"] >= 2]
+    if not len(rows):
+        raise TrainingError("the token files hold no answer of two tokens or more: let the target answer more prompts")
     rows = np.sort(rows, order="length")
     while True:
         last = int(rng.integers(len(rows)))
@@ -77,12 +80,14 @@ def training_mask(config: DFlashConfig, layer: int, anchors: Tensor, context: in
     before = key < start  # [B, N * block, context]
     owner = torch.arange(blocks, device=anchors.device).repeat_interleave(config.block_size)
     own = (owner.unsqueeze(1) == owner).expand(batch, -1, -1)
+    order = slot.repeat(blocks)
+    distance = order.unsqueeze(1) - order  # [N * block, N * block], negative where the key comes later
     if config.is_sliding(layer):
         assert config.window is not None
         before = before & (key > query - config.window)
+        own = own & (distance.abs() < config.window)
     if config.is_causal(layer):
-        order = slot.repeat(blocks)
-        own = own & (order.unsqueeze(1) >= order)
+        own = own & (distance >= 0)
     return torch.cat((before, own), -1).unsqueeze(1)
 
 

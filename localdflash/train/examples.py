@@ -71,7 +71,8 @@ def _chunks(source: str, rng: random.Random) -> Iterator[str]:
 
 def _is_boilerplate(chunk: str) -> bool:
     lines = [line for line in chunk.splitlines() if line.strip()]
-    return sum(line.lstrip().startswith(("#", "import ", "from ")) for line in lines) > 0.7 * len(lines)
+    dull = sum(line.lstrip().startswith(("#", "import ", "from ")) for line in lines)
+    return not lines or dull > 0.7 * len(lines)
 
 
 def _fill_in_the_middle(chunk: str, rng: random.Random) -> Example:
@@ -126,11 +127,14 @@ def _functions(source: str) -> Iterator[_Function]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
-    lines = source.splitlines()
+    lines = source.split("\n")  # as ast counts them: a form feed ends no line
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
             continue
-        text = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        margin, own = node.col_offset, lines[node.lineno - 1 : node.end_lineno]
+        if any(line[:margin].strip() for line in own):
+            continue  # a string that reaches into the margin would be cut
+        text = textwrap.dedent("\n".join(own))
         has_doc = ast.get_docstring(node) is not None
         if not FUNCTION_CHARS[0] <= len(text) <= FUNCTION_CHARS[1] or node.body[0].lineno == node.lineno:
             continue
@@ -138,7 +142,6 @@ def _functions(source: str) -> Iterator[_Function]:
             continue
         signature = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
         body_start = (node.body[0].end_lineno or 0) if has_doc else node.body[0].lineno - 1
-        margin = node.col_offset
         body = "\n".join(line[margin:] for line in lines[body_start : node.end_lineno])
         yield _Function(node, text, signature.rstrip(), body.strip("\n"))
 

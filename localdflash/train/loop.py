@@ -88,8 +88,10 @@ class Run:
                     if time.monotonic() - saved > SAVE_SECONDS:
                         self._save()
                         saved = time.monotonic()
-            finally:
+            except KeyboardInterrupt:  # not after an error: a spoilt model must not replace a good one
                 self._save()
+                raise
+        self._save()
         draw_curve(self.folder / "loss.jsonl", self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
@@ -97,9 +99,11 @@ class Run:
             for group in stepper.param_groups:
                 group["lr"] = self.budget.learning_rate * rate(progress)
         logged = accumulate(progress)
-        if not math.isfinite(logged["loss"]):
-            raise TrainingError(f"the loss is {logged['loss']} at step {self.step}: lower the learning rate")
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
+        if not math.isfinite(logged["loss"]) or not math.isfinite(norm):
+            raise TrainingError(
+                f"the loss is {logged['loss']} at step {self.step}, its gradient's norm {norm}: lower the learning rate"
+            )
         for stepper in self.steppers:
             stepper.step()
             stepper.zero_grad(set_to_none=True)
@@ -129,9 +133,11 @@ class Run:
             self.model.load_state_dict(state["model"])
             for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
                 stepper.load_state_dict(saved)
-        except Exception as error:
-            raise TrainingError(f"{self._checkpoint}: not a checkpoint of this run: {error}; move it away") from None
-        self.step, self.spent = state["step"], state["spent"]
+            self.step, self.spent = state["step"], state["spent"]
+        except Exception as error:  # torch raises all sorts, with pages of text
+            raise TrainingError(
+                f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
+            ) from None
 
 
 def draw_curve(log: Path, picture: Path) -> None:

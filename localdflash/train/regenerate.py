@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from localdflash.errors import TrainingError
 from localdflash.targets.torch_decoder import Decoder
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.examples import KINDS
@@ -90,8 +91,11 @@ def prompts_of(data: Dataset, rng: np.random.Generator) -> Iterator[tuple[str, N
     pools = {}
     for kind in MIX:
         found = data.examples[(data.examples["kind"] == KINDS.index(kind)) & (data.examples["prompt"] <= PROMPT_LIMIT)]
-        pools[kind] = np.sort(found[rng.permutation(len(found))[:200_000]], order="prompt")
-    kinds, shares = list(MIX), np.array([share for share, _ in MIX.values()])
+        if len(found):
+            pools[kind] = np.sort(found[rng.permutation(len(found))[:200_000]], order="prompt")
+    if not pools:
+        raise TrainingError("the token files hold no prompts to answer: take a larger corpus")
+    kinds, shares = list(pools), np.array([MIX[kind][0] for kind in pools])
     while True:
         kind = kinds[rng.choice(len(kinds), p=shares / shares.sum())]
         pool = pools[kind]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from localdflash.errors import TrainingError
 from localdflash.targets.torch_decoder import Decoder, DecoderConfig, causal
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import Budget, Run, initialise
@@ -36,6 +37,8 @@ def rows(data: Dataset, length: int, rng: np.random.Generator) -> Iterator[NDArr
     """Endless rows of `length` + 1 ids, each from the start of a random example."""
     starts = data.examples["start"]
     starts = starts[starts < len(data.tokens) - length - 1]
+    if not len(starts):
+        raise TrainingError(f"the token files hold no row of {length} tokens: take a larger corpus")
     while True:
         for start in rng.permutation(starts):
             yield data.tokens[start : start + length + 1].astype(np.int64)

@@ -1,0 +1,156 @@
+"""A small model whose answers are known: what drafting must never change."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps, Verification
+
+
+class FakeTarget:
+    """A target that is a table [V, V, V]: the logits after two tokens. Refuses every call that makes no sense.
+
+    A row's taps are its position, its own token and the token before it, so that a drafter can tell whether it was
+    given the right rows.
+    """
+
+    def __init__(self, table: NDArray[np.float32], context: int = 96, max_rows: int = 33) -> None:
+        self.table, self.context, self.max_rows = table, context, max_rows
+        self.vocab_size = len(table)
+        self.cached: list[int] = []
+        self.extended: list[int] = []  # sizes of the chunks that prefills sent
+        self.widths: list[int] = []  # rows of the verifies
+        self._fresh: list[tuple[int, int]] = []  # (token, parent row) of the rows that wait for `keep`
+
+    @property
+    def length(self) -> int:
+        return len(self.cached)
+
+    def extend(self, ids: Sequence[int]) -> Taps:
+        assert not self._fresh, "extend between verify and keep"
+        assert 1 <= len(ids) <= self.max_rows
+        assert self.length + len(ids) <= self.context
+        self.extended.append(len(ids))
+        rows = [(token, i - 1) for i, token in enumerate(ids)]
+        taps = self._taps(rows)
+        self.cached += ids
+        return taps
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        assert not self._fresh, "verify twice without keep"
+        rows = [(anchor, -1)] + [(t, p + 1) for t, p in zip(draft.tokens, draft.parents, strict=True)]
+        assert len(rows) <= self.max_rows
+        assert self.length + self._depth(rows) <= self.context
+        assert all(parent < i for i, (_, parent) in enumerate(rows))
+        self.widths.append(len(rows))
+        self._fresh = rows
+        logits = np.stack([self.table[self._before(rows, i), token] for i, (token, _) in enumerate(rows)])
+        return Verification(logits, self._taps(rows))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        assert self._fresh, "keep without verify"
+        for before, row in zip([-1, *rows], rows, strict=False):
+            assert self._fresh[row][1] == before, "the rows to keep are not a path from the anchor"
+        self.cached += [self._fresh[row][0] for row in rows]
+        self._fresh = []
+
+    def crop(self, length: int) -> None:
+        assert 0 <= length <= self.length
+        self._fresh = []
+        del self.cached[length:]
+
+    def save(self) -> bytes:
+        assert not self._fresh
+        return np.array(self.cached, np.int32).tobytes()
+
+    def load(self, state: bytes, length: int) -> None:
+        self._fresh, self.cached = [], np.frombuffer(state, np.int32).tolist()
+        assert len(self.cached) == length
+
+    def _before(self, rows: list[tuple[int, int]], row: int) -> int:
+        parent = rows[row][1]
+        if parent >= 0:
+            return rows[parent][0]
+        return self.cached[-1] if self.cached else 0
+
+    def _depth(self, rows: list[tuple[int, int]]) -> int:
+        depths: list[int] = []
+        for _, parent in rows:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths)
+
+    def _taps(self, rows: list[tuple[int, int]]) -> Taps:
+        taps, depths = [], list[int]()
+        for i, (token, parent) in enumerate(rows):
+            depths.append(1 + depths[parent] if parent >= 0 else 0)
+            taps.append((self.length + depths[i], token, self._before(rows, i)))
+        return np.array(taps, np.float32)
+
+
+class FakeDrafter:
+    """Proposes what a function (sequence with the anchor, limit) -> (tokens, parents, confidence) says.
+
+    Checks that every token it is told of stands where it should, with the taps of its own row.
+    """
+
+    def __init__(self, name: str, invent: Callable[[list[int], int], Any], reads_taps: bool = True) -> None:
+        self.name, self.reads_taps, self._invent = name, reads_taps, invent
+        self.seen: list[int] = []
+        self.asked = 0
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        assert taps is not None
+        assert len(taps) == len(ids)
+        for token, (position, own, before) in zip(ids, taps.tolist(), strict=True):
+            assert (position, own, before) == (len(self.seen), token, self.seen[-1] if self.seen else 0)
+            self.seen.append(token)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        assert limit >= 1
+        self.asked += 1
+        tokens, parents, confidence = self._invent([*self.seen, anchor], limit)
+        return Draft(self.name, tokens, parents, confidence) if tokens else NOTHING
+
+    def rollback(self, length: int) -> None:
+        assert 0 <= length <= len(self.seen)
+        del self.seen[length:]
+
+    def save(self) -> bytes:
+        return np.array(self.seen, np.int32).tobytes()
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        self.seen = np.frombuffer(state, np.int32).tolist()
+        assert self.seen == list(ids)
+
+
+class Eager(Controller):
+    """Verifies the whole of every draft, whatever it costs: the hardest case for losslessness."""
+
+    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+        return len(draft), 1e9 + len(draft)
+
+    def promise(self, drafter: str, limit: int) -> float:
+        return 1e12
+
+
+@pytest.fixture(scope="session")
+def fake_target() -> Callable[..., Any]:
+    """(table, context, max_rows) -> FakeTarget."""
+    return FakeTarget
+
+
+@pytest.fixture(scope="session")
+def fake_drafter() -> Callable[..., Any]:
+    """(name, invent, reads_taps) -> FakeDrafter."""
+    return FakeDrafter
+
+
+@pytest.fixture(scope="session")
+def eager() -> Callable[..., Controller]:
+    """Drafter names -> a controller that verifies all that they propose."""
+    return lambda *names: Eager({1: 1.0, 2: 1.0}, dict.fromkeys(names, 0.0))
