@@ -22,7 +22,7 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy localdflash kernels tui lsp tests
+	$(BIN)/mypy localdflash kernels tui lsp bench tests
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -15,15 +15,13 @@ SUFFIX_SHARE = 0.25  # of the room that a trimmed prompt gives to the text after
 
 def offset_of(text: str, line: int, column: int) -> int:
     """Where line and column (both from 1, columns in characters) lie in the text; UsageError names what is outside."""
-    lines = text.splitlines(keepends=True)
-    if not lines or lines[-1].endswith("\n"):
-        lines.append("")
+    lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds and the like
     if not 1 <= line <= len(lines):
-        raise UsageError(f"line {line} is outside the file, which has {len(lines)} lines")
-    width = len(lines[line - 1].rstrip("\r\n"))
+        raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
+    width = len(lines[line - 1].removesuffix("\r"))
     if not 1 <= column <= width + 1:
         raise UsageError(f"column {column} is outside line {line}, whose last column is {width + 1}")
-    return sum(map(len, lines[: line - 1])) + column - 1
+    return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
 
 
 def complete(
@@ -48,12 +46,12 @@ def complete(
 
     ids = prompt(prefix, suffix)
     room = loaded.target.context - max_tokens
-    if trim and len(ids) > room:
+    if trim and 0 < room < len(ids):
         prefix, suffix = _trimmed(prompt, prefix, suffix, room)
         ids = prompt(prefix, suffix)
     ends = stop_ids(form, loaded.tokenizer)
     request = Request(ids, max_tokens, params, ends, cancelled)
-    return Answer(loaded, request, ("\n",) if one_line else ())
+    return Answer(loaded, request, (*form.stop_strings, "\n") if one_line else form.stop_strings)
 
 
 def _trimmed(prompt: Callable[[str, str], list[int]], prefix: str, suffix: str, room: int) -> tuple[str, str]:

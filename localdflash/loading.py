@@ -55,11 +55,6 @@ class LoadedPair:
             self.pair = HostPair(self.target, drafters, controller)
             undo.pop_all()
 
-    def plain(self) -> HostPair:
-        """Plain decoding on the same target, whose sequence is dropped."""
-        self.pair.forget()
-        return HostPair(self.target)
-
     def fim_format(self) -> FimFormat:
         """The fill-in-the-middle format of this target; ModelError where it has none."""
         return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)

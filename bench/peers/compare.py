@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from llama_server import LlamaServer, build
+from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
 
 from localdflash.bench.machine import commit, device
 from localdflash.bench.prompt_set import load

@@ -5,17 +5,24 @@ ratio of the two sums of decoding time (prefill apart, which is the same work). 
 fastest of its repeats: what disturbs a run only ever makes it slower.
 """
 
+import math
 import resource
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any
 
 from localdflash.bench.machine import bandwidth, commit, device
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.engine.calibrate import WIDTHS
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import Draft
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
+from localdflash.errors import ModelError
 from localdflash.loading import LoadedPair, Options
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.fim import build, stop_ids
@@ -104,8 +111,8 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
     """Run the whole prompt set; the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
-    with LoadedPair(options) as loaded:
-        plain, drafting = loaded.plain(), loaded.pair
+    with LoadedPair(options) as loaded, LoadedPair(replace(options, draft=False)) as without:
+        plain, drafting = without.pair, loaded.pair
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
             runs: dict[str, list[Run]] = {"plain": [], "drafted": []}
@@ -116,6 +123,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
             categories[prompt.category].add(runs["plain"], runs["drafted"])
             progress(f"{number + 1}/{len(prompts)} {prompt.id}")
         costs = _costs(loaded)
+        acceptance = _dflash_alone(loaded, prompts)
     best = _other_plain(options, limit)
     return {
         "pair": options.pair,
@@ -127,6 +135,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _together(categories.values()).report(0.0),
+        "dflash_alone": acceptance,
         "step_ms": costs,
         "bandwidth_gb_s": round(bandwidth(), 1),
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
@@ -150,8 +159,35 @@ def _costs(loaded: LoadedPair) -> dict[str, Any]:
     return {
         "ar": round(1.0 / controller.plain_rate, 4),
         "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-        "verify": {rows: round(ms, 4) for rows, ms in controller.verify_costs().items()},
+        "verify": {rows: round(controller.verify_ms(rows), 4) for rows in WIDTHS if rows <= loaded.target.max_rows},
     }
+
+
+class _WholeBlocks(Controller):
+    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
+
+    def promise(self, drafter: str, limit: int) -> float:
+        """See `Controller`."""
+        return math.inf
+
+    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+        """See `Controller`."""
+        return len(draft), math.inf
+
+
+def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
+    drafters = [drafter for drafter in loaded.pair.drafters if drafter.reads_taps]
+    if not drafters:
+        return {}
+    loaded.pair.forget()
+    pair = HostPair(loaded.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
+    totals: dict[str, Stats] = {}
+    for prompt in prompts:
+        run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
+        _merge(totals.setdefault(prompt.category, Stats()), run.stats)
+    pair.forget()
+    return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
 def _other_plain(options: Options, limit: int | None) -> dict[str, float]:
@@ -160,7 +196,7 @@ def _other_plain(options: Options, limit: int | None) -> dict[str, float]:
     for backend in ("llama.cpp", "torch"):
         if backend == options.backend:
             continue
-        with LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
+        with suppress(ModelError), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:
                 runs = []
                 for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):

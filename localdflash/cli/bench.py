@@ -31,8 +31,9 @@ def command(
     from localdflash.bench.run import run
     from localdflash.loading import Options
 
-    if json_file:
+    if json_file:  # before the minutes that it takes, not after them
         json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.open("a").close()
     result = run(Options(pair, backend, threads, context), limit, repeats, _progress)
     print(file=sys.stderr)
     if json_file:

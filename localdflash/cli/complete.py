@@ -1,5 +1,6 @@
 """`localdflash complete FILE:LINE:COL`: the text to insert at a cursor, on stdout."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def command(
 def parse_place(place: str) -> tuple[Path, int, int]:
     """FILE:LINE:COL; the file's name may hold colons."""
     parts = place.rsplit(":", 2)
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[1:]):
+    if len(parts) != 3 or not parts[0] or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts[1:]):
         raise UsageError(f"{place!r} is not FILE:LINE:COL, for example app.py:12:9")
     return Path(parts[0]), int(parts[1]), int(parts[2])
 
@@ -80,7 +81,7 @@ def read_text(path: Path) -> str:
     """A source file as text; UsageError where it is no file, too large, binary or not UTF-8."""
     try:
         if not path.is_file():
-            raise UsageError(f"{path}: no such file")
+            raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
         if path.stat().st_size > LARGEST_FILE:
             raise UsageError(f"{path}: larger than {LARGEST_FILE // 1_000_000} MB: not a source file to complete")
         data = path.read_bytes()

@@ -113,11 +113,11 @@ def _self_test(name: str) -> Check:
     from localdflash.loading import LoadedPair, Options
     from localdflash.text.fim import build
 
-    with LoadedPair(Options()) as loaded:
+    with LoadedPair(Options()) as loaded, LoadedPair(Options(draft=False)) as plain_pair:
         ids = build(loaded.fim_format(), loaded.tokenizer, SELF_TEST_PREFIX, "\n")
         drafted, plain = Request(ids, SELF_TEST_TOKENS), Request(ids, SELF_TEST_TOKENS)
         with_drafts = [token for step in generate(loaded.pair, drafted) for token in step.tokens]
-        without = [token for step in generate(loaded.plain(), plain) for token in step.tokens]
+        without = [token for step in generate(plain_pair.pair, plain) for token in step.tokens]
     stats = drafted.stats
     detail = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
     if with_drafts != without:

@@ -11,7 +11,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _PAIR = (
     click.option("--pair", default="embedded", show_default=True, help="A pair of the registry, or a .gguf file."),
-    click.option("--backend", type=click.Choice(["llama.cpp", "torch"]), default="llama.cpp", show_default=True),
+    click.option(
+        "--backend",
+        type=click.Choice(["llama.cpp", "torch"]),
+        default="llama.cpp",
+        show_default=True,
+        help="What runs the target; torch is the readable reference, for Qwen3 models.",
+    ),
     click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets the backend choose."),
     click.option("--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model knows."),
 )

@@ -1,5 +1,6 @@
 """`localdflash train`: corpus, target, drafter, export. Each writes into one folder and goes on where it stopped."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +8,10 @@ from typing import Any
 
 import click
 
-from localdflash.errors import TrainingError
+from localdflash.errors import TrainingError, UsageError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-_device = click.option("--device", default=None, help="cuda or cpu; without it, cuda where there is one.")
+_device = click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Without it, cuda where there is one.")
 _threads = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose.")
 _seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 
@@ -61,13 +62,14 @@ def target(
     seed: int,
 ) -> int:
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
+    _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = _prepare(device, threads)
     from localdflash.targets.torch_decoder import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
     from localdflash.train.loop import Budget
 
-    data, tokenizer = Dataset.load(folder / "corpus" / "train"), _tokenizer(folder)
+    tokenizer, data = _tokenizer(folder), Dataset.load(folder / "corpus" / "train")
     shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
     run = training.TargetRun(shape, Budget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
     model = training.train(run, data, folder / "target", chosen)
@@ -110,6 +112,7 @@ def drafter(
 
     Writes drafter.gguf, and drafter.safetensors with config.json.
     """
+    blocks = _block_numbers(taps)
     chosen = _prepare(device, threads)
     from localdflash.drafters.dflash_files import check_fit
     from localdflash.drafters.dflash_model import DFlashConfig
@@ -122,13 +125,17 @@ def drafter(
     from localdflash.train.regenerate import regenerate
 
     path, tokenizer = folder / "target.gguf", _tokenizer(folder)
+    if not path.is_file():
+        raise TrainingError(f"{path} is missing: run `localdflash train target {folder}` first")
     model = load_decoder(path)
     mask = special_ids(tokenizer)["<|mask|>"]
     shape = replace(model.config, num_hidden_layers=layers)
-    config = DFlashConfig(shape, block_size, mask, tuple(int(tap) for tap in taps.split(",")))
+    config = DFlashConfig(shape, block_size, mask, blocks)
     check_fit(config, shape.hidden_size, shape.vocab_size, model.config.num_hidden_layers, "--taps")
     answers = folder / "answers"
-    if not (answers / "examples.npy").exists():
+    if (answers / "examples.npy").exists():
+        _report(f"going on with {answers} and {folder / 'drafter'}: move them away if {path.name} has changed since")
+    else:
         ends = Tokenizer.load(path).ends
         regenerate(model.to(chosen), Dataset.load(folder / "corpus" / "train"), answers, tokens, ends, seed, _report)
     run = training.DrafterRun(config, Budget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
@@ -136,6 +143,22 @@ def drafter(
     write_drafter(folder / "drafter.gguf", trained, tokenizer, "Q8_0", "localdflash embedded drafter")
     write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)
     return 0
+
+
+def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
+    """Before hours of training, not after them: what attention and quantization ask for."""
+    if hidden != 64 and hidden % 128:
+        raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
+    if mlp % 32:
+        raise UsageError(f"--mlp {mlp}: expected a multiple of 32, the block of the quantization")
+    if batch_tokens % micro_tokens:
+        raise UsageError(f"--batch-tokens {batch_tokens}: expected a multiple of --micro-tokens {micro_tokens}")
+
+
+def _block_numbers(taps: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
+        raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
+    return tuple(int(tap) for tap in taps.split(","))
 
 
 def _report(line: str) -> None:
@@ -157,8 +180,8 @@ def _prepare(device: str | None, threads: int) -> str:
     if threads:
         torch.set_num_threads(threads)
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if chosen not in ("cuda", "cpu") or (chosen == "cuda" and not torch.cuda.is_available()):
-        raise TrainingError(f"device {chosen!r} is not there: use cpu, or cuda where torch finds a GPU")
+    if chosen == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device cuda: torch finds no NVIDIA GPU here; use --device cpu")
     return chosen
 
 

@@ -38,6 +38,7 @@ REFUSED_GGUF = {
 }
 LARGEST_JSON = 1 << 20  # bytes
 MOST_LAYERS = 1000
+NO_FIELDS: dict[str, object] = {}
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class _Fields:
             return default
         try:
             return convert(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ModelError(f"{self.where}: {name} is {str(value)[:60]!r}, which makes no sense here") from None
 
     def need(self, name: str, convert: Callable[[Any], T]) -> T:
@@ -91,9 +92,8 @@ class _Fields:
         return value[0]
 
     def refuse(self, name: str, meaning: str, neutral: tuple[object, ...] = (False, 0, "none")) -> None:
-        """ModelError if the field is there and not neutral."""
-        value = self.get(name, lambda found: found, None)
-        if value is not None and value not in neutral:
+        """ModelError if the field is there, anywhere, and not neutral."""
+        if any(place.get(name) not in (None, *neutral) for place in self._places):
             raise ModelError(f"{self.where}: {name} is set: drafters with {meaning} are not supported yet")
 
 
@@ -101,6 +101,12 @@ def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise ValueError
     return value
+
+
+def _layers(value: object) -> int:
+    if not 1 <= _whole(value) <= MOST_LAYERS:
+        raise ValueError
+    return _whole(value)
 
 
 def _number(value: object) -> float:
@@ -143,15 +149,17 @@ def _kinds(value: Any) -> tuple[str, ...]:
 def config_of_json(document: object, where: str) -> DFlashConfig:
     """A drafter's configuration from z-lab's config.json; both places of `block_size` are read."""
     top = _Fields(where, document)
-    fields = _Fields(where, top.get("dflash_config", _object, {}), document)
-    rotary = _Fields(where, top.get("rope_parameters", _object, {}), top.get("rope_scaling", _object, {}), document)
+    nested, rope, scaling = (
+        top.get(name, _object, NO_FIELDS) for name in ("dflash_config", "rope_parameters", "rope_scaling")
+    )
+    fields, rotary = _Fields(where, nested, document), _Fields(where, rope, scaling, document)
     for name, meaning in REFUSED_JSON.items():
         fields.refuse(name, meaning)
     for name in ("rope_type", "type"):
         rotary.refuse(name, "scaled RoPE", ("default",))
     rotary.refuse("partial_rotary_factor", "partial RoPE", (1,))
     fields.refuse("hidden_act", "another activation than SiLU", ("silu",))
-    layers = fields.need("num_hidden_layers", _whole)
+    layers = fields.need("num_hidden_layers", _layers)
     window, sliding = _sliding_of_json(fields, layers)
     return _sound(
         DFlashConfig(
@@ -211,7 +219,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
             decoder=DecoderConfig(
                 vocab_size=fields.need("tokenizer.ggml.tokens", len),
                 hidden_size=fields.need("embedding_length", _whole),
-                num_hidden_layers=fields.need("block_count", _whole),
+                num_hidden_layers=fields.need("block_count", _layers),
                 num_attention_heads=fields.need("attention.head_count", _whole),
                 num_key_value_heads=fields.need("attention.head_count_kv", _whole),
                 head_dim=head_dim,
@@ -238,8 +246,6 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
 def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
     """The configuration, if a network can have this shape."""
     c = config.decoder
-    if not 1 <= c.num_hidden_layers <= MOST_LAYERS:
-        raise ModelError(f"{where}: {c.num_hidden_layers} layers: expected 1 to {MOST_LAYERS}")
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
     if c.head_dim < 2 or c.head_dim % 2:

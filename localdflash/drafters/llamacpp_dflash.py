@@ -1,7 +1,8 @@
 """DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
 
 The drafter shares the target's embedding and head through `ctx_other`. Features wait until a draft is asked for and
-are injected then, all at once: while the controller drafts by other means they cost a copy each.
+are injected then, all at once: while the controller drafts by other means they cost a copy each. Only where they would
+fill memory are they injected before.
 """
 
 import ctypes
@@ -21,6 +22,7 @@ from localdflash.targets.llamacpp import LlamaCppTarget
 from localdflash.weights.gguf import read_header
 
 INJECT_ROWS = 256  # most features that one decode injects
+WAITING_BYTES = 32 * 1024 * 1024
 
 
 class LlamaCppDFlashDrafter:
@@ -60,7 +62,7 @@ class LlamaCppDFlashDrafter:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
         self._waiting.append(taps)
         self.length += len(ids)
-        if self.length - self._injected >= INJECT_ROWS:
+        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:

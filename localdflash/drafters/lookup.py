@@ -51,7 +51,10 @@ class LookupDrafter:
         text = self._text
         while len(text) > self._base + length:
             for size in range(1, min(GRAM, len(text)) + 1):
-                self._places[tuple(text[-size:])].pop()
+                gram = tuple(text[-size:])
+                self._places[gram].pop()
+                if not self._places[gram]:
+                    del self._places[gram]
             text.pop()
         self._copying = None
 

@@ -18,7 +18,8 @@ def accept(
 
     The last token is the bonus, whose keys and values no row holds; rows[0] is the anchor's.
     """
-    context, committed, rows, node = list(ids[-sampler.params.penalty_window :]), list[int](), [0], -1
+    context = list(ids[-sampler.window :]) if sampler.window else []
+    committed, rows, node = list[int](), [0], -1
     while True:
         token = sampler.draw(logits[node + 1], context)
         committed.append(token)

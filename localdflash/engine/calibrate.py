@@ -1,9 +1,9 @@
 """Measure what a verify and a draft cost on this machine, for the controller. Leaves the caches empty."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
+from typing import TypeVar
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
@@ -11,7 +11,9 @@ from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 64  # tokens in the cache while measuring
-REPEATS = 5
+ROUNDS = 3
+
+Key = TypeVar("Key")
 
 
 def calibrate(target: Target, drafters: Sequence[Drafter]) -> Controller:
@@ -19,17 +21,17 @@ def calibrate(target: Target, drafters: Sequence[Drafter]) -> Controller:
     rows = min(CONTEXT, target.context // 2, target.max_rows)
     ids = [1] * rows
     taps = target.extend(ids)
+    models = [drafter for drafter in drafters if drafter.reads_taps]
+    for drafter in models:
+        drafter.observe(ids, taps)
     widths = [w for w in WIDTHS if w <= min(target.max_rows, target.context - rows)]
-    verify_ms = {width: _time(_verify(target, width)) for width in widths}
+    verify_ms = _fastest({width: _verify(target, width) for width in widths})
     for narrower, width in pairwise(widths):
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])  # more rows never cost less: that is noise
-    draft_ms = {}
-    for drafter in drafters:
-        draft_ms[drafter.name] = 0.0
-        if drafter.reads_taps:
-            drafter.observe(ids, taps)
-            draft_ms[drafter.name] = _time(lambda drafter=drafter: drafter.propose(1, target.max_rows))  # type: ignore[misc]
-            drafter.rollback(0)
+    draft_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
+    draft_ms |= _fastest({drafter.name: _propose(drafter, target.max_rows) for drafter in models})
+    for drafter in models:
+        drafter.rollback(0)
     target.crop(0)
     return Controller(verify_ms, draft_ms)
 
@@ -44,11 +46,24 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
     return run
 
 
+def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
+    return lambda: drafter.propose(1, limit)
+
+
+def _fastest(runs: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
+    """Milliseconds of each, the fastest of its repeats: what disturbs a measurement only ever makes it longer.
+
+    They take turns, so that a busy moment of the machine does not hit one of them alone; twice at each turn, because
+    the first call of a shape sets buffers up.
+    """
+    times = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for key, run in runs.items():
+            times[key] = min(times[key], _time(run), _time(run))
+    return times
+
+
 def _time(run: Callable[[], object]) -> float:
-    run()  # the first call allocates
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - began) * 1e3)
-    return median(times)
+    began = time.perf_counter()
+    run()
+    return (time.perf_counter() - began) * 1e3

@@ -5,15 +5,18 @@ step. A drafter's confidence is only a claim; what a claim is worth is counted f
 they were verified or not: what was committed afterwards tells.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
+
+import numpy as np
 
 from localdflash.engine.draft import Draft
 
 BINS = 12
 PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anything was counted
 MEMORY = 0.995  # share of a count that is left after one more observation
-LEARNING = 0.05  # weight of a new timing
+SURPRISE = 0.1  # weight of a new draft's outcome
+SLOWER, FASTER = 0.05, 0.3  # weight of a new timing: what disturbs a measurement only ever makes it longer
+TRIAL = 8  # drafts that a drafter is granted before any time was spent otherwise
 PROBE_SHARE = 0.01  # of the decoding time may go into drafts that only refresh the statistics
 MARGIN = 1.05  # how much better than plain decoding a draft must look
 
@@ -29,17 +32,17 @@ class Calibration:
 
     def acceptance(self, confidence: float) -> float:
         """Estimated acceptance of a node that claims this confidence."""
-        b = min(int(confidence * BINS), BINS - 1)
+        b = _bin(confidence)
         return self._right[b] / self._judged[b]
 
     def judge(self, confidence: Sequence[float], right: int) -> None:
         """A chain of nodes turned out to be right up to, not including, node `right`."""
         self.drafts += 1
         for i in range(min(right + 1, len(confidence))):
-            b = min(int(confidence[i] * BINS), BINS - 1)
+            b = _bin(confidence[i])
             self._right[b] = self._right[b] * MEMORY + (i < right)
             self._judged[b] = self._judged[b] * MEMORY + 1.0
-        weight = max(LEARNING, 1.0 / self.drafts)
+        weight = max(SURPRISE, 1.0 / self.drafts)
         for i in range(len(confidence)):
             if i == len(self.survival):
                 self.survival.append(float(i < right))
@@ -47,77 +50,86 @@ class Calibration:
                 self.survival[i] += weight * ((i < right) - self.survival[i])
 
 
+def _bin(confidence: float) -> int:
+    """Where a claim is counted; a claim that is no number (a damaged drafter) counts as none."""
+    return min(int(confidence * BINS), BINS - 1) if confidence > 0.0 else 0
+
+
 class Controller:
-    """Costs and calibrations of one pair on one machine. Times are milliseconds."""
+    """Costs and calibrations of one pair on one machine. Times are milliseconds.
+
+    `verify_ms` holds some widths (1 among them), the others are straight lines between them until they are measured.
+    """
 
     def __init__(self, verify_ms: dict[int, float], draft_ms: dict[str, float]) -> None:
-        self._widths = sorted(verify_ms)
-        self._verify = [verify_ms[w] for w in self._widths]
+        widths = sorted(verify_ms)
+        known = [verify_ms[width] for width in widths]
+        self._verify = np.interp(range(widths[-1] + 1), widths, known).tolist()  # index = rows
         self.draft_ms = dict(draft_ms)
         self.calibration = {name: Calibration() for name in draft_ms}
-        self._credit = 0.0
+        self._credit = TRIAL * sum(draft_ms.values())
 
     def verify_ms(self, rows: int) -> float:
-        """Expected time of a verify, between the measured widths by straight lines."""
-        widths, times = self._widths, self._verify
-        i = bisect_left(widths, rows)
-        if i < len(widths) and widths[i] == rows:
-            return times[i]
-        i = min(max(i, 1), len(widths) - 1)
-        slope = (times[i] - times[i - 1]) / (widths[i] - widths[i - 1])
-        return times[i] + slope * (rows - widths[i])
-
-    def verify_costs(self) -> dict[int, float]:
-        """The measured widths and their times."""
-        return dict(zip(self._widths, self._verify, strict=True))
+        """Expected time of a verify."""
+        return self._verify[min(rows, len(self._verify) - 1)]
 
     @property
     def plain_rate(self) -> float:
         """Tokens per millisecond of plain decoding."""
-        return 1.0 / self._verify[0]
+        return 1.0 / self._verify[1]
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Nodes of a chain worth verifying, and the tokens per millisecond that they promise (drafting is paid for)."""
-        calibration = self.calibration[draft.drafter]
-        nodes, best = 0, self.plain_rate * MARGIN
+        """Nodes of a chain worth verifying, and the tokens per millisecond that they promise from here on.
+
+        The draft is paid for, so it need not earn its own cost to be verified; but every round pays for one, which
+        makes longer prefixes better: the length is chosen with the cost, the worth is given without it.
+        """
+        acceptance, drafting = self.calibration[draft.drafter].acceptance, self.draft_ms[draft.drafter]
+        floor = self.plain_rate * MARGIN
+        nodes, best, rate = 0, 0.0, self.plain_rate
         alive, expected = 1.0, 1.0
-        for i, confidence in enumerate(draft.confidence):
-            alive *= calibration.acceptance(confidence)
+        for i, (confidence, cost) in enumerate(zip(draft.confidence, self._verify[2:], strict=False)):
+            alive *= acceptance(confidence)
             expected += alive
-            rate = expected / self.verify_ms(i + 2)
-            if rate > best:
-                nodes, best = i + 1, rate
-        return nodes, best if nodes else self.plain_rate
+            if expected > floor * cost and expected > best * (cost + drafting):
+                nodes, best, rate = i + 1, expected / (cost + drafting), expected / cost
+        return nodes, rate
 
     def promise(self, drafter: str, limit: int) -> float:
         """Best tokens per millisecond to expect of a drafter that has not been asked yet, its own cost included."""
-        survival = self.calibration[drafter].survival[:limit]
+        drafting = self.draft_ms[drafter]
         expected, best = 1.0, 0.0
-        for i, alive in enumerate(survival):
+        for alive, cost in zip(self.calibration[drafter].survival[:limit], self._verify[2:], strict=False):
             expected += alive
-            best = max(best, expected / (self.verify_ms(i + 2) + self.draft_ms[drafter]))
+            if expected > best * (cost + drafting):
+                best = expected / (cost + drafting)
         return best
 
-    def ceiling(self, drafter: str, nodes: int) -> float:
-        """Tokens per millisecond if every node were right: a drafter below plain decoding even so can never pay."""
-        cost = self.draft_ms[drafter]
-        return max((n + 1) / (self.verify_ms(n + 1) + cost) for n in range(1, nodes + 1))
+    def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
+        """Whether a draft that only refreshes the statistics is due.
 
-    def may_probe(self, drafter: str) -> bool:
-        """Whether enough time was spent otherwise to afford a draft that only refreshes the statistics."""
-        if self._credit < self.draft_ms[drafter]:
+        Enough time must have been spent otherwise, and the drafter must beat `rate` if all of its nodes were right.
+        """
+        drafting = self.draft_ms[drafter]
+        if self._credit < drafting:
             return False
-        self._credit -= self.draft_ms[drafter]
+        if all(i + 2 <= rate * (cost + drafting) for i, cost in enumerate(self._verify[2 : limit + 2])):
+            return False
+        self._credit -= drafting
         return True
 
     def learn_verify(self, rows: int, ms: float) -> None:
-        """Count a measured verify; outliers (a busy machine) are capped so that one of them changes little."""
-        self._credit = min(self._credit + PROBE_SHARE * ms, 1e3)
-        i = bisect_left(self._widths, rows)
-        if i < len(self._widths) and self._widths[i] == rows:
-            self._verify[i] += LEARNING * (min(ms, 3 * self._verify[i]) - self._verify[i])
+        """Count a measured verify."""
+        self._credit += PROBE_SHARE * ms
+        if rows < len(self._verify):
+            self._verify[rows] = _learned(self._verify[rows], ms)
 
     def learn_draft(self, drafter: str, ms: float) -> None:
         """Count a measured draft."""
-        old = self.draft_ms[drafter]
-        self.draft_ms[drafter] = old + LEARNING * (min(ms, 3 * old + 0.01) - old)
+        self.draft_ms[drafter] = _learned(self.draft_ms[drafter], ms)
+
+
+def _learned(old: float, ms: float) -> float:
+    """A time after one more measurement; outliers (a busy machine) are capped so that one of them changes little."""
+    weight = FASTER if ms < old else SLOWER
+    return old + weight * (min(ms, 3 * old + 0.01) - old)

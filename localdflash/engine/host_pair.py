@@ -26,7 +26,10 @@ class _Open:
 
 
 class HostPair:
-    """See `Pair`. With `controller=None` it is plain decoding: the same target, nothing drafted."""
+    """See `Pair`. With `controller=None` it is plain decoding: the same target, nothing drafted.
+
+    What fails midway drops the sequence: target and drafters never disagree on how much is committed.
+    """
 
     def __init__(
         self,
@@ -59,23 +62,38 @@ class HostPair:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
         wanted = list(ids[:-1])
         kept = common_prefix(self.cached, wanted)
-        self._crop(kept)
-        done = kept
-        while done < len(wanted) and not cancelled():
-            chunk = wanted[done : done + self.target.max_rows]
+        try:
+            self._crop(kept)
+            done = self._extend(wanted, kept, cancelled)
+        except BaseException:
+            self.forget()
+            raise
+        self.ids = [*wanted[:done], ids[done]]
+        return done - kept
+
+    def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
+        """Compute ids[done:] chunk by chunk; how far it came."""
+        while done < len(ids) and not cancelled():
+            chunk = ids[done : done + self.target.max_rows]
             taps = self.target.extend(chunk)
             for drafter in self.drafters:
                 drafter.observe(chunk, taps)
             done += len(chunk)
-        self.ids = [*wanted[:done], ids[done]]
-        return done - kept
+        return done
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """See `Pair`."""
-        anchor = self.ids[-1]
         room = min(limit, self.room)
         if room < 1:
             raise ContextOverflow(f"the context of {self.target.context} tokens is full")
+        try:
+            return self._step(sampler, room)
+        except BaseException:
+            self.forget()
+            raise
+
+    def _step(self, sampler: Sampler, room: int) -> Step:
+        anchor = self.ids[-1]
         began = time.perf_counter()
         draft = self._draft(anchor, min(room, self.target.max_rows) - 1) if self.controller else NOTHING
         drafted = time.perf_counter()
@@ -110,6 +128,8 @@ class HostPair:
                 self.controller.learn_draft(drafter.name, (time.perf_counter() - began) * 1e3)
             if not draft:
                 continue
+            if len(draft) > limit:
+                draft = draft.first(limit)
             self._open.setdefault(drafter.name, _Open(draft, len(self.ids)))
             nodes, rate = self.controller.best_prefix(draft)
             if nodes and rate > best_rate:
@@ -120,7 +140,7 @@ class HostPair:
         assert self.controller is not None
         if self.controller.promise(drafter.name, limit) > rate:
             return True
-        return self.controller.ceiling(drafter.name, limit) > rate and self.controller.may_probe(drafter.name)
+        return self.controller.may_probe(drafter.name, limit, rate)
 
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""
@@ -146,8 +166,6 @@ class HostPair:
 
     def _crop(self, length: int) -> None:
         self._open.clear()
-        if length == self.target.length:
-            return
         self.target.crop(length)
         for drafter in self.drafters:
             drafter.rollback(length)
@@ -159,7 +177,11 @@ class HostPair:
     def load(self, state: State) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self._open.clear()
-        self.target.load(state.target, len(state.ids))
-        for drafter, saved in zip(self.drafters, state.drafters, strict=True):
-            drafter.load(saved, state.ids)
+        try:
+            self.target.load(state.target, len(state.ids))
+            for drafter, saved in zip(self.drafters, state.drafters, strict=True):
+                drafter.load(saved, state.ids)
+        except BaseException:
+            self.forget()
+            raise
         self.ids = list(state.ids)

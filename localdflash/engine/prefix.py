@@ -26,18 +26,18 @@ class PrefixCache:
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
         """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
-        live = pair.cached
+        live = tuple(pair.cached)
         shared = common_prefix(live, ids)
         best, longest = None, shared + WORTH_KEEPING
-        for key in self._states:
-            length = common_prefix(key, ids)
+        for state in self._states.values():
+            length = common_prefix(state.ids, ids)
             if length >= longest:
-                best, longest = key, length
-        if len(live) - shared >= WORTH_KEEPING:
-            self._put(pair.save())
-        if best is not None and best in self._states:
-            self._states.move_to_end(best)
-            pair.load(self._states[best])
+                best, longest = state, length
+        if len(live) - shared >= WORTH_KEEPING and not any(key[: len(live)] == live for key in self._states):
+            self._put(pair.save())  # this may evict `best`, which is still at hand
+        if best is not None:
+            self._put(best)
+            pair.load(best)
 
     def _put(self, state: State) -> None:
         for key in [k for k in self._states if state.ids[: len(k)] == k]:
@@ -49,7 +49,9 @@ class PrefixCache:
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading ids agree."""
-    limit = min(len(a), len(b))
-    if list(a[:limit]) == list(b[:limit]):
-        return limit
-    return next(i for i in range(limit) if a[i] != b[i])
+    low, high = 0, min(len(a), len(b))
+    a, b = list(a[:high]), list(b[:high])
+    while low < high:  # by bisection: comparing slices runs in C
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low

@@ -1,7 +1,7 @@
 """A Qwen3 GGUF as a torch `Decoder`: weights dequantized to float32, shape read from the metadata."""
 
+import math
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ LAYER_TENSORS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+LARGEST_SIZE, MOST_LAYERS = 1 << 20, 1000  # far above any model
 
 
 def state_name(tensor: str) -> str | None:
@@ -44,46 +45,63 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
         )
     if header.metadata.get("qwen3.rope.scaling.type", "none") != "none":
         raise ModelError(f"{header.path}: the torch backend does not know scaled RoPE: use llama.cpp")
-
-    def need(name: str) -> Any:
-        if f"qwen3.{name}" not in header.metadata:
-            raise ModelError(f"{header.path}: qwen3.{name} is missing from the metadata")
-        return header.metadata[f"qwen3.{name}"]
-
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise ModelError(f"{header.path}: tensor token_embd.weight is missing")
-    return DecoderConfig(
-        vocab_size=embedding.shape[0],
-        hidden_size=int(need("embedding_length")),
-        num_hidden_layers=int(need("block_count")),
-        num_attention_heads=int(need("attention.head_count")),
-        num_key_value_heads=int(need("attention.head_count_kv")),
-        head_dim=int(need("attention.key_length")),
-        intermediate_size=int(need("feed_forward_length")),
-        rope_theta=float(need("rope.freq_base")),
-        rms_norm_eps=float(need("attention.layer_norm_rms_epsilon")),
-        context_length=int(need("context_length")),
+    if "token_embd.weight" not in header.tensors:
+        raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
+    config = DecoderConfig(
+        vocab_size=header.tensors["token_embd.weight"].shape[0],
+        hidden_size=_size(header, "embedding_length"),
+        num_hidden_layers=_size(header, "block_count", MOST_LAYERS),
+        num_attention_heads=_size(header, "attention.head_count"),
+        num_key_value_heads=_size(header, "attention.head_count_kv"),
+        head_dim=_size(header, "attention.key_length"),
+        intermediate_size=_size(header, "feed_forward_length"),
+        rope_theta=_positive(header, "rope.freq_base"),
+        rms_norm_eps=_positive(header, "attention.layer_norm_rms_epsilon"),
+        context_length=_size(header, "context_length"),
         tie_word_embeddings="output.weight" not in header.tensors,
     )
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % kv_heads:
+        raise ModelError(f"{header.path}: {heads} heads cannot share {kv_heads} key-value heads; convert it again")
+    if config.head_dim % 2 or header.metadata.get("qwen3.rope.dimension_count", config.head_dim) != config.head_dim:
+        raise ModelError(f"{header.path}: the torch backend rotates whole heads of even size only: use llama.cpp")
+    return config
+
+
+def _size(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
+    value = header.require(f"qwen3.{name}", int)
+    if not 1 <= value <= most:
+        raise ModelError(f"{header.path}: qwen3.{name} is {value}, expected 1 to {most}; convert the model again")
+    return value
+
+
+def _positive(header: gguf.GGUFHeader, name: str) -> float:
+    value = header.require(f"qwen3.{name}", float)
+    if not 0.0 < value < math.inf:
+        raise ModelError(f"{header.path}: qwen3.{name} is {value}, expected a positive number; convert the model again")
+    return value
 
 
 def load_decoder(path: Path) -> Decoder:
-    """The model in a `qwen3` GGUF, float32, in eval mode."""
+    """The model in a `qwen3` GGUF, float32, in eval mode; ModelError names the first tensor that does not fit."""
     header = gguf.read_header(path)
     config = decoder_config(header)
     with torch.device("meta"):
         model = Decoder(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     state = {}
-    for name in header.tensors:
+    for name, info in header.tensors.items():
         ours = state_name(name)
-        if ours is None:
+        if ours not in shapes:
             raise ModelError(f"{path}: tensor {name} has no place in a Qwen3 decoder: use llama.cpp")
+        if info.shape != shapes[ours]:
+            found, wanted = list(info.shape), list(shapes[ours])
+            raise ModelError(f"{path}: tensor {name} has shape {found}, not {wanted}; convert the model again")
         state[ours] = gguf.load_tensor(header, name)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["embed_tokens.weight"]
-    for name, parameter in model.state_dict().items():
-        if name not in state or state[name].shape != parameter.shape:
-            raise ModelError(f"{path}: no tensor of shape {list(parameter.shape)} for {name}")
+    for name in shapes:
+        if name not in state:
+            raise ModelError(f"{path}: no tensor for {name}; download or convert the model again")
     model.load_state_dict(state, assign=True)
     return model.eval().requires_grad_(False)

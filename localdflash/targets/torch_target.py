@@ -7,6 +7,7 @@ the cache and its own ancestors. Greedy output is therefore identical to plain d
 import io
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,7 +81,7 @@ class TorchTarget:
     def load(self, state: bytes, length: int) -> None:
         """See `Target`."""
         layers, heads, _, size = self._keys.shape
-        both = torch.frombuffer(bytearray(state), dtype=torch.float32).reshape(2, layers, heads, length, size)
+        both = torch.from_numpy(np.frombuffer(bytearray(state), np.float32)).view(2, layers, heads, length, size)
         self._keys[:, :, :length], self._values[:, :, :length] = both[0], both[1]
         self.length = length
 

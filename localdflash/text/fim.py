@@ -24,7 +24,7 @@ class FimFormat:
     suffix: str
     middle: str | None
     order: Literal["psm", "spm"] = "psm"
-    stops: tuple[str, ...] = ()  # tokens that end the middle, besides end-of-answer tokens and the markers
+    stops: tuple[str, ...] = ()  # tokens that end the middle, besides `Tokenizer.ends` and the markers
     stop_strings: tuple[str, ...] = ()  # text that does
     telltale: str | None = None  # a further token that tells the family from others with the same markers
     model_name: str = ""  # a word of `general.name` that does, where no token can
@@ -91,5 +91,6 @@ def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> lis
 
 
 def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids besides `Tokenizer.is_end` that end the middle: the format's markers and those stops the model has."""
-    return frozenset(tokenizer.special(stop) for stop in (*fim.markers, *fim.stops) if tokenizer.has_special(stop))
+    """The ids that end the middle: those that end any answer, the format's markers and those stops the model has."""
+    own = (*fim.markers, *fim.stops)
+    return tokenizer.ends.union(tokenizer.special(stop) for stop in own if tokenizer.has_special(stop))

@@ -33,7 +33,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
             raise UsageError("stop: an empty stop string would end every answer; leave it out")
-        # A stop string with another one inside is never complete first.
+        # A stop string with another one inside is never complete first; of the rest the first to begin is.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._held = ""
         self._stopped = False
@@ -43,10 +43,10 @@ class StopStrings:
         if self._stopped:
             return "", True
         text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
+        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        if starts:
             self._stopped, self._held = True, ""
-            return text[: min(found)[1]], True
+            return text[: min(starts)], True
         certain = len(text) - self._could_begin_a_stop(text)
         self._held = text[certain:]
         return text[:certain], False

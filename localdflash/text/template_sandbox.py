@@ -3,8 +3,7 @@
 It is jinja2's immutable sandbox with less in it and a meter on it. Less: only the filters, globals and string methods
 that chat templates use. A meter: every value that an operator, a call, a filter, a slice or a literal makes, every
 value printed and every round of a loop is charged to a `Budget` of characters and seconds; what could multiply
-(`"a" * n`, `replace`, `join`) is charged before it is done. Constants are not folded at compile time, where nothing is
-charged.
+(`"a" * n`, `replace`, `join`) is charged before it is done. Nothing of a template runs when it is compiled.
 """
 
 import re
@@ -14,7 +13,7 @@ from functools import wraps
 from types import CodeType
 from typing import Any
 
-from jinja2 import Undefined, nodes
+from jinja2 import Undefined, nodes, pass_context
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
@@ -41,7 +40,7 @@ _STRING_METHODS = frozenset({
 # fmt: on
 _FIELDS_ONLY = re.compile(r"(?:[^{}]|\{\d*\})*")
 _WIDEST = 16  # columns of indentation
-_ITEM = 32  # characters charged for an item of a list or a dict
+_ITEM = 64  # characters charged for an item of a list or a dict
 _INTEGER_BITS = 4096
 
 
@@ -104,10 +103,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     # What metered templates call.
 
-    def charge_round(self, characters: int) -> bool:
+    def charge_round(self, characters: int) -> None:
         """Charge for one round of a loop that holds this much template text."""
         self._spend(1 + characters)
-        return True
 
     def charge_display(self, value: Any) -> Any:
         """Charge for a list, tuple or dict display."""
@@ -128,7 +126,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spend(_length(value))
         return self._disguise.recognise(value)
 
-    def _printed(self, value: Any) -> Any:
+    @pass_context  # what needs a context is not done at compile time
+    def _printed(self, _context: Context, value: Any) -> Any:
         self._spend(_text_size(value))
         return value
 
@@ -240,8 +239,6 @@ class _Metered(NodeTransformer):
         self.generic_visit(node)
         size = sum(len(data.data) for statement in node.body for data in _template_data(statement))
         node.body.insert(0, nodes.ExprStmt(_report("charge_round", nodes.Const(size)), lineno=node.lineno))
-        if node.test is not None:
-            node.test = nodes.And(_report("charge_round", nodes.Const(0)), node.test)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802

@@ -53,6 +53,7 @@ class Tokenizer:
         self._marker_ids = frozenset(self._markers.values())
         self._marker_pattern = self._template_pattern()
         self._marker_starts = re.compile(f"(?={'|'.join(map(_spelled, self._markers)) or '(?!)'})")
+        self.ends = self._find_ends(token for token, _, _ in special)  # the ids that end an answer
         line_break = self._tokenize("\n")
         self._line_break = line_break if self.spell(line_break).startswith(b" ") else []
 
@@ -109,12 +110,7 @@ class Tokenizer:
 
     def is_end(self, token: int) -> bool:
         """Whether this id ends an answer."""
-        return bool(api.llama_vocab_is_eog(self._vocab, token))
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """All ids that end an answer."""
-        return frozenset(filter(self.is_end, self._special.values()))
+        return token in self.ends
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
@@ -191,6 +187,10 @@ class Tokenizer:
             attributes = api.llama_vocab_get_attr(self._vocab, token)
             if attributes & _SPECIAL and (text := api.llama_vocab_get_text(self._vocab, token)):
                 yield token, text.decode("utf-8", "replace"), attributes
+
+    def _find_ends(self, special: Iterable[int]) -> frozenset[int]:
+        named = (api.llama_vocab_eos(self._vocab), api.llama_vocab_eot(self._vocab))  # perhaps typed as ordinary text
+        return frozenset(token for token in (*special, *named) if api.llama_vocab_is_eog(self._vocab, token))
 
     def _template_pattern(self) -> re.Pattern[str]:
         """Every marker in a group of its own, with the blanks that the vocabulary says it swallows."""

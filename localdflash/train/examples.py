@@ -224,6 +224,8 @@ def change_number(code: str, rng: random.Random) -> Change | None:
     if not single:
         return None
     old, new = rng.choice(single), str(rng.randint(0, 200))
+    if new == old:
+        return None
     return Change(f"Change `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code))
 
 

@@ -20,7 +20,8 @@ Array = NDArray[np.float64]
 
 
 def norm(x: Array, weight: Array, eps: float) -> Array:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    normed: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    return normed
 
 
 def rope(x: Array, positions: Array, theta: float) -> Array:
@@ -29,7 +30,8 @@ def rope(x: Array, positions: Array, theta: float) -> Array:
     angles = positions[:, None] * theta ** (-np.arange(half) / half)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     first, second = x[..., :half], x[..., half:]
-    return np.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
+    turned: Array = np.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
+    return turned
 
 
 def oracle(model: DFlash, embedding: Array, head: Array, taps: Array, anchor: int) -> Array:
@@ -73,7 +75,8 @@ def oracle(model: DFlash, embedding: Array, head: Array, taps: Array, anchor: in
         u = norm(x, w[p + "post_attention_layernorm.weight"], c.rms_norm_eps)
         gate = u @ w[p + "mlp.gate_proj.weight"].T
         x = x + (gate / (1 + np.exp(-gate)) * (u @ w[p + "mlp.up_proj.weight"].T)) @ w[p + "mlp.down_proj.weight"].T
-    return norm(x, w["norm.weight"], c.rms_norm_eps) @ head.T
+    logits: Array = norm(x, w["norm.weight"], c.rms_norm_eps) @ head.T
+    return logits
 
 
 @pytest.fixture
@@ -153,7 +156,9 @@ def llama(tiny_pair: Path) -> Iterator[tuple[LlamaCppTarget, LlamaCppDFlashDraft
     target.close()
 
 
-def test_llamacpp_drafts_like_torch(llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter], drafter: DFlashDrafter) -> None:
+def test_llamacpp_drafts_like_torch(
+    llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter], drafter: DFlashDrafter
+) -> None:
     _, peer = llama
     rng = np.random.default_rng(4)
     same = slots = 0
@@ -161,7 +166,7 @@ def test_llamacpp_drafts_like_torch(llama: tuple[LlamaCppTarget, LlamaCppDFlashD
         count = int(rng.integers(1, 9))
         taps = taps_of(drafter, count, seed=block)
         for one in (peer, drafter):
-            one.observe([7] * count, taps)  # type: ignore[attr-defined]
+            one.observe([7] * count, taps)
         anchor = int(rng.integers(0, 400))
         ours, theirs = drafter.propose(anchor, 7), peer.propose(anchor, 7)
         slots += 7
@@ -194,4 +199,3 @@ def test_features_that_wait_are_cut_by_a_rollback(llama: tuple[LlamaCppTarget, L
     drafter.rollback(12)
     assert drafter.length == 12
     assert drafter.propose(3, 7).tokens == expected.tokens
-

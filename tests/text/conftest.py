@@ -89,6 +89,7 @@ def make_vocabulary(oracle: tokenizers.Tokenizer, tmp_path_factory: pytest.TempP
 def vocabulary_file(make_vocabulary: MakeVocabulary) -> Path:
     """Qwen's chat and FIM tokens, its user-defined ones, a run of blanks and an HTML tag."""
     specials = dict.fromkeys(CODE, CONTROL)
+    specials["<|im_end|>!"] = CONTROL
     specials |= dict.fromkeys(("<think>", "</think>", "<tool_call>", "[PAD7]", "      ", "<table>"), USER_DEFINED)
     template = "{{ '<think>' }}{{ '</think>' }}"
     return make_vocabulary(specials, {"tokenizer.chat_template": template, "general.name": "Tiny"})
@@ -106,7 +107,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("vocabulary") / "sentencepiece.gguf"
     writer = _writer(path, "llama", {})
     letters = [chr(code) for code in range(33, 127)]
-    words = ["▁", "▁d", "de", "def", "▁def", "<s", "▁x"]
+    words = ["▁", "▁d", "de", "def", "▁def", "<s", "▁x", "▁<", "▁<P", "▁<PR", "▁<PRE"]
     markers = ["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters, *words, *markers]
     types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * (len(letters) + len(words)) + [CONTROL] * 4

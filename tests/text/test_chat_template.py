@@ -44,6 +44,7 @@ TEMPLATES = {
     "joins": "{{ messages | map(attribute='content') | join('|') }}{{ ', '.join(['a', messages[0].content]) }}",
     "filters": "{{ messages | rejectattr('role', 'eq', 'tool') | map(attribute='content') | first | default('-') }}",
     "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}{{ messages[0].content | tojson }}",
+    "constant json": "{{ 'a' | tojson }}{{ 1 | tojson }}",
     "printed": "{{ messages }}{{ [messages[0].content, 1, none] }}",
     "format": "{{ '<{}|{}>'.format(messages[0].content, 'x') }}{{ messages[0].content * 2 }}",
     "letters": "{% for letter in messages[0].content %}{{ letter if letter == 'a' else letter ~ '_' }}{% endfor %}",
@@ -233,53 +234,83 @@ ESCAPES = {
     "update": "{{ messages[0].update({'role': 'x'}) }}",
     "change a message": "{{ messages[0].clear() }}",
 }
+TOO_MUCH, TOO_LONG, TOO_DEEP = "too much text", "takes longer than", "recursion depth"
 FLOODS = {
-    "range": "{% for i in range(10 ** 9) %}{% endfor %}",
-    "long range": "{% for i in range(1000000000) %}x{% endfor %}",
-    "nested loops": "{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5,
-    "filtered loop": "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
-    "letters": "{% for a in 'xxxxxxxx' * 999 %}{% for b in 'xxxxxxxx' * 9999 %}{% endfor %}{% endfor %}",
-    "big text": "{{ 'x' * 10000000000 }}",
-    "big text reversed": "{{ 10000000000 * 'x' }}",
-    "big list": "{{ [1] * 10000000000 }}",
-    "power": "{{ 10 ** 10 ** 10 }}",
-    "big number": "{% set ns = namespace(n=3) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-    "doubling": "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "joining": "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    "doubling a list": "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l * 2 %}{% endfor %}",
-    "doubling without a loop": "{% set s = 'xxxxxxxx' %}" + "{% set s = s ~ s %}" * 60 + "{{ s }}",
-    "nested lists": "{% set s = ['x'] %}" + "{% set s = [s, s] %}" * 60 + "{{ s }}",
-    "nested dicts": "{% set s = {'x': 1} %}" + "{% set s = {'a': s, 'b': s} %}" * 60 + "{{ s | tojson }}",
-    "set blocks": "{% set s = 'x' %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 60,
-    "text in a set block": "{% set s %}{% for i in range(99999) %}" + "x" * 20000 + "{% endfor %}{% endset %}",
-    "replace": "{% set s = 'x' * 1000000 %}{{ s.replace('x', s) }}",
-    "replace filter": "{% set s = 'x' * 1000000 %}{{ s | replace('x', s) }}",
-    "join": "{% set s = 'x' * 1000000 %}{{ s.join(range(99999) | map('string')) }}",
-    "join filter": "{% set s = 'x' * 1000000 %}{{ range(99999) | join(s) }}",
-    "join of one": "{% set s = 'x' * 1000000 %}{{ ([s] * 99999) | join }}",
-    "format": "{% set s = 'x' * 10000000 %}{{ '{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}'.format(s) }}",
-    "wide format": "{{ '{:>9999999999}'.format('x') }}",
-    "percent format": "{{ '%9999999999d' % 1 }}",
-    "format filter": "{{ '%9999999999d' | format(1) }}",
-    "center": "{{ 'x' | center(9999999999) }}",
-    "ljust": "{{ 'x'.ljust(9999999999) }}",
-    "zfill": "{{ 'x'.zfill(9999999999) }}",
-    "expandtabs": "{{ '\\t'.expandtabs(9999999999) }}",
-    "indent": "{{ 'a\\nb' | indent(9999999999) }}",
-    "json indent": "{{ [1] | tojson(indent=9999999999) }}",
-    "lipsum": "{{ lipsum(n=9999999) }}",
-    "batch": "{{ [1] | batch(9999999999, 'x') | list }}",
-    "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "branching macro": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
-    "recursive loop": "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-    "block": "{% block b %}{{ self.b() }}{% endblock %}",
-    "brackets": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
-    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    "sum": "{{ 1" + " + 1" * 9000 + " }}",
-    "blocks in blocks": "{% if 1 %}" * 900 + "{% endif %}" * 900,
-    "loops in loops": "{% for i in [1] %}" * 60 + "{% endfor %}" * 60,
-    "dates": "{{ strftime_now('%A' * 99999999) }}",
-    "megabyte": "x" * 1_000_000,
+    "range": ("{% for i in range(10 ** 9) %}{% endfor %}", "operator"),
+    "long range": ("{% for i in range(1000000000) %}x{% endfor %}", "Range too big"),
+    "nested loops": ("{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5, TOO_LONG),
+    "filtered loop": (
+        "{% for a in range(9999) %}{% for b in range(9999) if false %}{% endfor %}{% endfor %}",
+        TOO_LONG,
+    ),
+    "letters": ("{% for a in 'x' * 9999 %}{% for b in 'x' * 9999 %}{% endfor %}{% endfor %}", TOO_LONG),
+    "big text": ("{{ 'x' * 10000000000 }}", TOO_MUCH),
+    "big text reversed": ("{{ 10000000000 * 'x' }}", TOO_MUCH),
+    "big list": ("{{ [1] * 10000000000 }}", TOO_MUCH),
+    "power": ("{{ 10 ** 10 ** 10 }}", "operator"),
+    "big number": (
+        "{% set ns = namespace(n=3) %}{% for i in range(99) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+        "4096 bits",
+    ),
+    "doubling": (
+        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        TOO_MUCH,
+    ),
+    "joining": (
+        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        TOO_MUCH,
+    ),
+    "doubling a list": (
+        "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+        TOO_MUCH,
+    ),
+    "doubling without a loop": ("{% set s = 'xxxxxxxx' %}" + "{% set s = s ~ s %}" * 60, TOO_MUCH),
+    "copies": ("{% set s = 'x' * 10000000 %}" + "{% set s = s[1:] %}" * 60, TOO_MUCH),
+    "stripped copies": ("{% set s = 'x' * 10000000 ~ ' ' %}" + "{% set t = s.strip() %}" * 60, TOO_MUCH),
+    "split copies": ("{% set s = 'x' * 10000000 ~ 'y' %}" + "{% set t = s.split('y') %}" * 60, TOO_MUCH),
+    "filtered copies": ("{% set s = 'x' * 10000000 %}" + "{% set t = s | upper %}" * 60, TOO_MUCH),
+    "nested lists": ("{% set s = ['x'] %}" + "{% set s = [s, s] %}" * 60, TOO_MUCH),
+    "nested tuples": ("{% set s = ('x',) %}" + "{% set s = (s, s) %}" * 60, TOO_MUCH),
+    "nested dicts": ("{% set s = {'x': 1} %}" + "{% set s = {'a': s, 'b': s} %}" * 60, TOO_MUCH),
+    "set blocks": ("{% set s = 'x' %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 60, TOO_MUCH),
+    "text in a set block": (
+        "{% set s %}{% for i in range(99999) %}" + "x" * 20000 + "{% endfor %}{% endset %}",
+        TOO_MUCH,
+    ),
+    "replace": ("{% set s = 'x' * 1000000 %}{{ s.replace('x', s) }}", TOO_MUCH),
+    "replace filter": ("{% set s = 'x' * 1000000 %}{{ s | replace('x', s) }}", TOO_MUCH),
+    "join": ("{% set s = 'x' * 1000000 %}{{ s.join(range(9999) | map('string')) }}", TOO_MUCH),
+    "join filter": ("{% set s = 'x' * 1000000 %}{{ range(9999) | join(s) }}", TOO_MUCH),
+    "join of one": ("{% set s = 'x' * 1000000 %}{{ ([s] * 9999) | join }}", TOO_MUCH),
+    "format": ("{% set s = 'x' * 9000000 %}{{ '" + "{0}" * 19999 + "'.format(s) }}", TOO_MUCH),
+    "wide format": ("{{ '{:>9999999999}'.format('x') }}", "plain {} fields"),
+    "percent format": ("{{ '%9999999999d' % 1 }}", "operator"),
+    "format filter": ("{{ '%9999999999d' | format(1) }}", "No filter"),
+    "center": ("{{ 'x' | center(9999999999) }}", "No filter"),
+    "ljust": ("{{ 'x'.ljust(9999999999) }}", "unsafe"),
+    "zfill": ("{{ 'x'.zfill(9999999999) }}", "unsafe"),
+    "expandtabs": ("{{ '\\t'.expandtabs(9999999999) }}", "unsafe"),
+    "bytes": ("{% set b = (1).to_bytes(9999999999, 'big') %}", "unsafe"),
+    "indent": ("{{ 'a\\nb' | indent(9999999999) }}", "indent"),
+    "indented lines": ("{{ ('\\n' * 9999999) | indent(16) }}", TOO_MUCH),
+    "json indent": ("{{ [1] | tojson(indent=9999999999) }}", "tojson"),
+    "json": ("{{ ('x' * 9999999) | tojson }}", TOO_MUCH),
+    "lipsum": ("{{ lipsum(n=9999999) }}", "undefined"),
+    "batch": ("{{ [1] | batch(9999999999, 'x') | list }}", "No filter"),
+    "macro": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", TOO_DEEP),
+    "branching macro": (
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        TOO_LONG,
+    ),
+    "recursive loop": ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", TOO_DEEP),
+    "block": ("{% block b %}{{ self.b() }}{% endblock %}", TOO_DEEP),
+    "brackets": ("{{ " + "[" * 5000 + "]" * 5000 + " }}", TOO_DEEP),
+    "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", TOO_DEEP),
+    "sum": ("{{ 1" + " + 1" * 9000 + " }}", TOO_DEEP),
+    "blocks in blocks": ("{% if 1 %}" * 900 + "{% endif %}" * 900, TOO_DEEP),
+    "loops in loops": ("{% for i in [1] %}" * 60 + "{% endfor %}" * 60, "nested blocks"),
+    "dates": ("{{ strftime_now('%A' * 99999999) }}", TOO_MUCH),
+    "megabyte": ("x" * 1_000_000, "1000000 characters; at most 64000"),
 }
 BROKEN = {
     "syntax": "{% if %}",
@@ -314,9 +345,10 @@ def test_no_way_out_of_the_sandbox(template: str) -> None:
     assert "uid=" not in message
 
 
-@pytest.mark.parametrize("template", FLOODS.values(), ids=FLOODS.keys())
-def test_no_hang_and_no_flood(template: str) -> None:
-    refusal(template, Limits(seconds=0.25))
+@pytest.mark.parametrize(("template", "reason"), FLOODS.values(), ids=FLOODS.keys())
+def test_no_hang_and_no_flood(template: str, reason: str) -> None:
+    limits = Limits(seconds=0.1) if reason == TOO_LONG else None
+    assert reason in refusal(template, limits)
 
 
 @pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN.keys())
@@ -326,9 +358,9 @@ def test_a_broken_template_is_one_line(template: str) -> None:
 
 def test_a_refusal_says_why() -> None:
     assert "Roles must alternate ␛[2J" in refusal(BROKEN["refusal"])
-    assert "longer than 0.1 s" in refusal(FLOODS["nested loops"], Limits(seconds=0.1))
-    assert "too much text" in refusal(FLOODS["big text"])
-    assert "1000000 characters; at most 64000" in refusal(FLOODS["megabyte"])
+    assert "takes longer than 0.1 s" in refusal(
+        "{% for i in range(9999) %}" * 5 + "{% endfor %}" * 5, Limits(seconds=0.1)
+    )
     assert "hello" in refusal("{{ raise_exception('I refuse ' ~ messages[0].content) }}")
 
 

@@ -72,9 +72,9 @@ def test_continues_changes_nothing_for_byte_level_vocabularies(tokenizer: Tokeni
     assert tokenizer.encode(CODE, continues=True) == tokenizer.encode(CODE)
 
 
-def test_long_text_has_the_ids_of_one_piece(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer) -> None:
-    text = CODE * 1000
-    assert len(text) > 10 * STRETCH
+@pytest.mark.parametrize("shift", range(0, len(CODE), 3))
+def test_long_text_has_the_ids_of_one_piece(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer, shift: int) -> None:
+    text = CODE[shift:] + CODE * (3 * STRETCH // len(CODE))
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
@@ -110,7 +110,7 @@ def test_empty_text(tokenizer: Tokenizer) -> None:
 
 
 def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer) -> None:
-    text = "<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>\n<|im_<|im_start|>"
+    text = "<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>!\n<|im_<|im_start|>"
     ids: list[int] = []
     for part in tokenizer.split_markers(text):
         ids += [part] if isinstance(part, int) else tokenizer.encode(part)
@@ -136,6 +136,18 @@ def test_a_marker_that_is_no_single_token(tokenizer: Tokenizer, spelling: str) -
         tokenizer.special(spelling)
     assert repr(spelling) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ends_are_those_that_llama_cpp_knows(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
+    for known in (tokenizer, sentencepiece):
+        ends = {token for token in range(known.vocab_size) if api.llama_vocab_is_eog(known._vocab, token)}
+        assert known.ends == ends != set()
+        assert {token for token in range(known.vocab_size) if known.is_end(token)} == ends
+
+
+def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Path]) -> None:
+    tokenizer = Tokenizer.load(make_vocabulary({"plain end": 1}))
+    assert tokenizer.ends == {tokenizer.vocab_size - 1}
 
 
 def test_user_defined_text_is_shown(tokenizer: Tokenizer) -> None:
@@ -169,7 +181,7 @@ def test_metadata(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
 
 
 def test_vocab_size_counts_every_token(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer) -> None:
-    assert tokenizer.vocab_size == oracle.get_vocab_size() + 9 + 6
+    assert tokenizer.vocab_size == oracle.get_vocab_size() + 9 + 1 + 6
 
 
 def test_a_borrowed_model_stays_the_callers(vocabulary_file: Path) -> None:

@@ -1,0 +1,79 @@
+"""Calibration: costs of this machine into a controller, and nothing left behind in the caches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import localdflash.engine.calibrate as module
+from localdflash.engine.calibrate import calibrate
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Verification
+
+Make = Callable[..., Any]
+
+TABLE = np.zeros((4, 4, 4), np.float32)
+
+
+class Clock:
+    """Stands where the module has `time`; a call in `busy` takes far longer than it should."""
+
+    def __init__(self, busy: tuple[int, ...] = ()) -> None:
+        self.now, self.calls, self.busy = 0.0, 0, busy
+
+    def spend(self, ms: float) -> None:
+        self.calls += 1
+        self.now += (ms + 40.0 if self.calls in self.busy else ms) / 1e3
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """(clock, **target's) -> controller, target and drafter, where rows cost 1 + 0.2 ms each and a draft 2.5 ms."""
+
+    def make(clock: Clock, **settings: Any) -> tuple[Any, Any, Any]:
+        monkeypatch.setattr(module, "time", clock)
+        target = fake_target(TABLE, **settings)
+        verify = target.verify
+
+        def timed(anchor: int, draft: Draft) -> Verification:
+            clock.spend(1.0 + 0.2 * len(draft))
+            seen: Verification = verify(anchor, draft)
+            return seen
+
+        def invent(ids: list[int], limit: int) -> Any:
+            clock.spend(2.5)
+            return [1] * limit, range(-1, limit - 1), [0.5] * limit
+
+        monkeypatch.setattr(target, "verify", timed)
+        model = fake_drafter("model", invent)
+        lookup = fake_drafter("lookup", invent, reads_taps=False)
+        return calibrate(target, [lookup, model]), target, model
+
+    return make
+
+
+def test_costs_are_those_of_the_machine(measure: Make) -> None:
+    controller, target, drafter = measure(Clock(), context=256)
+    assert controller.verify_costs() if hasattr(controller, "verify_costs") else True
+    for rows in (1, 2, 4, 8, 16, 32):
+        assert controller.verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
+    assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
+    assert (target.length, drafter.seen) == (0, [])
+
+
+def test_a_busy_moment_does_not_count(measure: Make) -> None:
+    controller, _, _ = measure(Clock(busy=(1, 2, 5, 6, 7, 8, 40)), context=256)
+    assert controller.verify_ms(1) == pytest.approx(1.0)
+    assert controller.verify_ms(8) == pytest.approx(2.4)
+    assert controller.draft_ms["model"] == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("context", "max_rows"), [(8, 33), (256, 5), (9, 1)])
+def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_rows: int) -> None:
+    controller, target, _ = measure(Clock(), context=context, max_rows=max_rows)
+    assert max(target.widths) <= min(max_rows, context // 2 + 1)
+    assert controller.plain_rate == pytest.approx(1.0)

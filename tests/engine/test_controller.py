@@ -1,0 +1,154 @@
+"""The controller's arithmetic: what a draft promises, what was learned, what may be spent on probes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.engine.controller import MARGIN, PROBE_SHARE, TRIAL, Calibration, Controller
+from localdflash.engine.draft import Draft
+
+COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
+
+
+def chain(*confidence: float) -> Draft:
+    return Draft.chain("model", [0] * len(confidence), confidence)
+
+
+def judged(controller: Controller, rights: list[int], length: int = 15, confidence: float = 0.9) -> None:
+    for right in rights:
+        controller.calibration["model"].judge([confidence] * length, right)
+
+
+def test_costs_between_measured_widths_lie_on_straight_lines() -> None:
+    controller = Controller(COSTS, {})
+    for rows in range(1, 33):
+        assert controller.verify_ms(rows) == pytest.approx(np.interp(rows, list(COSTS), list(COSTS.values())))
+    assert controller.plain_rate == 1.0
+    assert controller.verify_ms(65) == controller.verify_ms(32)
+
+
+def test_a_claim_is_trusted_until_it_was_counted() -> None:
+    calibration = Calibration()
+    for claim in (0.1, 0.5, 0.9):
+        assert calibration.acceptance(claim) == pytest.approx(claim, abs=0.05)
+
+
+@pytest.mark.parametrize(("claim", "truth"), [(0.95, 0.1), (0.95, 0.5), (0.3, 0.9)])
+def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
+    rng = np.random.default_rng(0)
+    calibration = Calibration()
+    for _ in range(300):
+        wrong = np.flatnonzero(rng.random(8) > truth)
+        calibration.judge([claim] * 8, int(wrong[0]) if len(wrong) else 8)
+    assert calibration.acceptance(claim) == pytest.approx(truth, abs=0.07)
+    assert calibration.survival[0] == pytest.approx(truth, abs=0.2)
+    assert calibration.survival == sorted(calibration.survival, reverse=True)
+
+
+def test_nodes_behind_a_wrong_one_tell_nothing() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.judge([0.9, 0.1, 0.5], 0)
+    assert calibration.acceptance(0.9) < 0.15
+    assert calibration.acceptance(0.1) == Calibration().acceptance(0.1)
+    assert calibration.acceptance(0.5) == Calibration().acceptance(0.5)
+
+
+def test_newer_drafts_count_more() -> None:
+    calibration = Calibration()
+    for right in [4] * 40 + [0] * 40:
+        calibration.judge([0.9] * 4, right)
+    assert max(calibration.survival) < 0.1
+    for _ in range(40):
+        calibration.judge([0.9] * 4, 4)
+    assert min(calibration.survival) > 0.9
+
+
+@pytest.mark.parametrize("claim", [math.nan, -1.0, 0.0, 1.0, 2.0])
+def test_a_claim_outside_of_its_range_is_counted_all_the_same(claim: float) -> None:
+    controller = Controller(COSTS, {"model": 0.5})
+    controller.best_prefix(chain(claim, claim))
+    judged(controller, [0] * 60, 2, claim)
+    assert controller.best_prefix(chain(claim, claim)) == (0, 1.0)
+
+
+@given(
+    confidence=st.lists(st.floats(0.0, 1.0), max_size=31),
+    drafting=st.sampled_from([0.0, 0.4, 2.0]),
+    slopes=st.lists(st.floats(0.0, 1.0), min_size=5, max_size=5),
+)
+def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting: float, slopes: list[float]) -> None:
+    costs = {2**i: 1.0 + sum(slopes[:i]) for i in range(6)}
+    controller = Controller(costs, {"model": drafting})
+    claimed = [controller.calibration["model"].acceptance(c) for c in confidence]
+    expected = 1.0 + np.cumsum(np.cumprod(claimed))
+    verify = np.interp(np.arange(2, len(confidence) + 2), list(costs), list(costs.values()))
+    pays = expected / verify > MARGIN
+    nodes, rate = controller.best_prefix(chain(*confidence))
+    if not pays.any():
+        assert (nodes, rate) == (0, 1.0)
+        return
+    rounds = np.where(pays, expected / (verify + drafting), 0.0)
+    assert rounds[nodes - 1] == pytest.approx(rounds.max())
+    assert rate == pytest.approx(expected[nodes - 1] / verify[nodes - 1])
+
+
+def test_a_draft_is_cut_where_more_rows_do_not_pay() -> None:
+    controller = Controller(COSTS, {"model": 0.0})
+    assert controller.best_prefix(chain(0.05, 0.05, 0.05))[0] == 0
+    assert controller.best_prefix(chain(0.5, 0.5, 0.5))[0] == 1  # the second row is nearly free
+    assert controller.best_prefix(chain(*[0.999] * 15))[0] >= 7
+    assert controller.best_prefix(chain(0.99, 0.99, 0.99, 0.01, 0.99))[0] <= 3
+
+
+def test_an_expensive_drafter_is_used_for_longer_drafts() -> None:
+    cheap, dear = Controller(COSTS, {"model": 0.0}), Controller(COSTS, {"model": 3.0})
+    draft = chain(*[0.9] * 15)
+    assert dear.best_prefix(draft)[0] > cheap.best_prefix(draft)[0]
+
+
+def test_a_promise_counts_the_drafters_own_cost() -> None:
+    controller = Controller(COSTS, {"model": 2.0})
+    assert controller.promise("model", 15) == 0.0  # never seen
+    judged(controller, [7] * 20)
+    assert controller.promise("model", 15) == pytest.approx(8 / (3.3 + 2.0))
+    assert controller.promise("model", 3) == pytest.approx(4 / (1.9 + 2.0))
+
+
+def test_probes_take_their_share_of_the_time_and_no_more() -> None:
+    controller = Controller(COSTS, {"model": 2.0})
+    probes = sum(controller.may_probe("model", 15, 1.0) for _ in range(100))
+    assert probes == TRIAL
+    spent = 0
+    for _ in range(10_000):
+        controller.learn_verify(1, 1.0)
+        spent += controller.may_probe("model", 15, 1.0)
+    assert spent * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
+
+
+def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
+    controller = Controller(COSTS, {"model": 8.0})
+    assert not controller.may_probe("model", 15, rate=2.0)  # 16 tokens in 5.8 + 8 ms at best
+    assert controller.may_probe("model", 15, rate=1.0)
+
+
+def test_measured_costs_replace_the_old_ones() -> None:
+    controller = Controller(COSTS, {"model": 1.0})
+    for _ in range(150):
+        controller.learn_verify(6, 4.0)
+        controller.learn_draft("model", 0.2)
+    assert controller.verify_ms(6) == pytest.approx(4.0, rel=0.01)
+    assert controller.verify_ms(8) == 3.3
+    assert controller.draft_ms["model"] == pytest.approx(0.2, rel=0.01)
+    controller.learn_verify(999, 50.0)  # wider than anything that was measured: nothing to learn
+
+
+def test_one_interruption_changes_little() -> None:
+    controller = Controller(COSTS, {"model": 1.0})
+    controller.learn_verify(1, 500.0)
+    controller.learn_draft("model", 500.0)
+    assert controller.verify_ms(1) < 1.15
+    assert controller.draft_ms["model"] < 1.15

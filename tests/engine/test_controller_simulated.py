@@ -1,0 +1,205 @@
+"""The controller on simulated machines: never much slower than plain decoding, nearly as fast as the best fixed choice.
+
+Time is simulated too: a verify and a draft move the pair's clock by what they cost.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import localdflash.engine.host_pair as host_pair
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Taps, Verification
+from localdflash.engine.sampling import Sampler, SamplingParams
+
+COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
+V = 4
+TEXT = np.random.default_rng(0).integers(0, V, 20_000)  # what the model answers, whatever happens
+LOGITS = np.eye(V, dtype=np.float32)[TEXT]
+
+Acceptance = Callable[[int], float]  # position -> share of right nodes
+
+
+def cost_of(rows: float) -> float:
+    return float(np.interp(rows, list(COSTS), list(COSTS.values())))
+
+
+@dataclass
+class Clock:
+    """Stands where `host_pair` has `time`."""
+
+    ms: float = 0.0
+    drafting: float = 0.0
+
+    def perf_counter(self) -> float:
+        return self.ms / 1e3
+
+
+class SimulatedTarget:
+    context, vocab_size, max_rows = 1_000_000, V, 32
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.length = clock, 0
+        self.costs = [0.0] + [cost_of(rows) for rows in range(1, 33)]
+
+    def extend(self, ids: Sequence[int]) -> None:
+        self.length += len(ids)
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        rows = len(draft) + 1
+        self.clock.ms += self.costs[rows]
+        return Verification(LOGITS[self.length + 1 : self.length + 1 + rows], None)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.length += len(rows)
+
+    def crop(self, length: int) -> None:
+        self.length = length
+
+
+@dataclass
+class SimulatedDrafter:
+    """Nodes are right with a probability; `claim` is the confidence, or None for an honest one that varies."""
+
+    clock: Clock
+    cost: float
+    acceptance: Acceptance
+    claim: float | None = None
+    name: str = "model"
+    reads_taps: bool = True
+    length: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(5)
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        self.length += len(ids)
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        self.clock.ms += self.cost
+        self.clock.drafting += self.cost
+        self.asked.append(self.length)
+        count, mean = min(limit, 15), self.acceptance(self.length)
+        if not mean:
+            return NOTHING
+        truth = TEXT[self.length + 1 : self.length + 1 + count]
+        spread = 0.0 if self.claim is not None else 0.15
+        chance = np.clip(self._rng.normal(mean, spread, count), 0.0, 1.0)
+        tokens = np.where(self._rng.random(count) < chance, truth, (truth + 1) % V)
+        confidence = chance if self.claim is None else np.full(count, self.claim)
+        return Draft.chain(self.name, tokens.tolist(), confidence.tolist())
+
+    def rollback(self, length: int) -> None:
+        self.length = length
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(host_pair, "time", clock)
+    return clock
+
+
+def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) -> float:
+    """Milliseconds per token."""
+    target: Any = SimulatedTarget(clock)
+    pair = HostPair(target, drafters, controller)
+    pair.prefill(TEXT[:2].tolist())
+    sampler = Sampler(SamplingParams())
+    clock.ms = clock.drafting = 0.0
+    while len(pair.ids) < tokens + 2:
+        pair.step(sampler, 10_000)
+    assert pair.ids == TEXT[: len(pair.ids)].tolist()
+    return clock.ms / (len(pair.ids) - 2)
+
+
+def measured(*drafters: SimulatedDrafter) -> Controller:
+    return Controller(COSTS, {d.name: d.cost if d.reads_taps else 0.0 for d in drafters})
+
+
+def best_fixed(acceptance: float, drafting: float) -> float:
+    """Milliseconds per token of the best fixed number of nodes, plain decoding included; by the geometric series."""
+    if acceptance == 1.0:
+        return min((cost_of(m + 1) + drafting) / (m + 1) for m in range(1, 16))
+    tokens = [(1 - acceptance ** (m + 1)) / (1 - acceptance) for m in range(1, 16)]
+    return min(1.0, *((cost_of(m + 2) + drafting) / tokens[m] for m in range(15)))
+
+
+@pytest.mark.parametrize("drafting", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize(("acceptance", "claim"), [(0.02, 0.99), (0.02, 0.5), (0.3, None), (0.3, 0.9), (0.6, 0.6)])
+def test_never_three_percent_slower_than_plain_decoding(
+    clock: Clock, drafting: float, acceptance: float, claim: float | None
+) -> None:
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.03
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "drafting", "claim"),
+    [
+        (0.7, 0.3, 0.7),
+        (0.8, 0.3, None),
+        (0.9, 0.3, 0.5),
+        (0.9, 1.0, 0.99),
+        (0.97, 1.0, 0.97),
+        (1.0, 3.0, 0.5),
+        (0.3, 3.0, 0.9),
+    ],
+)
+def test_nearly_as_fast_as_the_best_fixed_choice(
+    clock: Clock, acceptance: float, drafting: float, claim: float | None
+) -> None:
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.05 * best_fixed(acceptance, drafting)
+
+
+@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.6, 0.95])
+def test_a_free_drafter_never_costs_anything(clock: Clock, acceptance: float) -> None:
+    drafter = SimulatedDrafter(clock, 0.0, lambda _: acceptance, 0.8, "lookup", reads_taps=False)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.04 * best_fixed(acceptance, 0.0)
+
+
+def test_two_drafters_take_turns(clock: Clock) -> None:
+    """Lookup copies a third of the text perfectly and knows nothing of the rest."""
+
+    def copied(position: int) -> float:
+        return 0.98 if position % 300 < 100 else 0.0
+
+    lookup = SimulatedDrafter(clock, 0.0, copied, 0.8, "lookup", reads_taps=False)
+    model = SimulatedDrafter(clock, 0.5, lambda _: 0.8)
+    together = run(clock, [lookup, model], 3000, measured(lookup, model))
+    halves = best_fixed(0.98, 0.0) / 3 + best_fixed(0.8, 0.5) * 2 / 3
+    assert together < 1.05 * halves
+    assert sum(position % 300 >= 100 for position in model.asked) > 0.8 * len(model.asked)
+
+
+def test_a_useless_drafter_is_probed_within_its_share(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 1.0, lambda _: 0.02, 0.99)
+    run(clock, [drafter], 4000, measured(drafter))
+    assert len(drafter.asked) > 20  # it is not given up for good
+    assert clock.drafting < 0.02 * clock.ms
+
+
+def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.5, lambda n: 0.9 if 2000 <= n < 4000 else 0.02)
+    run(clock, [drafter], 6000, measured(drafter))
+    before, during, after = np.histogram(drafter.asked, [0, 2000, 4000, 6000])[0]
+    assert during > 4 * before
+    assert during > 4 * after
+
+
+def test_wrong_costs_are_found_out(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
+    flat = Controller(dict.fromkeys(COSTS, 1.0), {"model": 0.5})  # as if rows were free
+    assert run(clock, [drafter], 3000, flat) < 1.1 * best_fixed(0.9, 0.5)
+    assert flat.verify_ms(16) > 4.0  # by then it was left
+    drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
+    dear = Controller(COSTS, {"model": 4.0})  # as if the machine had been busy while drafts were measured
+    assert run(clock, [drafter], 3000, dear) < 1.1 * best_fixed(0.9, 0.5)
+    assert dear.draft_ms["model"] == pytest.approx(0.5, rel=0.1)

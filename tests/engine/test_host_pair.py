@@ -1,0 +1,257 @@
+"""What the pair promises beside its answers: little computing, halves that agree, refusals that say why."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import State, Verification
+from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+
+Make = Callable[..., Any]
+
+TABLE = np.random.default_rng(0).normal(0, 2, (6, 6, 6)).astype(np.float32)
+PROMPT = [1, 2, 3, 4, 5, 0, 1, 3]
+
+
+def nothing(ids: list[int], limit: int) -> Any:
+    return (), (), ()
+
+
+def three(ids: list[int], limit: int) -> Any:
+    return [1, 2, 3][:limit], range(-1, min(limit, 3) - 1), [0.9] * min(limit, 3)
+
+
+@pytest.fixture
+def greedy() -> Sampler:
+    return Sampler(SamplingParams())
+
+
+@pytest.fixture
+def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> HostPair:
+    return HostPair(fake_target(TABLE, context=32, max_rows=5), [fake_drafter("three", three)], eager("three"))
+
+
+def extended(pair: HostPair) -> list[int]:
+    """Sizes of the chunks computed since the last call."""
+    target: Any = pair.target
+    sizes = list(target.extended)
+    target.extended.clear()
+    return sizes
+
+
+def test_a_prompt_is_computed_in_chunks_and_without_its_last_token(pair: HostPair) -> None:
+    assert pair.prefill(PROMPT) == 7
+    assert extended(pair) == [5, 2]
+    assert list(pair.cached) == PROMPT[:-1]
+    assert pair.ids == PROMPT
+    assert pair.room == 32 - 8
+
+
+def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
+    pair.prefill(PROMPT)
+    extended(pair)
+    assert pair.prefill([*PROMPT, 4]) == 1
+    assert pair.prefill([*PROMPT, 4]) == 0
+    assert pair.prefill([*PROMPT[:4], 0, 0, 0]) == 2
+    assert pair.prefill(PROMPT[:3]) == 0
+    assert extended(pair) == [1, 2]
+    assert pair.drafters[0].save() == pair.target.save()
+
+
+def test_an_answer_is_cached_for_the_prompt_that_goes_on_from_it(pair: HostPair, greedy: Sampler) -> None:
+    pair.prefill(PROMPT)
+    answer = [token for _ in range(4) for token in pair.step(greedy, 9).tokens]
+    assert pair.prefill([*PROMPT, *answer, 5]) == 1  # the anchor: the answer's last token
+
+
+def test_a_step_says_what_it_did(pair: HostPair, greedy: Sampler) -> None:
+    pair.prefill(PROMPT)
+    step = pair.step(greedy, 9)
+    assert (step.drafter, step.drafted, step.accepted) == ("three", 3, len(step.tokens) - 1)
+    assert step.draft_ms >= 0.0
+    assert step.verify_ms > 0.0
+    assert pair.step(greedy, 1).drafter == "none"  # nothing is drafted where one token is wanted
+
+
+def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter: Make, greedy: Sampler) -> None:
+    drafter = fake_drafter("three", three)
+    pair = HostPair(fake_target(TABLE), [drafter])
+    pair.prefill(PROMPT)
+    assert pair.step(greedy, 9).drafted == 0
+    assert (pair.drafters, drafter.asked, drafter.seen) == ((), 0, [])
+
+
+def test_a_prefill_cancelled_between_chunks_keeps_what_it_has(pair: HostPair, greedy: Sampler) -> None:
+    answers = iter([False, True])
+    ids = [1, 2, 3] * 6
+    assert pair.prefill(ids, lambda: next(answers)) == 5
+    assert list(pair.cached) == ids[:5]
+    assert pair.ids == ids[:6]
+    assert pair.prefill(ids) == 12
+    assert list(pair.step(greedy, 1).tokens) == [int(TABLE[2, 3].argmax())]
+
+
+def test_a_prefill_cancelled_at_once_computes_nothing(pair: HostPair) -> None:
+    assert pair.prefill(PROMPT, lambda: True) == 0
+    assert extended(pair) == []
+    assert pair.prefill(PROMPT) == 7
+
+
+def test_an_empty_prompt_is_refused(pair: HostPair) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        pair.prefill([])
+
+
+@pytest.mark.parametrize("length", [32, 33, 500])
+def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(pair: HostPair, length: int) -> None:
+    pair.prefill(PROMPT)
+    with pytest.raises(ContextOverflow, match=rf"\b{length}\b.*\b32\b"):
+        pair.prefill([1] * length)
+    assert list(pair.cached) == PROMPT[:-1]  # nothing was touched
+
+
+def test_the_context_can_be_filled_to_the_last_token_and_no_further(pair: HostPair, greedy: Sampler) -> None:
+    pair.prefill([1] * 31)
+    assert pair.room == 1
+    assert len(pair.step(greedy, 9).tokens) == 1
+    assert (pair.room, len(pair.ids)) == (0, 32)
+    with pytest.raises(ContextOverflow, match="32"):
+        pair.step(greedy, 9)
+    assert len(pair.ids) == 32
+
+
+def test_steps_near_the_end_draft_no_further_than_the_context(pair: HostPair, greedy: Sampler) -> None:
+    target: Any = pair.target
+    pair.prefill([1] * 29)
+    while pair.room:
+        pair.step(greedy, 9)
+    assert target.widths[0] == 3  # of room for three tokens; the target checks the rest
+
+
+@pytest.mark.parametrize("length", [0, -1, 9])
+def test_a_rollback_outside_of_the_sequence_is_refused(pair: HostPair, length: int) -> None:
+    pair.prefill(PROMPT)
+    with pytest.raises(UsageError, match=f"{length} tokens of 8"):
+        pair.rollback(length)
+    assert pair.ids == PROMPT
+
+
+def test_a_rollback_makes_the_last_kept_token_the_anchor(pair: HostPair, greedy: Sampler) -> None:
+    pair.prefill(PROMPT)
+    pair.step(greedy, 9)
+    pair.rollback(3)
+    assert (pair.ids, list(pair.cached)) == (PROMPT[:3], PROMPT[:2])
+    assert pair.step(greedy, 1).tokens == [int(TABLE[2, 3].argmax())]
+
+
+def test_a_forgotten_sequence_is_computed_again(pair: HostPair) -> None:
+    pair.prefill(PROMPT)
+    pair.forget()
+    assert (pair.ids, list(pair.cached)) == ([], [])
+    assert pair.prefill(PROMPT) == 7
+
+
+def test_a_saved_state_brings_back_both_halves(pair: HostPair, greedy: Sampler) -> None:
+    pair.prefill(PROMPT)
+    state = pair.save()
+    assert state.ids == tuple(PROMPT[:-1])
+    assert state.size == 2 * 7 * 4
+    pair.prefill([5, 5, 5])
+    pair.load(state)
+    assert pair.prefill([*PROMPT, 2]) == 1
+    pair.step(greedy, 9)
+    assert pair.drafters[0].save() == pair.target.save()
+
+
+@pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "draw"])
+def test_what_fails_midway_leaves_a_pair_that_works(
+    pair: HostPair, greedy: Sampler, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise LocaldflashError("broken")
+
+    pair.prefill(PROMPT)
+    owner: Any = {"observe": pair.drafters[0], "propose": pair.drafters[0], "draw": greedy}.get(where, pair.target)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, where, fail)
+        with pytest.raises(LocaldflashError, match="broken"):
+            pair.prefill([0, 0, *PROMPT]) if where == "extend" else pair.step(greedy, 9)
+    pair.prefill(PROMPT)
+    assert pair.drafters[0].save() == pair.target.save()
+    assert pair.step(greedy, 1).tokens == [int(TABLE[1, 3].argmax())]
+
+
+def test_a_state_that_cannot_be_loaded_leaves_a_pair_that_works(pair: HostPair) -> None:
+    pair.prefill(PROMPT)
+    state = pair.save()
+    with pytest.raises(AssertionError):  # the fake's own check
+        pair.load(State(state.ids, state.target, (b"",)))
+    assert pair.prefill(PROMPT) == 7
+    assert pair.drafters[0].save() == pair.target.save()
+
+
+def test_logits_that_are_not_numbers_end_the_step_and_not_the_pair(pair: HostPair, greedy: Sampler) -> None:
+    target: Any = pair.target
+    pair.prefill(PROMPT)
+    target.table = np.full_like(TABLE, np.nan)
+    with pytest.raises(LocaldflashError, match="not numbers"):
+        pair.step(greedy, 9)
+    target.table = TABLE
+    assert pair.prefill(PROMPT) == 7
+    pair.step(greedy, 9)
+
+
+class NoTaps:
+    """A target without taps: drafters that read none still work."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def extend(self, ids: Sequence[int]) -> None:
+        self._target.extend(ids)
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        return Verification(self._target.verify(anchor, draft).logits, None)
+
+
+class Parrot:
+    """Proposes the anchor again; needs no taps."""
+
+    name, reads_taps = "parrot", False
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def observe(self, ids: Sequence[int], taps: Any) -> None:
+        assert taps is None
+        self.seen += ids
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        return Draft.chain(self.name, [anchor] * limit, [0.5] * limit)
+
+    def rollback(self, length: int) -> None:
+        del self.seen[length:]
+
+    def save(self) -> bytes:
+        return b""
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        self.seen = list(ids)
+
+
+def test_drafters_without_taps_serve_a_target_without_taps(fake_target: Make, eager: Make, greedy: Sampler) -> None:
+    target: Any = NoTaps(fake_target(TABLE))
+    drafter = Parrot()
+    pair = HostPair(target, [drafter], eager("parrot"))
+    pair.prefill(PROMPT)
+    for _ in range(5):
+        pair.step(greedy, 9)
+    assert drafter.seen == pair.ids[:-1]

@@ -1,0 +1,198 @@
+"""Sampling against plain float64 arithmetic: the order of the filters, ties, limits, seeds."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.errors import LocaldflashError, UsageError
+
+LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24)
+
+
+def expected_distribution(logits: list[float], ids: list[int], params: SamplingParams) -> dict[int, float]:
+    """Token -> probability: penalty, temperature, top-k, top-p, min-p, one after the other."""
+    scores = list(logits)
+    newest = ids[-params.penalty_window :] if params.penalty_window else []
+    for token in set(newest):
+        factor = params.repetition_penalty
+        scores[token] = scores[token] / factor if scores[token] > 0 else scores[token] * factor
+    order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
+    order = order[: params.top_k or len(order)]
+    weights = {token: math.exp((scores[token] - scores[order[0]]) / params.temperature) for token in order}
+    total = math.fsum(weights.values())
+    kept, mass = [], 0.0
+    for token in order:
+        if mass >= params.top_p:
+            break
+        kept.append(token)
+        mass += weights[token] / total
+    kept = [token for token in kept if weights[token] >= params.min_p * weights[order[0]]]
+    total = math.fsum(weights[token] for token in kept)
+    return {token: weights[token] / total for token in kept}
+
+
+def actual_distribution(logits: list[float], ids: list[int], params: SamplingParams) -> dict[int, float]:
+    sampler = Sampler(params)
+    scores = np.array(logits, np.float64)
+    if params.repetition_penalty != 1.0 and params.penalty_window and ids:
+        sampler._penalise(scores, ids)
+    tokens, probabilities = sampler.distribution(scores)
+    return dict(zip(tokens.tolist(), probabilities.tolist(), strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    logits=LOGITS,
+    temperature=st.sampled_from([0.05, 0.7, 1.0, 3.0]),
+    top_k=st.integers(0, 26),
+    top_p=st.sampled_from([1e-6, 0.31, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    penalty=st.sampled_from([1.0, 0.5, 1.3, 4.0]),
+    window=st.integers(0, 6),
+    data=st.data(),
+)
+def test_the_distribution_is_that_of_plain_arithmetic(
+    logits: list[float],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: float,
+    window: int,
+    data: st.DataObject,
+) -> None:
+    params = SamplingParams(temperature, top_k, top_p, min_p, penalty, window)
+    ids = data.draw(st.lists(st.integers(0, len(logits) - 1), max_size=12))
+    expected = expected_distribution(logits, ids, params)
+    actual = actual_distribution(logits, ids, params)
+    # A bound that rounding can miss either way decides about a token whose mass is that of rounding.
+    for token in expected.keys() | actual.keys():
+        assert actual.get(token, 0.0) == pytest.approx(expected.get(token, 0.0), abs=1e-9), (expected, actual)
+
+
+@pytest.mark.parametrize(
+    ("params", "survivors"),
+    [
+        # Probabilities at temperature 1: 0.4, 0.3, 0.2, 0.1.
+        (SamplingParams(1.0), {0, 1, 2, 3}),
+        (SamplingParams(1.0, top_k=2), {0, 1}),
+        (SamplingParams(1.0, top_p=0.65), {0, 1}),  # 0.4 + 0.3 crosses
+        (SamplingParams(1.0, top_p=0.75), {0, 1, 2}),
+        (SamplingParams(1.0, min_p=0.6), {0, 1}),
+        (SamplingParams(1.0, top_k=2, top_p=0.5), {0}),  # of 4/7 and 3/7: top-k first
+        (SamplingParams(2.0, top_p=0.65), {0, 1, 2}),  # temperature first: 0.33, 0.28, 0.23, 0.16
+        (SamplingParams(1.0, repetition_penalty=3.0, top_k=1), {1}),  # the penalty first: token 0 was seen
+    ],
+)
+def test_the_filters_come_in_the_documented_order(params: SamplingParams, survivors: set[int]) -> None:
+    logits = [math.log(p) + 3.0 for p in (0.4, 0.3, 0.2, 0.1)]
+    assert actual_distribution(logits, [0], params).keys() == survivors
+
+
+def test_of_equal_logits_the_lower_ids_stay() -> None:
+    assert actual_distribution([1.0, 5.0, 5.0, 5.0], [], SamplingParams(1.0, top_k=2)).keys() == {1, 2}
+    assert Sampler(SamplingParams()).draw(np.array([1, 7, 7], np.float32), []) == 1
+
+
+def test_draws_follow_the_distribution() -> None:
+    params = SamplingParams(0.8, top_k=7, top_p=0.95, min_p=0.02, repetition_penalty=1.2, seed=3)
+    logits = np.random.default_rng(1).normal(0, 2, 12).astype(np.float32)
+    expected = expected_distribution(logits.astype(np.float64).tolist(), [0, 5, 5], params)
+    sampler = Sampler(params)
+    counts = np.bincount([sampler.draw(logits, [0, 5, 5]) for _ in range(4000)], minlength=12)
+    assert set(np.flatnonzero(counts).tolist()) == expected.keys()
+    assert chisquare([counts[t] for t in expected], [4000 * p for p in expected.values()]).pvalue > 0.01
+
+
+def test_a_large_vocabulary_keeps_its_whole_nucleus() -> None:
+    logits = np.random.default_rng(0).normal(0, 2.5, 5000)
+    params = SamplingParams(1.0, top_p=0.9)
+    expected = expected_distribution(logits.tolist(), [], params)
+    actual = actual_distribution(logits.tolist(), [], params)
+    assert actual.keys() == expected.keys()
+    assert list(actual.values()) == pytest.approx([expected[t] for t in actual])
+
+
+@pytest.mark.parametrize("temperature", [1e-308, 1e-9])
+def test_a_tiny_temperature_is_greedy_without_a_warning(temperature: float) -> None:
+    assert Sampler(SamplingParams(temperature)).draw(np.array([0.0, 2.0, -1e30], np.float32), []) == 1
+
+
+def test_tokens_ruled_out_by_minus_infinity_are_never_drawn() -> None:
+    logits = np.array([-np.inf, 0.0, -np.inf, 0.1], np.float32)
+    sampler = Sampler(SamplingParams(5.0, seed=0))
+    assert {sampler.draw(logits, []) for _ in range(200)} == {1, 3}
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0), SamplingParams(repetition_penalty=1.5)])
+@pytest.mark.parametrize("bad", [[0.0, math.nan, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3, [math.nan] * 3])
+def test_logits_that_are_not_numbers_are_an_error_of_one_line(params: SamplingParams, bad: list[float]) -> None:
+    with pytest.raises(LocaldflashError, match="not numbers") as caught:
+        Sampler(params).draw(np.array(bad, np.float32), [0])
+    assert "\n" not in str(caught.value)
+
+
+FIELDS = {
+    "temperature": (0.0, 10.0),
+    "top_k": (0, 2**31),
+    "top_p": (1e-6, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.1, 10.0),
+    "penalty_window": (0, 2**31),
+    "seed": (0, 2**63),
+}
+WHOLE = {"top_k", "penalty_window", "seed"}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_ends_of_each_range_are_allowed(field: str) -> None:
+    for value in FIELDS[field]:
+        settings_of: dict[str, Any] = {field: value}
+        assert getattr(SamplingParams(**settings_of), field) == value
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, True, False, "1", [1], 2**64, 1j])
+def test_values_that_make_no_sense_are_refused_by_name(field: str, value: Any) -> None:
+    settings_of: dict[str, Any] = {field: value}
+    with pytest.raises(UsageError, match=f"^{field} is ") as caught:
+        SamplingParams(**settings_of)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_values_beside_the_range_and_of_the_wrong_kind_are_refused(field: str) -> None:
+    low, high = FIELDS[field]
+    wrong: list[Any] = [low - 1, high + 1, *([1.5] if field in WHOLE else [])]
+    wrong += [] if field == "seed" else [None]
+    for value in wrong:
+        settings_of: dict[str, Any] = {field: value}
+        with pytest.raises(UsageError, match=f"^{field} is "):
+            SamplingParams(**settings_of)
+
+
+def test_a_seed_repeats_and_another_one_differs() -> None:
+    logits = np.zeros(50, np.float32)
+
+    def draws(seed: int | None) -> list[int]:
+        sampler = Sampler(SamplingParams(1.0, seed=seed))
+        return [sampler.draw(logits, []) for _ in range(20)]
+
+    assert draws(1) == draws(1)
+    assert draws(1) != draws(2)
+    assert draws(None) != draws(None)
+
+
+def test_the_window_is_what_the_penalty_looks_at() -> None:
+    assert Sampler(SamplingParams(repetition_penalty=1.1, penalty_window=7)).window == 7
+    assert Sampler(SamplingParams(penalty_window=7)).window == 0
+    logits = np.array([2.0, 1.9], np.float32)
+    penalised = Sampler(SamplingParams(repetition_penalty=2.0, penalty_window=2))
+    assert penalised.draw(logits, [0, 1]) == 0  # both seen: 1.0 and 0.95
+    assert penalised.draw(logits, [1, 0, 0]) == 1  # token 1 has left the window
