@@ -18,7 +18,9 @@ def offset_of(text: str, line: int, column: int) -> int:
     lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds and the like
     if not 1 <= line <= len(lines):
         raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
-    width = len(lines[line - 1].removesuffix("\r"))
+    width = len(lines[line - 1])
+    if line < len(lines) and lines[line - 1].endswith("\r"):
+        width -= 1
     if not 1 <= column <= width + 1:
         raise UsageError(f"column {column} is outside line {line}, whose last column is {width + 1}")
     return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1

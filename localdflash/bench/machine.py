@@ -35,15 +35,17 @@ def device() -> str:
 def commit() -> str:
     """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
     try:
-        shown = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # an environment may lie in somebody else's repository
+        return _git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("localdflash")
-    return shown.stdout.strip()
+        try:
+            return version("localdflash")
+        except PackageNotFoundError:
+            return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,8 +1,12 @@
 """`localdflash chat`: a conversation in the terminal, or one answer for a script."""
 
+import io
 import json
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
@@ -71,6 +75,7 @@ def _answer_once(conversation: Any, prompt: str, as_json: bool) -> int:
             print(json.dumps({"answer": text, "finish": request.finish, **request.stats.as_dict()}, indent=2))
         else:
             _print_stream(answer)
+            _say_if_cut(answer)
     return 130 if interrupt.set else 0
 
 
@@ -87,17 +92,30 @@ def _talk(conversation: Any) -> int:
     if conversation.loaded.options.pair == "embedded":
         _say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
     _say(HOW_TO_LEAVE)
+    with suppress(ImportError):
+        import_module("readline")  # gives `input` arrow keys and a history
     while True:
         try:
-            line = input("> ")
+            line = _read_line()
         except (EOFError, KeyboardInterrupt):
             _say("")
             return 0
         if line.strip() == "/new":
             conversation.clear()
             _say("A new conversation.")
+        elif re.fullmatch(r"/\w*", line.strip()):
+            _say(f"There is no {line.strip()}. {HOW_TO_LEAVE}")
         elif line.strip():
             _exchange(conversation, line)
+
+
+def _read_line() -> str:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    if sys.stdout.isatty():
+        return input("> ")
+    print("> ", end="", file=sys.stderr, flush=True)
+    return input()
 
 
 def _exchange(conversation: Any, line: str) -> None:
@@ -105,11 +123,17 @@ def _exchange(conversation: Any, line: str) -> None:
         with Interrupt() as interrupt:
             answer = conversation.ask(line, interrupt)
             _print_stream(answer)
+            _say_if_cut(answer)
     except ContextOverflow as error:
         _say(f"{error}, or start over with /new")
         return
     stats = answer.request.stats
     _say(f"[{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify]")
+
+
+def _say_if_cut(answer: Any) -> None:
+    if answer.request.finish == "length":
+        _say(f"[cut after {answer.request.stats.tokens} tokens: --max-tokens sets how many]")
 
 
 def _say(line: str) -> None:

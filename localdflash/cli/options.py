@@ -19,7 +19,9 @@ _PAIR = (
         help="What runs the target; torch is the readable reference, for Qwen3 models.",
     ),
     click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets the backend choose."),
-    click.option("--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model knows."),
+    click.option(
+        "--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model was trained for."
+    ),
 )
 _SAMPLING = (
     click.option(

@@ -13,17 +13,30 @@ from localdflash.errors import TrainingError, UsageError
 _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 _device = click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Without it, cuda where there is one.")
 _threads = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose.")
-_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+_minutes = click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
+)
+_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
 
 
-@click.group()
+class Steps(click.Group):
+    """A group that lists its commands in the order in which they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return list(self.commands)
+
+
+@click.group(cls=Steps)
 def command() -> None:
     """Train the embedded pair, or one of your own size, below FOLDER: corpus, then target, then drafter."""
 
 
 @command.command()
 @_folder
-@click.option("--vocab-size", type=click.IntRange(512, 16_384), default=6144, show_default=True)
+@click.option(
+    "--vocab-size", type=click.IntRange(512, 16_384), default=6144, show_default=True, help="Tokens of the vocabulary."
+)
 @_seed
 def corpus(folder: Path, vocab_size: int, seed: int) -> int:
     """Download the pinned packages and write the token files. The only step that needs a network."""
@@ -36,14 +49,22 @@ def corpus(folder: Path, vocab_size: int, seed: int) -> int:
 
 @command.command()
 @_folder
-@click.option("--minutes", type=click.FloatRange(0.05), required=True, help="Time to train, restarts included.")
-@click.option("--hidden", type=click.IntRange(64), default=256, show_default=True)
-@click.option("--layers", type=click.IntRange(5), default=6, show_default=True)
-@click.option("--mlp", type=click.IntRange(64), default=768, show_default=True)
-@click.option("--batch-tokens", type=click.IntRange(2048), default=8192, show_default=True)
-@click.option("--micro-tokens", type=click.IntRange(2048), default=2048, show_default=True)
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True)
-@click.option("--quantization", type=click.Choice(["Q8_0", "Q4_0"]), default="Q8_0", show_default=True)
+@_minutes
+@click.option("--hidden", type=click.IntRange(64), default=256, show_default=True, help="Size of the residual stream.")
+@click.option("--layers", type=click.IntRange(5), default=6, show_default=True, help="Blocks of the target.")
+@click.option("--mlp", type=click.IntRange(64), default=768, show_default=True, help="Inner size of the MLPs.")
+@click.option("--batch-tokens", type=click.IntRange(2048), default=8192, show_default=True, help="Tokens of one step.")
+@click.option(
+    "--micro-tokens",
+    type=click.IntRange(2048),
+    default=2048,
+    show_default=True,
+    help="Tokens of one pass; less memory.",
+)
+@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Its peak.")
+@click.option(
+    "--quantization", type=click.Choice(["Q8_0", "Q4_0"]), default="Q8_0", show_default=True, help="Of the GGUF file."
+)
 @_device
 @_threads
 @_seed
@@ -81,17 +102,19 @@ def target(
     return 0
 
 
-@command.command()
+@command.command(short_help="Train a drafter on what FOLDER/target.gguf answers.")
 @_folder
-@click.option("--minutes", type=click.FloatRange(0.05), required=True, help="Time to train, restarts included.")
+@_minutes
 @click.option(
     "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Answers to learn from."
 )
-@click.option("--layers", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--block-size", type=click.IntRange(2, 64), default=8, show_default=True)
+@click.option("--layers", type=click.IntRange(1), default=3, show_default=True, help="Blocks of the drafter.")
+@click.option(
+    "--block-size", type=click.IntRange(2, 64), default=8, show_default=True, help="Slots of a draft, anchor included."
+)
 @click.option("--taps", default="1,3,4", show_default=True, help="Target blocks whose output the drafter reads.")
-@click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True)
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True)
+@click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
+@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Its peak.")
 @_device
 @_threads
 @_seed

@@ -16,8 +16,8 @@ PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anyt
 MEMORY = 0.995  # share of a count that is left after one more observation
 SURPRISE = 0.1  # weight of a new draft's outcome
 SLOWER, FASTER = 0.05, 0.3  # weight of a new timing: what disturbs a measurement only ever makes it longer
-TRIAL = 8  # drafts that a drafter is granted before any time was spent otherwise
-PROBE_SHARE = 0.01  # of the decoding time may go into drafts that only refresh the statistics
+TRIAL = 8  # drafts that count as the first ones
+TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
 MARGIN = 1.05  # how much better than plain decoding a draft must look
 
 
@@ -67,7 +67,8 @@ class Controller:
         self._verify = np.interp(range(widths[-1] + 1), widths, known).tolist()  # index = rows
         self.draft_ms = dict(draft_ms)
         self.calibration = {name: Calibration() for name in draft_ms}
-        self._credit = TRIAL * sum(draft_ms.values())
+        self._credit = 0.0
+        self._probes = 0
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify."""
@@ -106,7 +107,7 @@ class Controller:
         return best
 
     def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
-        """Whether a draft that only refreshes the statistics is due.
+        """Whether a draft that only tells what the drafter is worth is due.
 
         Enough time must have been spent otherwise, and the drafter must beat `rate` if all of its nodes were right.
         """
@@ -116,11 +117,13 @@ class Controller:
         if all(i + 2 <= rate * (cost + drafting) for i, cost in enumerate(self._verify[2 : limit + 2])):
             return False
         self._credit -= drafting
+        self._probes += 1
         return True
 
     def learn_verify(self, rows: int, ms: float) -> None:
         """Count a measured verify."""
-        self._credit += PROBE_SHARE * ms
+        share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
+        self._credit = min(self._credit + share * ms, max(self.draft_ms.values(), default=0.0))  # one draft at most
         if rows < len(self._verify):
             self._verify[rows] = _learned(self._verify[rows], ms)
 

@@ -6,6 +6,7 @@ build that lacks them says so.
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -48,9 +49,11 @@ def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False) -> Any
     params = api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.vocab_only = vocab_only
-    model = api.llama_model_load_from_file(str(path).encode(), params)
+    _MESSAGES.clear()
+    model = api.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
-        raise ModelError(f"{path}: llama.cpp cannot load this model: {last_message()}")
+        reasons = [said.partition("error loading model: ")[2] for said in _MESSAGES if "error loading model: " in said]
+        raise ModelError(f"{path}: llama.cpp cannot load this model: {reasons[0] if reasons else last_message()}")
     return model
 
 

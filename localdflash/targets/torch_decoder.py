@@ -127,12 +127,14 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Qwen3: ids to hidden states and taps; `logits` is the head."""
+    """Qwen3: ids to hidden states and taps; `logits` is the head. A new one needs weights or initialising."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Not drawn at random as `nn.Embedding` would: on the meta device that imports a compiler, 1.6 s.
+        embedding = torch.zeros(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(embedding, freeze=False)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

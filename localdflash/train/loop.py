@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from localdflash.errors import TrainingError
+from localdflash.errors import TrainingError, UsageError
 from localdflash.train.muon import Muon
 
 SAVE_SECONDS = 300
@@ -33,6 +33,11 @@ class Budget:
     minutes: float
     learning_rate: float
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("minutes", self.minutes), ("learning rate", self.learning_rate)):
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} is {value}: expected a number above 0")
 
 
 def rate(progress: float) -> float:

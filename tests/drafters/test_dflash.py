@@ -47,7 +47,7 @@ def oracle(model: DFlash, embedding: Array, head: Array, taps: Array, anchor: in
         u = norm(x, w[p + "input_layernorm.weight"], c.rms_norm_eps)
 
         def heads(rows: Array, name: str, count: int, at: Array | None, prefix: str = p) -> Array:
-            y = (rows @ w[f"{prefix}self_attn.{name}_proj.weight"].T).reshape(len(rows), count, c.head_dim)
+            y: Array = (rows @ w[f"{prefix}self_attn.{name}_proj.weight"].T).reshape(len(rows), count, c.head_dim)
             if at is None:
                 return y
             return rope(norm(y, w[f"{prefix}self_attn.{name}_norm.weight"], c.rms_norm_eps), at, c.rope_theta)

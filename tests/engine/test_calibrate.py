@@ -17,7 +17,7 @@ TABLE = np.zeros((4, 4, 4), np.float32)
 
 
 class Clock:
-    """Stands where the module has `time`; a call in `busy` takes far longer than it should."""
+    """Stands where the module has `time`; the calls in `busy` take far longer than they should."""
 
     def __init__(self, busy: tuple[int, ...] = ()) -> None:
         self.now, self.calls, self.busy = 0.0, 0, busy
@@ -58,7 +58,6 @@ def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPat
 
 def test_costs_are_those_of_the_machine(measure: Make) -> None:
     controller, target, drafter = measure(Clock(), context=256)
-    assert controller.verify_costs() if hasattr(controller, "verify_costs") else True
     for rows in (1, 2, 4, 8, 16, 32):
         assert controller.verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
@@ -66,7 +65,7 @@ def test_costs_are_those_of_the_machine(measure: Make) -> None:
 
 
 def test_a_busy_moment_does_not_count(measure: Make) -> None:
-    controller, _, _ = measure(Clock(busy=(1, 2, 5, 6, 7, 8, 40)), context=256)
+    controller, _, _ = measure(Clock(busy=(1, 2, 3, 4, 7, 19, 31, 40)), context=256)
     assert controller.verify_ms(1) == pytest.approx(1.0)
     assert controller.verify_ms(8) == pytest.approx(2.4)
     assert controller.draft_ms["model"] == pytest.approx(2.5)

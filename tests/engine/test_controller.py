@@ -152,3 +152,12 @@ def test_one_interruption_changes_little() -> None:
     controller.learn_draft("model", 500.0)
     assert controller.verify_ms(1) < 1.15
     assert controller.draft_ms["model"] < 1.15
+
+
+def test_a_shorter_measurement_is_believed_sooner_than_a_longer_one() -> None:
+    shorter, longer = Controller(COSTS, {"model": 1.0}), Controller(COSTS, {"model": 1.0})
+    for _ in range(5):
+        shorter.learn_draft("model", 0.5)
+        longer.learn_draft("model", 1.5)
+    assert shorter.draft_ms["model"] < 0.6
+    assert longer.draft_ms["model"] < 1.2

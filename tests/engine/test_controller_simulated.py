@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import localdflash.engine.host_pair as host_pair
+from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.host_pair import HostPair

@@ -105,8 +105,8 @@ def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, 
     expected = torch.cat(taps, -1)[0, -1].numpy()
     assert seen.taps is not None
     # llama.cpp rounds activations to 8 bits before every product: that is the tolerance.
-    assert np.linalg.norm(seen.taps[0] - expected) < 0.02 * np.linalg.norm(expected)
-    assert np.linalg.norm(seen.logits[0] - logits) < 0.02 * np.linalg.norm(logits)
+    assert np.linalg.norm(seen.taps[0] - expected) < 0.03 * np.linalg.norm(expected)
+    assert np.linalg.norm(seen.logits[0] - logits) < 0.03 * np.linalg.norm(logits)
 
 
 def test_the_context_can_be_filled_to_its_last_token(tiny_pair: Path) -> None:

@@ -313,7 +313,7 @@ def test_a_drafter_learns_a_simple_target_and_the_target_stays(target: Decoder, 
     data = Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
     before = {name: p.clone() for name, p in target.state_dict().items()}
     config = DFlashConfig(replace(target.config, num_hidden_layers=1), 4, target.config.vocab_size - 1, (1, 3))
-    run = DrafterRun(config, Budget(3 / 60, 5e-3), anchors=8, batch_tokens=192)
+    run = DrafterRun(config, Budget(2 / 60, 5e-3), anchors=8, batch_tokens=192)
     trained = train(run, target, data, tmp_path, "cpu")
     (batch,) = first_batches(data, run, count=1)
     with torch.inference_mode():

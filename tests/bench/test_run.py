@@ -1,0 +1,214 @@
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.bench import machine
+from localdflash.bench import run as bench
+from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.bench.run import Category, Run, prompt_ids, run_prompt
+from localdflash.engine.pair import Step
+from localdflash.engine.stats import Stats
+from localdflash.errors import ModelError
+from localdflash.loading import LoadedPair, Options
+
+
+def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> Run:
+    """A run of steps, each (drafted, accepted, milliseconds)."""
+    stats = Stats()
+    for drafted, accepted, ms in steps:
+        name = drafter if drafted else "none"
+        stats.add(Step([0] * (accepted + 1), name, drafted, accepted, 0.1, ms - 0.2), ms)
+    return Run(ids, stats, first)
+
+
+PLAIN = (0, 0, 10.0)
+
+
+# What a category reports
+
+
+def test_rates_and_speedup_are_ratios_of_sums() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (3, 1, 10.0))])
+    category.add([run_of([2], *[PLAIN] * 8)], [run_of([2], (3, 3, 15.0), (3, 3, 15.0))])
+    report = category.report(0.0)
+    assert report["prompts"] == 2
+    assert report["tokens"] == 10
+    assert report["ar_tok_s"] == 100.0
+    assert report["tok_s"] == 250.0  # 10 tokens in 40 ms
+    assert report["speedup"] == 2.5
+    assert report["tau"] == pytest.approx(10 / 3, abs=1e-3)
+    assert report["accept_by_slot"] == [1.0, pytest.approx(2 / 3, abs=1e-3), pytest.approx(2 / 3, abs=1e-3)]
+    assert report["steps_by_drafter"] == {"dflash": 3}
+
+
+def test_the_best_plain_rate_is_that_of_any_backend() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
+    assert category.report(0.0)["best_ar_tok_s"] == 100.0
+    assert category.report(99.0)["best_ar_tok_s"] == 100.0
+    report = category.report(150.0)
+    assert (report["best_ar_tok_s"], report["ar_tok_s"], report["speedup"]) == (150.0, 100.0, 1.0)
+
+
+def test_the_fastest_repeat_counts() -> None:
+    category = Category()
+    category.add(
+        [run_of([1], (0, 0, 30.0)), run_of([1], (0, 0, 10.0)), run_of([1], (0, 0, 20.0))],
+        [run_of([1], (0, 0, 9.0), first=5.0), run_of([1], (0, 0, 5.0), first=7.0)],
+    )
+    report = category.report(0.0)
+    assert (report["ar_tok_s"], report["tok_s"]) == (100.0, 200.0)
+    assert report["ttft_ms"] == {"p50": 7.0, "p95": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("plain", "drafted", "identical"),
+    [
+        ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "1/1"),
+        ([[1, 2], [1, 2]], [[1, 2], [1, 3]], "0/1"),
+        ([[1, 2], [1, 3]], [[1, 2], [1, 2]], "0/1"),
+        ([[1, 2]], [[1]], "0/1"),
+        ([[1, 2]], [[2, 1]], "0/1"),
+    ],
+)
+def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[list[int]], identical: str) -> None:
+    category = Category()
+    category.add([run_of(ids, PLAIN) for ids in plain], [run_of(ids, PLAIN) for ids in drafted])
+    assert category.report(0.0)["identical"] == identical
+
+
+def test_percentiles_of_the_first_token() -> None:
+    category = Category()
+    times = [float(t) for t in range(1, 22)]
+    for first in reversed(times):
+        category.add([run_of([1], PLAIN)], [run_of([1], PLAIN, first=first)])
+    expected = np.percentile(times, [50, 95])
+    assert list(category.report(0.0)["ttft_ms"].values()) == pytest.approx(list(expected))
+
+
+# Prompts and runs
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1)) as loaded:
+        yield loaded
+
+
+def test_prompts_are_put_in_the_models_own_forms(loaded: LoadedPair) -> None:
+    tokenizer = loaded.tokenizer
+    for prompt in load(2):
+        ids, ends = prompt_ids(loaded, prompt)
+        text = tokenizer.spell(ids).decode()
+        if prompt.question:
+            assert text == f"user\n{prompt.question}\nassistant\n"
+            assert ids.count(tokenizer.special("<|im_start|>")) == 2
+            assert tokenizer.special("<|im_end|>") in ends
+        else:
+            assert text == prompt.suffix + prompt.prefix
+            assert ids[-1] == tokenizer.special("<|fim_middle|>")
+        assert tokenizer.special("<|endoftext|>") in ends
+
+
+def test_every_run_is_cold(loaded: LoadedPair) -> None:
+    prompt = Prompt("x/0", "prose", "", 16, question="What is zip?")
+    ids, ends = prompt_ids(loaded, prompt)
+    computed = []
+    original = loaded.pair.prefill
+
+    def prefill(*arguments: Any) -> int:
+        computed.append(original(*arguments))
+        return computed[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded.pair, "prefill", prefill)
+        runs = [run_prompt(loaded.pair, ids, ends, 16) for _ in range(2)]
+    assert computed == [len(ids) - 1] * 2
+    assert runs[0].ids == runs[1].ids
+    assert len(runs[0].ids) == runs[0].stats.tokens <= 16
+    assert runs[0].first_token_ms > 0
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small prompts, and answers of at most eight tokens."""
+
+    def shortened(limit: int | None) -> list[Prompt]:
+        return [
+            replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
+            for prompt in load(limit)
+        ]
+
+    monkeypatch.setattr(bench, "load", shortened)
+
+
+@pytest.mark.usefixtures("short")
+def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+    original = bench.run_prompt
+
+    def recording(pair: Any, *arguments: Any) -> Run:
+        order.append(pair.controller is not None)
+        return original(pair, *arguments)
+
+    monkeypatch.setattr(bench, "run_prompt", recording)
+    monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
+    monkeypatch.setattr(bench, "_dflash_alone", lambda *_arguments: {})
+    said: list[str] = []
+    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1), 1, 2, said.append)
+    assert order == [False, True, True, False, True, False, False, True] * 2 + [False, True, True, False]
+    assert said[0] == "1/5 fim_line/00"
+    assert said[-1] == "5/5 prose/00"
+    assert result["overall"]["identical"] == "5/5"
+    assert list(result["categories"]) == list(CATEGORIES)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: LoadedPair) -> Any:
+        raise ModelError("the torch backend runs 'qwen3' models")
+
+    options = Options(str(tiny_pair / "target.gguf"), threads=1)
+    rates = bench._other_plain(options, 1)
+    assert rates.keys() == set(CATEGORIES)
+    assert all(rate > 0 for rate in rates.values())
+    monkeypatch.setattr(LoadedPair, "_torch", refuse)
+    assert bench._other_plain(options, 1) == {}
+
+
+# The machine
+
+
+def test_the_machine_is_named() -> None:
+    assert machine.device().strip()
+    assert machine.commit().strip()
+    assert 0.1 < machine.bandwidth() < 10_000
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_outside_of_its_source_tree_the_version_is_the_commit(
+    git: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if git:  # an environment inside of somebody's own repository
+        subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    assert machine.commit() == "localdflash 1.2.3"
+
+
+def test_a_copy_that_is_not_installed_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def not_installed(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+    monkeypatch.setattr("importlib.metadata.version", not_installed)
+    assert machine.commit() == "unknown"

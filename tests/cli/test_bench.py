@@ -1,0 +1,77 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.bench import run as bench
+from localdflash.bench.prompt_set import CATEGORIES, load
+
+CATEGORY_KEYS = {
+    *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
+    *("steps_by_drafter", "identical", "ttft_ms"),
+}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of at most eight tokens."""
+    monkeypatch.setattr(bench, "load", lambda limit: [replace(prompt, max_tokens=8) for prompt in load(limit)])
+
+
+@pytest.mark.usefixtures("short")
+def test_the_result_and_the_table(run: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "results" / "cpu.json"
+    done = run("bench", "--limit", 1, "--repeats", 1, "--threads", 1, "--json", file)
+    assert done.code == 0
+    result = json.loads(file.read_text())
+    assert result.keys() >= {
+        *("pair", "backend", "device", "threads", "commit", "command", "categories", "overall", "step_ms"),
+        *("bandwidth_gb_s", "peak_memory_mb"),
+    }
+    assert list(result["categories"]) == list(CATEGORIES)
+    for name, category in result["categories"].items():
+        assert category.keys() == CATEGORY_KEYS, name
+        assert (category["prompts"], category["identical"]) == (1, "1/1")
+        assert category["best_ar_tok_s"] >= category["ar_tok_s"] > 0
+        assert category["ttft_ms"]["p50"] <= category["ttft_ms"]["p95"]
+    assert result["overall"]["identical"] == "5/5"
+    assert result["overall"]["tokens"] == sum(c["tokens"] for c in result["categories"].values()) <= 40
+    assert result["step_ms"]["ar"] > 0
+    assert "dflash" in result["step_ms"]["draft"]
+    assert result["command"].endswith("--repeats 1 --limit 1")
+    lines = done.out.splitlines()
+    assert lines[0].split()[:2] == ["CATEGORY", "PLAIN"]
+    assert [line.split()[0] for line in lines[1:]] == [*CATEGORIES, "overall"]
+    assert all(line.split()[5] in ("1/1", "5/5") for line in lines[1:])
+
+
+def result_with(identical: str) -> dict[str, Any]:
+    row = {"ar_tok_s": 1.0, "tok_s": 2.0, "speedup": 2.0, "tau": 1.5, "identical": identical, "ttft_ms": {"p50": 1.0}}
+    return {"categories": {"prose": row}, "overall": row}
+
+
+@pytest.mark.parametrize(("identical", "code"), [("7/7", 0), ("6/7", 1)])
+def test_a_difference_is_the_exit_code(
+    identical: str, code: int, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "run", lambda *_arguments: result_with(identical))
+    done = run("bench")
+    assert done.code == code
+    assert identical in done.out
+
+
+def test_a_result_that_cannot_be_written_is_known_before_the_work(
+    fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "run", lambda *_arguments: pytest.fail("the work was done"))
+    (tmp_path / "file").write_text("")
+    fails(1, "bench", "--json", tmp_path / "file" / "result.json")
+    fails(2, "bench", "--json", tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [("--limit", "0"), ("--repeats", "0"), ("--limit", "x"), ("--json",)])
+def test_bad_values(arguments: tuple[str, ...], fails: Callable[..., str]) -> None:
+    assert arguments[0] in fails(2, "bench", *arguments)

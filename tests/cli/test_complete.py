@@ -1,0 +1,279 @@
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.cli.complete import parse_place, read_text
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Step
+from localdflash.errors import UsageError
+
+CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def complete(run: Callable[..., Any], tiny: tuple[str, ...]) -> Callable[..., Any]:
+    return lambda *arguments: run("complete", *arguments, *tiny)
+
+
+# Where
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "line", "column"),
+    [
+        ("app.py:12:9", "app.py", 12, 9),
+        ("a:b:c.py:1:1", "a:b:c.py", 1, 1),
+        ("C:\\code\\app.py:3:4", "C:\\code\\app.py", 3, 4),
+        ("dir/app.py:007:1", "dir/app.py", 7, 1),
+    ],
+)
+def test_places(place: str, path: str, line: int, column: int) -> None:
+    assert parse_place(place) == (Path(path), line, column)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("app.py", "app.py:1", "app.py:1:", "app.py::1", "app.py:a:1", "app.py:-1:1", "app.py:1:1.0", "", ":1:1"),
+        *("app.py:\u0663:1", "app.py: 1:1", f"app.py:{'9' * 5000}:1"),
+    ],
+)
+def test_what_is_no_place(place: str) -> None:
+    with pytest.raises(UsageError, match=r"is not FILE:LINE:COL, for example app\.py:12:9"):
+        parse_place(place)
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "said"),
+    [
+        (7, 1, "line 7 is outside the file, whose last line is 6"),
+        (0, 1, "line 0 is outside the file, whose last line is 6"),
+        (3, 6, "column 6 is outside line 3, whose last column is 5"),
+        (3, 0, "column 0 is outside line 3, whose last column is 5"),
+    ],
+)
+def test_a_cursor_outside_of_the_file(line: int, column: int, said: str, file: Path, fails: Callable[..., str]) -> None:
+    assert fails(2, "complete", f"{file}:{line}:{column}") == said
+
+
+# What
+
+
+def test_files_that_cannot_be_completed(tmp_path: Path, fails: Callable[..., str]) -> None:
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (tmp_path / "latin.py").write_bytes("# é\n".encode("latin-1"))
+    for name, said in {
+        "absent.py": "no such file",
+        ".": "not a file",
+        "image.png": "a binary file, not text",
+        "latin.py": "not UTF-8 at byte 2: convert it first",
+    }.items():
+        path = tmp_path / name
+        assert fails(2, "complete", f"{path}:1:1") == f"{path}: {said}"
+
+
+def test_a_huge_file_is_not_even_read(tmp_path: Path, fails: Callable[..., str]) -> None:
+    path = tmp_path / "huge.py"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 33)
+    assert fails(2, "complete", f"{path}:1:1") == f"{path}: larger than 4 MB: not a source file to complete"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
+def test_a_named_pipe_does_not_hang(tmp_path: Path, fails: Callable[..., str]) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "not a file" in fails(2, "complete", f"{tmp_path / 'pipe.py'}:1:1")
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(fails: Callable[..., str]) -> None:
+    assert "\\x1b[31m" in fails(2, "complete", "\x1b[31m.py:1:1")
+
+
+def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("x")
+
+    def refuse(_path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UsageError, match=r"mine\.py: cannot read: Permission denied"):
+        read_text(path)
+
+
+def test_an_empty_file_can_be_completed(tmp_path: Path, complete: Callable[..., Any]) -> None:
+    (tmp_path / "empty.py").write_text("")
+    assert complete(f"{tmp_path / 'empty.py'}:1:1", "--max-tokens", 4).code == 0
+
+
+# The answer
+
+
+def test_the_insertion_is_all_of_stdout(file: Path, complete: Callable[..., Any]) -> None:
+    plain = complete(f"{file}:3:5", "--max-tokens", 20)
+    assert (plain.code, plain.err) == (0, "")
+    assert plain.out
+    told = json.loads(complete(f"{file}:3:5", "--max-tokens", 20, "--json").out)
+    assert told["insertion"] == plain.out
+
+
+def test_json_has_the_statistics(file: Path, complete: Callable[..., Any]) -> None:
+    told = json.loads(complete(f"{file}:3:5", "--max-tokens", 24, "--json").out)
+    assert told.keys() == {
+        *("insertion", "finish", "tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot"),
+        *("steps_by_drafter", "ms", "tokens_per_second"),
+    }
+    assert told["finish"] in ("stop", "length")
+    assert 1 <= told["tokens"] <= 24
+    assert told["steps"] + told["accepted"] == told["tokens"]
+    assert sum(told["steps_by_drafter"].values()) == told["steps"]
+
+
+@pytest.mark.parametrize("place", ["1:1", "3:5", "5:7", "6:1"])
+@pytest.mark.parametrize("sampling", [(), ("--temperature", "0.9", "--seed", "7"), ("--repetition-penalty", "1.3")])
+def test_drafting_changes_nothing(
+    place: str, sampling: tuple[str, ...], file: Path, complete: Callable[..., Any]
+) -> None:
+    arguments = (f"{file}:{place}", "--max-tokens", 60, "--json", *sampling)
+    drafted, plain = json.loads(complete(*arguments).out), json.loads(complete(*arguments, "--no-draft").out)
+    assert drafted["insertion"] == plain["insertion"]
+    assert drafted["tokens"] == plain["tokens"]
+    assert plain["drafted"] == 0
+    assert plain["steps"] == plain["tokens"]
+
+
+def test_the_embedded_pair_drafts_and_changes_nothing(file: Path, run: Callable[..., Any]) -> None:
+    arguments = ("complete", f"{file}:3:5", "--max-tokens", 24, "--threads", 1, "--json")
+    drafted, plain = run(*arguments), run(*arguments, "--no-draft")
+    assert (drafted.code, plain.code, drafted.err) == (0, 0, "")
+    assert json.loads(drafted.out)["insertion"] == json.loads(plain.out)["insertion"]
+
+
+def test_line_stops_at_the_end_of_the_line(file: Path, complete: Callable[..., Any]) -> None:
+    whole = complete(f"{file}:3:5", "--max-tokens", 90).out
+    line = complete(f"{file}:3:5", "--max-tokens", 90, "--line").out
+    assert line == whole.partition("\n")[0]
+
+
+def test_a_seed_makes_a_sampled_answer_repeatable(file: Path, complete: Callable[..., Any]) -> None:
+    outs = [complete(f"{file}:3:5", "--max-tokens", 30, "--temperature", 1.5, "--seed", seed).out for seed in (1, 1, 2)]
+    assert outs[0] == outs[1] != outs[2]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_never_more_tokens_than_asked_for(limit: int, file: Path, complete: Callable[..., Any]) -> None:
+    assert json.loads(complete(f"{file}:3:5", "--max-tokens", limit, "--json").out)["tokens"] <= limit
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--temperature", "-1", "temperature is -1"),
+        ("--temperature", "nan", "temperature is nan"),
+        ("--top-p", "0", "top_p is 0"),
+        ("--top-p", "1.5", "top_p is 1.5"),
+        ("--top-k", "-3", "top_k is -3"),
+        ("--min-p", "2", "min_p is 2"),
+        ("--repetition-penalty", "0", "repetition_penalty is 0"),
+        ("--seed", "-1", "seed is -1"),
+        ("--max-tokens", "0", "--max-tokens"),
+        ("--threads", "-1", "--threads"),
+        ("--backend", "cuda", "--backend"),
+        ("--top-k", "many", "--top-k"),
+        ("--context", "7", "context of 7 tokens"),
+        ("--context", "100000", "context of 100000 tokens"),
+    ],
+)
+def test_values_that_make_no_sense(
+    option: str, value: str, said: str, file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
+) -> None:
+    assert said in fails(2, "complete", f"{file}:3:5", *tiny, option, value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_prints_what_there_is(file: Path, complete: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    original, steps = HostPair.step, 0
+
+    def step(self: HostPair, *arguments: Any) -> Step:
+        nonlocal steps
+        steps += 1
+        if steps == 9:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
+
+    arguments = (f"{file}:3:5", "--no-draft", "--max-tokens", 60)
+    whole = complete(*arguments).out
+    monkeypatch.setattr(HostPair, "step", step)
+    stopped = complete(*arguments)
+    assert (stopped.code, steps) == (130, 9)
+    assert whole.startswith(stopped.out.rstrip("\ufffd"))
+    assert 0 < len(stopped.out) < len(whole)
+    steps = 0
+    told = complete(*arguments, "--json")
+    assert (told.code, json.loads(told.out)["finish"]) == (130, "cancelled")
+
+
+# The context
+
+
+@pytest.fixture
+def long_file(tmp_path: Path) -> Path:
+    """Far more than 1 024 tokens on both sides of line 1 001."""
+    path = tmp_path / "long.py"
+    path.write_text("".join(f"value_{i} = {i}\n" for i in range(2000)))
+    return path
+
+
+def test_a_file_that_does_not_fit_is_refused_with_both_numbers(
+    long_file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
+) -> None:
+    said = fails(2, "complete", f"{long_file}:1001:1", *tiny, "--max-tokens", 40)
+    words = said.split()
+    assert int(words[words.index("has") + 1]) > 1024
+    assert "the answer may have 40: the context holds 1024" in said
+
+
+def test_trim_leaves_out_lines_and_drafting_still_changes_nothing(
+    long_file: Path, complete: Callable[..., Any]
+) -> None:
+    arguments = (f"{long_file}:1001:6", "--trim", "--max-tokens", 30)
+    drafted, plain = complete(*arguments), complete(*arguments, "--no-draft")
+    assert (drafted.code, drafted.err) == (0, "")
+    assert drafted.out == plain.out
+
+
+def test_trim_changes_nothing_where_all_fits(file: Path, complete: Callable[..., Any]) -> None:
+    whole = complete(f"{file}:3:5", "--max-tokens", 20).out
+    assert complete(f"{file}:3:5", "--max-tokens", 20, "--trim").out == whole
+
+
+def test_a_line_that_does_not_fit_by_itself(tmp_path: Path, fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
+    path = tmp_path / "minified.py"
+    path.write_text("x = [" + ", ".join(map(str, range(3000))) + "]\n")
+    said = fails(2, "complete", f"{path}:1:9000", *tiny, "--trim", "--max-tokens", 40)
+    assert said == "the line before the cursor alone does not fit into 984 tokens"
+
+
+def test_an_answer_longer_than_the_context(file: Path, fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
+    for trim in ((), ("--trim",)):
+        said = fails(2, "complete", f"{file}:3:5", *tiny, *trim, "--max-tokens", 2000)
+        assert "the answer may have 2000: the context holds 1024" in said
+
+
+def test_a_megabyte_is_trimmed_in_time(tmp_path: Path, complete: Callable[..., Any]) -> None:
+    path = tmp_path / "large.py"
+    path.write_text("value = 1\n" * 100_000)
+    assert complete(f"{path}:50000:1", "--trim", "--max-tokens", 4).code == 0

@@ -1,0 +1,115 @@
+"""A request from ids to ids: why it ends, what it counts, and that it stops within one step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.prefix import PrefixCache
+from localdflash.errors import ContextOverflow, UsageError
+
+Make = Callable[..., Any]
+
+V = 8
+COUNTING = np.zeros((V, V, V), np.float32)  # after token t comes t + 1
+COUNTING[:, np.arange(V), (np.arange(V) + 1) % V] = 1.0
+
+
+@pytest.fixture
+def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> HostPair:
+    def invent(ids: list[int], limit: int) -> Any:
+        count = min(limit, 3)
+        return [(ids[-1] + 1 + i) % V for i in range(count)], range(-1, count - 1), [0.9] * count
+
+    return HostPair(fake_target(COUNTING, context=40), [fake_drafter("count", invent)], eager("count"))
+
+
+def answer(pair: HostPair, request: Request, prefixes: PrefixCache | None = None) -> list[int]:
+    return [token for step in generate(pair, request, prefixes) for token in step.tokens]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 5, 11])
+def test_it_stops_at_the_limit(pair: HostPair, limit: int) -> None:
+    request = Request([0, 1, 2], limit)
+    assert answer(pair, request) == [(3 + i) % V for i in range(limit)]
+    assert request.finish == "length"
+
+
+def test_it_stops_at_an_end_which_is_the_last_token(pair: HostPair) -> None:
+    request = Request([0, 1, 2], 30, ends=frozenset({5}))
+    assert answer(pair, request) == [3, 4, 5]
+    assert request.finish == "stop"
+    assert answer(pair, Request([0, 1, 2], 4)) == [3, 4, 5, 6]  # ends are the request's, not the pair's
+
+
+def test_an_end_in_the_prompt_ends_nothing(pair: HostPair) -> None:
+    assert answer(pair, Request([5, 5, 5], 3, ends=frozenset({5}))) == [6, 7, 0]
+
+
+def test_it_stops_where_the_context_is_full(pair: HostPair) -> None:
+    request = Request([1] * 36, 100)
+    assert len(answer(pair, request)) == 4
+    assert request.finish == "context"
+
+
+def test_it_stops_within_one_step_of_being_cancelled(pair: HostPair) -> None:
+    stop = False
+    request = Request([0], 30, cancelled=lambda: stop)
+    steps = generate(pair, request)
+    next(steps)
+    next(steps)
+    stop = True
+    assert list(steps) == []
+    assert request.finish == "cancelled"
+    assert request.stats.steps == 2
+
+
+def test_a_prefill_can_be_cancelled_too(pair: HostPair) -> None:
+    request = Request([1] * 36, 3, cancelled=lambda: True)
+    assert answer(pair, request) == []
+    assert (request.finish, request.computed) == ("cancelled", 0)
+
+
+def test_a_reader_may_stop_at_any_step(pair: HostPair) -> None:
+    steps = generate(pair, Request([0], 30))
+    first = next(steps)
+    del steps
+    assert pair.ids == [0, *first.tokens]
+    request = Request([0, 1, 2, 3, 4, 5], 2)
+    answer(pair, request)
+    assert request.computed == 1  # the rest of the abandoned answer was kept
+
+
+def test_what_was_done_is_counted(pair: HostPair) -> None:
+    request = Request([0, 1, 2], 9)
+    tokens = answer(pair, request)
+    stats = request.stats
+    assert (request.computed, stats.tokens, stats.steps) == (2, len(tokens), 3)  # 4 + 4 + 1
+    assert stats.steps_by_drafter == {"count": 2, "none": 1}
+    assert stats.acceptance() == [1.0, 1.0, 1.0]
+    assert request.first_token_ms > 0.0
+    again = Request([0, 1, 2], 9)
+    answer(pair, again)
+    assert again.computed == 0
+
+
+def test_documents_in_turn_are_computed_once(pair: HostPair) -> None:
+    prefixes = PrefixCache(100_000)
+    documents = [[0, 1, 2, 3] * 9, [4, 3, 2, 1] * 9]
+    computed = []
+    for ids in documents * 3:
+        request = Request(ids, 2)
+        answer(pair, request, prefixes)
+        computed.append(request.computed)
+    assert computed == [35, 35, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("ids", "error"), [([], UsageError), ([1] * 40, ContextOverflow)])
+def test_a_prompt_that_cannot_be_is_refused_before_a_step(
+    pair: HostPair, ids: list[int], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        answer(pair, Request(ids, 3), PrefixCache(1000))

@@ -1,0 +1,204 @@
+"""The prefix cache: what it swaps in, what it keeps, what it throws out, and that a hit changes no answer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Cancelled, State, Step, never
+from localdflash.engine.prefix import WORTH_KEEPING, PrefixCache, common_prefix
+from localdflash.engine.sampling import Sampler, SamplingParams
+
+Make = Callable[..., Any]
+
+DOCUMENTS = [list(range(start, start + 100)) for start in range(0, 6000, 1000)]
+
+
+class Recorder:
+    """A pair that only counts: everything is computed at once, a state is ten bytes a token in each half."""
+
+    ends: frozenset[int] = frozenset()
+    room = 1000
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.computed: list[int] = []
+        self.saves = 0
+
+    @property
+    def cached(self) -> Sequence[int]:
+        return self.ids[:-1]
+
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+        self.computed.append(len(ids) - 1 - common_prefix(self.cached, ids[:-1]))
+        self.ids = list(ids)
+        return self.computed[-1]
+
+    def save(self) -> State:
+        self.saves += 1
+        return State(tuple(self.cached), b"x" * 10 * len(self.cached), (b"y" * 10 * len(self.cached),))
+
+    def load(self, state: State) -> None:
+        assert len(state.target) == len(state.drafters[0]) == 10 * len(state.ids)
+        self.ids = [*state.ids, -1]
+
+    def step(self, sampler: Sampler, limit: int) -> Step:
+        raise NotImplementedError
+
+    def rollback(self, length: int) -> None:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def pair() -> Recorder:
+    return Recorder()
+
+
+def ask(prefixes: PrefixCache, pair: Recorder, ids: list[int]) -> int:
+    """Tokens computed for a prompt."""
+    prefixes.prepare(pair, ids)
+    return pair.prefill(ids)
+
+
+def test_documents_do_not_evict_each_other(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    assert [ask(prefixes, pair, d) for d in DOCUMENTS] == [99] * 6
+    assert [ask(prefixes, pair, [*d, 7]) for d in DOCUMENTS] == [1] * 6
+    assert [ask(prefixes, pair, [*d, 7, 8]) for d in reversed(DOCUMENTS)] == [1] * 6
+
+
+def test_going_on_with_the_live_sequence_saves_nothing(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    ids = list(DOCUMENTS[0])
+    for token in range(20):
+        ids.append(token)
+        ask(prefixes, pair, ids)
+    assert pair.saves == 0
+
+
+def test_a_small_difference_is_computed_and_not_saved(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    ask(prefixes, pair, DOCUMENTS[0])
+    assert ask(prefixes, pair, [*DOCUMENTS[0][:80], 5, 6, 7]) == 2
+    assert pair.saves == 0
+
+
+def test_the_longest_saved_prefix_is_used(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    short, long = DOCUMENTS[0][:50] + DOCUMENTS[1][:40], DOCUMENTS[0] + DOCUMENTS[2]
+    for ids in (long, short, DOCUMENTS[3]):
+        ask(prefixes, pair, ids)
+    assert ask(prefixes, pair, [*long[:150], 9, 9]) == 1
+
+
+def test_the_budget_holds_and_the_least_recently_used_goes_first(pair: Recorder) -> None:
+    prefixes = PrefixCache(2 * 20 * 99)  # two documents
+    for ids in (*DOCUMENTS[:3], DOCUMENTS[0], DOCUMENTS[3]):  # 0 was used again: 1 goes first
+        ask(prefixes, pair, ids)
+        assert prefixes.size <= 2 * 20 * 99
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1
+    assert ask(prefixes, pair, [*DOCUMENTS[1], 1]) == 100
+
+
+def test_a_state_that_was_swapped_in_counts_as_used(pair: Recorder) -> None:
+    prefixes = PrefixCache(4 * 20 * 99)
+    for document in (0, 1, 2, 3, 0, 4, 5):  # five are saved in turn: 1 is the least recently used
+        ask(prefixes, pair, DOCUMENTS[document])
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1
+
+
+def test_the_state_that_is_asked_for_is_not_lost_to_make_room(pair: Recorder) -> None:
+    prefixes = PrefixCache(20 * 99)  # one document
+    ask(prefixes, pair, DOCUMENTS[0])
+    ask(prefixes, pair, DOCUMENTS[1])  # saves document 0
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1  # while document 1 is saved in its place
+
+
+def test_a_state_larger_than_the_budget_is_not_kept(pair: Recorder) -> None:
+    prefixes = PrefixCache(100)
+    for ids in DOCUMENTS:
+        ask(prefixes, pair, ids)
+        assert prefixes.size == 0
+
+
+def test_a_longer_state_replaces_the_one_it_contains(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    ask(prefixes, pair, DOCUMENTS[0])
+    ask(prefixes, pair, DOCUMENTS[1])
+    ask(prefixes, pair, DOCUMENTS[0] + DOCUMENTS[2])
+    ask(prefixes, pair, DOCUMENTS[3])
+    assert prefixes.size == 20 * (99 + 199)  # document 1, and the long one once
+
+
+def test_a_sequence_that_a_saved_state_contains_is_not_saved_again(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    ask(prefixes, pair, DOCUMENTS[0])
+    ask(prefixes, pair, DOCUMENTS[1])
+    ask(prefixes, pair, DOCUMENTS[0][:60])
+    saves = pair.saves
+    ask(prefixes, pair, DOCUMENTS[2])
+    assert pair.saves == saves
+
+
+def test_states_that_would_save_less_than_they_cost_stay_out(pair: Recorder) -> None:
+    prefixes = PrefixCache(1_000_000)
+    short = list(range(WORTH_KEEPING))
+    ask(prefixes, pair, short)
+    ask(prefixes, pair, DOCUMENTS[1])
+    assert pair.saves == 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
+def test_common_prefix_is_the_longest_one(a: list[int], b: list[int]) -> None:
+    lengths = [n for n in range(min(len(a), len(b)) + 1) if a[:n] == b[:n]]
+    assert common_prefix(a, b) == common_prefix(tuple(b), a) == max(lengths)
+
+
+def test_common_prefix_takes_any_sequence() -> None:
+    assert common_prefix(range(10), [0, 1, 2, 5]) == 3
+    assert common_prefix((), range(3)) == 0
+
+
+STORIES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 60), st.lists(st.integers(0, 5), max_size=3)), min_size=2, max_size=10
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stories=STORIES, budget=st.sampled_from([0, 400, 1200, 100_000]), seed=st.integers(0, 9))
+def test_answers_and_halves_are_those_of_a_cold_start(
+    fake_target: Make,
+    fake_drafter: Make,
+    eager: Make,
+    stories: list[tuple[int, int, list[int]]],
+    budget: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.normal(0, 2, (6, 6, 6)).astype(np.float32)
+    documents = rng.integers(0, 6, (3, 60)).tolist()
+
+    def invent(ids: list[int], limit: int) -> Any:
+        tokens = [int(table[ids[-2] if len(ids) > 1 else 0, ids[-1]].argmax()), 0][:limit]
+        return tokens, range(-1, len(tokens) - 1), [0.5] * len(tokens)
+
+    def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache | None) -> list[int]:
+        return [t for step in generate(pair, Request(ids, 6, SamplingParams()), prefixes) for t in step.tokens]
+
+    target, drafter = fake_target(table), fake_drafter("model", invent)
+    warm = HostPair(target, [drafter], eager("model"))
+    prefixes = PrefixCache(budget)
+    for which, length, typed in stories:
+        ids = documents[which][:length] + typed
+        assert ids
+        assert answer(warm, ids, prefixes) == answer(HostPair(fake_target(table)), ids, None)
+        assert drafter.seen == target.cached == warm.ids[:-1]
+        assert prefixes.size <= budget
