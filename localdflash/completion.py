@@ -37,11 +37,12 @@ def complete(
     one_line: bool = False,
     cancelled: Cancelled = never,
 ) -> Answer:
-    """The completion between prefix and suffix, not started yet.
+    """The completion between prefix and suffix, not started yet. Its lines end with a line feed alone, as in training.
 
     A prompt that does not fit is ContextOverflow; with `trim` whole lines far from the cursor are left out instead.
     """
     form = loaded.fim_format()
+    prefix, suffix = prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n")
 
     def prompt(before: str, after: str) -> list[int]:
         return build(form, loaded.tokenizer, before, after)

@@ -42,7 +42,7 @@ def command(
 ) -> int:
     """Talk to the model. The answer goes to stdout, everything else to stderr."""
     params = sampling(**options)
-    if prompt is None and not sys.stdin.isatty():
+    if prompt is None and not (sys.stdin and sys.stdin.isatty()):
         prompt = _piped()
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty: pass text with -p or on stdin")
@@ -59,7 +59,7 @@ def command(
 
 
 def _piped() -> str:
-    data = sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read() if sys.stdin else b""  # None: started without one
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -61,6 +61,8 @@ def command(
             cancelled=interrupt,
         )
         insertion = "".join(answer)
+    if "\r\n" in text:
+        insertion = insertion.replace("\n", "\r\n")
     if as_json:
         print_json({"insertion": insertion, "finish": answer.request.finish, **answer.request.stats.as_dict()})
     else:

@@ -23,6 +23,7 @@ class DFlashDrafter:
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
+        self.longest = model.config.block_size - 1
         self._embedding, self._head = embedding, head
         c = model.config.decoder
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)

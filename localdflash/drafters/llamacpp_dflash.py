@@ -52,6 +52,7 @@ class LlamaCppDFlashDrafter:
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()
         self._vocab_size = target.vocab_size
+        self.longest = self.config.block_size - 1
         self.length = 0
         self._injected = 0
         self._waiting: list[NDArray[np.float32]] = []

@@ -8,7 +8,7 @@ newest pair or single token still gives a guess: on a CPU the second row of a ve
 
 from collections.abc import Sequence
 
-from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
 from localdflash.engine.pair import Taps
 
 GRAM = 3  # tokens that must agree before an occurrence counts more than the passage being copied
@@ -25,6 +25,7 @@ class LookupDrafter:
 
     name = "lookup"
     reads_taps = False
+    longest = MAX_NODES
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
         self._text: list[int] = []
@@ -75,7 +76,7 @@ class LookupDrafter:
             return NOTHING
         end = len(self._text)  # where the anchor will stand
         tokens: list[int] = []
-        for i in range(place + 1, place + 1 + limit):
+        for i in range(place + 1, place + 1 + min(limit, self.longest)):
             token = self._text[i] if i < end else anchor if i == end else tokens[i - end - 1]
             if token == BREAK:
                 break

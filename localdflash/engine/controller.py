@@ -16,8 +16,9 @@ PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anyt
 MEMORY = 0.995  # share of a count that is left after one more observation
 SURPRISE = 0.1  # weight of a new draft's outcome
 SLOWER, FASTER = 0.05, 0.3  # weight of a new timing: what disturbs a measurement only ever makes it longer
-TRIAL = 8  # drafts that count as the first ones
+TRIAL = 12  # drafts that count as the first ones, and the most that may be saved up
 TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
+HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
 MARGIN = 1.05  # how much better than plain decoding a draft must look
 
 
@@ -42,12 +43,10 @@ class Calibration:
             b = _bin(confidence[i])
             self._right[b] = self._right[b] * MEMORY + (i < right)
             self._judged[b] = self._judged[b] * MEMORY + 1.0
-        weight = max(SURPRISE, 1.0 / self.drafts)
+        weight = max(SURPRISE, 1.0 / (self.drafts + 1))  # + 1: one lucky draft is not believed at once
+        self.survival += [0.0] * (len(confidence) - len(self.survival))
         for i in range(len(confidence)):
-            if i == len(self.survival):
-                self.survival.append(float(i < right))
-            else:
-                self.survival[i] += weight * ((i < right) - self.survival[i])
+            self.survival[i] += weight * ((i < right) - self.survival[i])
 
 
 def _bin(confidence: float) -> int:
@@ -69,6 +68,7 @@ class Controller:
         self.calibration = {name: Calibration() for name in draft_ms}
         self._credit = 0.0
         self._probes = 0
+        self._probing = False
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify."""
@@ -109,27 +109,34 @@ class Controller:
     def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
         """Whether a draft that only tells what the drafter is worth is due.
 
-        Enough time must have been spent otherwise, and the drafter must beat `rate` if all of its nodes were right.
+        Enough time must have been spent otherwise, and the drafter must beat `rate` if it were as good as one hopes.
         """
         drafting = self.draft_ms[drafter]
         if self._credit < drafting:
             return False
-        if all(i + 2 <= rate * (cost + drafting) for i, cost in enumerate(self._verify[2 : limit + 2])):
-            return False
-        self._credit -= drafting
-        self._probes += 1
-        return True
+        alive, expected = 1.0, 1.0
+        for cost in self._verify[2 : limit + 2]:
+            alive *= HOPE
+            expected += alive
+            if expected > rate * (cost + drafting):
+                self._probing = True
+                return True
+        return False
 
     def learn_verify(self, rows: int, ms: float) -> None:
         """Count a measured verify."""
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
-        self._credit = min(self._credit + share * ms, max(self.draft_ms.values(), default=0.0))  # one draft at most
+        self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
         if rows < len(self._verify):
             self._verify[rows] = _learned(self._verify[rows], ms)
 
     def learn_draft(self, drafter: str, ms: float) -> None:
-        """Count a measured draft."""
+        """Count a measured draft; a probe is paid for with what it took, be it more than drafts usually take."""
         self.draft_ms[drafter] = _learned(self.draft_ms[drafter], ms)
+        if self._probing:
+            self._probing = False
+            self._probes += 1
+            self._credit -= ms
 
 
 def _learned(old: float, ms: float) -> float:

@@ -120,7 +120,7 @@ class HostPair:
         if limit < 1:
             return best
         for drafter in self.drafters:
-            if drafter.reads_taps and not self._worth_asking(drafter, limit, best_rate):
+            if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), best_rate):
                 continue
             began = time.perf_counter()
             draft = drafter.propose(anchor, limit)

@@ -94,6 +94,7 @@ class Drafter(Protocol):
 
     name: str
     reads_taps: bool
+    longest: int  # nodes that it can propose
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """Committed tokens that follow what was observed so far, the anchor excluded."""

@@ -57,6 +57,17 @@ def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False) -> Any
     return model
 
 
+def metadata(model: Any, key: str) -> str | None:
+    """A value of a model file's metadata as text, if it is there."""
+    name = key.encode()
+    size = api.llama_model_meta_val_str(model, name, None, 0)
+    if size < 0:
+        return None
+    buffer = ctypes.create_string_buffer(size + 1)
+    api.llama_model_meta_val_str(model, name, buffer, size + 1)
+    return buffer.value.decode("utf-8", "replace")
+
+
 @cache
 def _symbol(mangled: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     """An exported C++ function by its Itanium-mangled name."""

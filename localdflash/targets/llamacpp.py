@@ -22,6 +22,7 @@ from localdflash.targets import llama_library as library
 
 EXACT_ROWS = 32  # on a CPU, decodes of 2 to this many rows agree to the bit
 FAST_ROWS = 512
+WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in float32: no conversion on every step
 
 
 class LlamaCppTarget:
@@ -36,10 +37,10 @@ class LlamaCppTarget:
         if not 8 <= self.context <= trained:
             raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
         self._rows = EXACT_ROWS if gpu_layers == 0 else FAST_ROWS
-        self.handle = self._make_context(threads)
-        self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
+        self.handle = self._make_context(threads)
+        self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_init(self._rows, 0, 1)
@@ -57,6 +58,8 @@ class LlamaCppTarget:
         params.n_batch = params.n_ubatch = self._rows
         params.n_seq_max = 1
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        if self._rows == EXACT_ROWS and self._wide_cache_bytes() <= WIDE_CACHE_BYTES:
+            params.type_k = params.type_v = api.GGML_TYPE_F32
         params.no_perf = True
         if threads:
             params.n_threads = params.n_threads_batch = threads
@@ -64,6 +67,12 @@ class LlamaCppTarget:
         if not handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
         return handle
+
+    def _wide_cache_bytes(self) -> int:
+        architecture = library.metadata(self.model, "general.architecture")
+        width = library.metadata(self.model, f"{architecture}.attention.key_length")
+        width_of_head = int(width) if width else self.hidden_size // api.llama_model_n_head(self.model)
+        return int(self.context * self.layers * api.llama_model_n_head_kv(self.model) * width_of_head * 2 * 4)
 
     @property
     def max_rows(self) -> int:

@@ -28,7 +28,7 @@ from typing import Any, Self
 import llama_cpp.llama_cpp as api
 
 from localdflash.errors import ModelError
-from localdflash.targets.llama_library import load_model
+from localdflash.targets.llama_library import load_model, metadata
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
@@ -125,13 +125,7 @@ class Tokenizer:
 
     def metadata(self, key: str) -> str | None:
         """A value of the model file's metadata as text, if it is there."""
-        name = key.encode()
-        size = api.llama_model_meta_val_str(self._model, name, None, 0)
-        if size < 0:
-            return None
-        buffer = ctypes.create_string_buffer(size + 1)
-        api.llama_model_meta_val_str(self._model, name, buffer, size + 1)
-        return buffer.value.decode("utf-8", "replace")
+        return metadata(self._model, key)
 
     def chat_template(self) -> str | None:
         """The Jinja source of the model's chat template, if it has one."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.bench import run as bench
-from localdflash.bench.prompt_set import CATEGORIES, load
+from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 
 CATEGORY_KEYS = {
     *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
@@ -17,14 +17,21 @@ CATEGORY_KEYS = {
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers of at most eight tokens."""
-    monkeypatch.setattr(bench, "load", lambda limit: [replace(prompt, max_tokens=8) for prompt in load(limit)])
+    """Small prompts, and answers of at most eight tokens."""
+
+    def shortened(limit: int | None) -> list[Prompt]:
+        return [
+            replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
+            for prompt in load(limit)
+        ]
+
+    monkeypatch.setattr(bench, "load", shortened)
 
 
 @pytest.mark.usefixtures("short")
-def test_the_result_and_the_table(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_result_and_the_table(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "results" / "cpu.json"
-    done = run("bench", "--limit", 1, "--repeats", 1, "--threads", 1, "--json", file)
+    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--json", file)
     assert done.code == 0
     result = json.loads(file.read_text())
     assert result.keys() >= {

@@ -77,6 +77,11 @@ def test_an_empty_prompt(prompt: str, fails: Callable[..., str], monkeypatch: py
     assert fails(2, "chat") == "the prompt is empty: pass text with -p or on stdin"
 
 
+def test_no_stdin_at_all(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert fails(2, "chat") == "the prompt is empty: pass text with -p or on stdin"
+
+
 def test_stdin_that_is_no_text(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"a\xff")
     assert fails(2, "chat") == "stdin is not UTF-8 at byte 1"

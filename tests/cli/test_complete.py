@@ -162,6 +162,17 @@ def test_the_embedded_pair_drafts_and_changes_nothing(file: Path, run: Callable[
     assert json.loads(drafted.out)["insertion"] == json.loads(plain.out)["insertion"]
 
 
+def test_carriage_returns_are_kept_and_change_nothing_else(
+    file: Path, tmp_path: Path, complete: Callable[..., Any]
+) -> None:
+    other = tmp_path / "windows.py"
+    other.write_bytes(CODE.replace("\n", "\r\n").encode())
+    arguments = ("--max-tokens", 90, "--temperature", 2, "--seed", 3, "--json")
+    unix, windows = (json.loads(complete(f"{path}:3:5", *arguments).out)["insertion"] for path in (file, other))
+    assert "\n" in unix
+    assert windows == unix.replace("\n", "\r\n")
+
+
 def test_line_stops_at_the_end_of_the_line(file: Path, complete: Callable[..., Any]) -> None:
     whole = complete(f"{file}:3:5", "--max-tokens", 90).out
     line = complete(f"{file}:3:5", "--max-tokens", 90, "--line").out

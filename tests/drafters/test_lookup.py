@@ -33,7 +33,7 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
     return [], 0.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(documents=DOCUMENTS, ids=TEXTS, anchor=TOKENS, limit=st.integers(1, 12))
 def test_the_longest_agreement_among_the_newest_places_wins(
     documents: list[list[int]], ids: list[int], anchor: int, limit: int

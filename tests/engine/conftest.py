@@ -99,7 +99,7 @@ class FakeDrafter:
     """
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], reads_taps: bool = True) -> None:
-        self.name, self.reads_taps, self._invent = name, reads_taps, invent
+        self.name, self.reads_taps, self.longest, self._invent = name, reads_taps, 63, invent
         self.seen: list[int] = []
         self.asked = 0
 

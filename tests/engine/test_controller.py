@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.engine.controller import MARGIN, PROBE_SHARE, TRIAL, Calibration, Controller
+from localdflash.engine.controller import MARGIN, PROBE_SHARE, TRIAL, TRIAL_SHARE, Calibration, Controller
 from localdflash.engine.draft import Draft
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
@@ -113,26 +113,67 @@ def test_an_expensive_drafter_is_used_for_longer_drafts() -> None:
 def test_a_promise_counts_the_drafters_own_cost() -> None:
     controller = Controller(COSTS, {"model": 2.0})
     assert controller.promise("model", 15) == 0.0  # never seen
-    judged(controller, [7] * 20)
+    judged(controller, [7] * 200)
     assert controller.promise("model", 15) == pytest.approx(8 / (3.3 + 2.0))
     assert controller.promise("model", 3) == pytest.approx(4 / (1.9 + 2.0))
 
 
+def probe(controller: Controller, ms: float = 2.0) -> bool:
+    """One draft that took this long, if a probe is due."""
+    due = controller.may_probe("model", 15, 1.0)
+    if due:
+        controller.learn_draft("model", ms)
+    return due
+
+
+def probes(controller: Controller, plain_steps: int, ms: float = 2.0) -> int:
+    """Probes among so many steps of plain decoding, a millisecond each."""
+    count = 0
+    for _ in range(plain_steps):
+        controller.learn_verify(1, 1.0)
+        count += probe(controller, ms)
+    return count
+
+
 def test_probes_take_their_share_of_the_time_and_no_more() -> None:
     controller = Controller(COSTS, {"model": 2.0})
-    probes = sum(controller.may_probe("model", 15, 1.0) for _ in range(100))
-    assert probes == TRIAL
-    spent = 0
-    for _ in range(10_000):
+    assert not probe(controller)  # nothing was earned yet
+    first = round(TRIAL * 2.0 / TRIAL_SHARE)
+    assert probes(controller, first + 5) == TRIAL  # 5: a rounding error is a step
+    assert probes(controller, 10_000) * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
+
+
+def test_a_probe_that_takes_longer_than_a_draft_is_paid_for_in_full() -> None:
+    """As the first one after a prompt does, when the drafter has to read it."""
+    controller = Controller(COSTS, {"model": 2.0})
+    for _ in range(25):
         controller.learn_verify(1, 1.0)
-        spent += controller.may_probe("model", 15, 1.0)
-    assert spent * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
+    assert probe(controller, 40.0)
+    assert probes(controller, 380) == 0
+    assert probes(controller, 40) > 0
+
+
+def test_drafts_that_are_no_probes_are_not_counted_as_such() -> None:
+    controller = Controller(COSTS, {"model": 2.0})
+    for _ in range(25):
+        controller.learn_verify(1, 1.0)
+        controller.learn_draft("model", 2.0)
+    assert probe(controller)
+
+
+def test_no_more_than_a_few_probes_are_saved_up() -> None:
+    controller = Controller(COSTS, {"model": 2.0})
+    for _ in range(100_000):
+        controller.learn_verify(8, 3.3)
+    assert sum(probe(controller) for _ in range(1000)) == TRIAL
 
 
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
     controller = Controller(COSTS, {"model": 8.0})
-    assert not controller.may_probe("model", 15, rate=2.0)  # 16 tokens in 5.8 + 8 ms at best
-    assert controller.may_probe("model", 15, rate=1.0)
+    for _ in range(1000):
+        controller.learn_verify(1, 1.0)
+    assert not controller.may_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
+    assert controller.may_probe("model", 15, rate=0.5)
 
 
 def test_measured_costs_replace_the_old_ones() -> None:

@@ -225,7 +225,7 @@ class NoTaps:
 class Parrot:
     """Proposes the anchor again; needs no taps."""
 
-    name, reads_taps = "parrot", False
+    name, reads_taps, longest = "parrot", False, 63
 
     def __init__(self) -> None:
         self.seen: list[int] = []

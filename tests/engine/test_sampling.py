@@ -46,7 +46,7 @@ def actual_distribution(logits: list[float], ids: list[int], params: SamplingPar
     return dict(zip(tokens.tolist(), probabilities.tolist(), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     logits=LOGITS,
     temperature=st.sampled_from([0.05, 0.7, 1.0, 3.0]),
