@@ -85,7 +85,8 @@ class LoadedPair:
     def _dflash_in_torch(self, target: "LlamaCppTarget", path: Path) -> Drafter:
         """A safetensors drafter for a GGUF target, whose embedding and head it needs as tensors."""
         from localdflash.drafters.dflash import DFlashDrafter
-        from localdflash.drafters.dflash_files import check_fit, load
+        from localdflash.drafters.dflash_config import check_fit
+        from localdflash.drafters.dflash_files import load
         from localdflash.weights.gguf import load_tensor, read_header
 
         drafter, header = load(path), read_header(self.files.target)
@@ -99,7 +100,8 @@ class LoadedPair:
         import torch
 
         from localdflash.drafters.dflash import DFlashDrafter
-        from localdflash.drafters.dflash_files import check_fit, load
+        from localdflash.drafters.dflash_config import check_fit
+        from localdflash.drafters.dflash_files import load
         from localdflash.targets.gguf_decoder import load_decoder
         from localdflash.targets.torch_target import TorchTarget
 

@@ -14,6 +14,8 @@ from localdflash.bench.prompt_set import Prompt, load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.drafters.dflash import DFlashDrafter
 from localdflash.drafters.dflash_files import load as load_drafter
+from localdflash.engine.accept import accept
+from localdflash.engine.sampling import Sampler, SamplingParams
 from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.torch_decoder import causal
@@ -89,27 +91,41 @@ def test_features_and_logits_agree_with_transformers(loaded: LoadedPair) -> None
 
 
 def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
-    model = load_decoder(EMBEDDED / "target.gguf")
+    """Over the blocks of real answers, each drafter fed the same hidden states."""
+    model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.target
     ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
     theirs = next(d for d in loaded.pair.drafters if d.reads_taps)
-    same = slots = 0
-    for prompt in load(5):
-        ids = prompt_ids(loaded, prompt)[0][:160]
+    greedy = Sampler(SamplingParams())
+    same = blocks = 0
+    for prompt in (p for p in load(12) if p.category in ("fim_block", "function")):
+        ids, ends = prompt_ids(loaded, prompt)
         loaded.pair.forget()
         ours.rollback(0)
-        for start in range(0, len(ids) - 1, 20):
-            taps = loaded.target.extend(ids[start : start + 20])
-            assert taps is not None
+        loaded.pair.prefill(ids)
+        for start in range(0, len(ids) - 1, 32):
+            target.crop(start)
+            ours.observe(
+                ids[start : start + 32][: len(ids) - 1 - start],
+                target.extend(ids[start : min(start + 32, len(ids) - 1)]),
+            )
+        for _ in range(20):
+            draft = theirs.propose(ids[-1], 7)
+            same += sum(a == b for a, b in zip(draft.tokens, ours.propose(ids[-1], 7).tokens, strict=True))
+            blocks += 1
+            seen = target.verify(ids[-1], draft)
+            tokens, rows = accept(draft, seen.logits, greedy, ids, 8, ends)
+            target.keep(rows)
+            assert seen.taps is not None
             for drafter in (ours, theirs):
-                drafter.observe(ids[start : start + 20], taps.copy())
-            if start + 20 < len(ids):
-                a, b = (drafter.propose(ids[start + 20], 7).tokens for drafter in (ours, theirs))
-                same += sum(x == y for x, y in zip(a, b, strict=True))
-                slots += 7
-        loaded.target.crop(0)
+                drafter.observe([ids[-1], *tokens[:-1]], seen.taps[rows])
+            ids = [*ids, *tokens]
+            if tokens[-1] in ends:
+                break
+        target.crop(0)
         theirs.rollback(0)
-    assert slots >= 100 * 7
-    assert same >= 0.99 * slots, f"{same} of {slots} slots agree"
+        loaded.pair.ids = []
+    assert blocks >= 200
+    assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
 
 
 def few(count: int) -> list[Prompt]:

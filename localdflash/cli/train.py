@@ -85,7 +85,7 @@ def target(
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = _prepare(device, threads)
-    from localdflash.targets.torch_decoder import DecoderConfig
+    from localdflash.targets.decoder_config import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
     from localdflash.train.loop import Budget
@@ -137,8 +137,7 @@ def drafter(
     """
     blocks = _block_numbers(taps)
     chosen = _prepare(device, threads)
-    from localdflash.drafters.dflash_files import check_fit
-    from localdflash.drafters.dflash_model import DFlashConfig
+    from localdflash.drafters.dflash_config import DFlashConfig, check_fit
     from localdflash.targets.gguf_decoder import load_decoder
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train import drafter as training
@@ -163,7 +162,7 @@ def drafter(
         regenerate(model.to(chosen), Dataset.load(folder / "corpus" / "train"), answers, tokens, ends, seed, _report)
     run = training.DrafterRun(config, Budget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
     trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
-    write_drafter(folder / "drafter.gguf", trained, tokenizer, "Q8_0", "localdflash embedded drafter")
+    write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")
     write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)
     return 0
 

@@ -6,39 +6,15 @@ the committed anchor; slot j predicts the token at its own position. Source: arX
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.targets.torch_decoder import Attention, DecoderConfig, Layer, RMSNorm, rotary
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.targets.torch_decoder import Attention, Layer, RMSNorm, rotary
 
 ContextKV = list[tuple[Tensor, Tensor]]  # per layer: k and v [B, kv_heads, T, hd]
-
-
-@dataclass(frozen=True)
-class DFlashConfig:
-    """Shape and conventions of one drafter checkpoint."""
-
-    decoder: DecoderConfig  # num_hidden_layers are the drafter's own
-    block_size: int
-    mask_token_id: int
-    taps: tuple[int, ...]  # 0-based target blocks whose output is read
-    window: int | None = None  # of the sliding layers, the query's own slot included
-    sliding: tuple[bool, ...] = ()  # per layer; empty: none
-    causal: bool | None = None  # inside the block; None: sliding layers causal, full layers bidirectional
-    embedding_scale: float = 1.0
-    logit_scale: float = 1.0
-    softcap: float = 0.0
-
-    def is_sliding(self, layer: int) -> bool:
-        """Whether a layer sees a window of the context only."""
-        return self.window is not None and layer < len(self.sliding) and self.sliding[layer]
-
-    def is_causal(self, layer: int) -> bool:
-        """Whether a layer's block rows see only the rows before them."""
-        return self.is_sliding(layer) if self.causal is None else self.causal
 
 
 class DFlash(nn.Module):

@@ -13,7 +13,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.drafters.dflash_files import check_fit, config_of_gguf
+from localdflash.drafters.dflash_config import check_fit, config_of_gguf
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError, OutOfMemory
@@ -42,8 +42,9 @@ class LlamaCppDFlashDrafter:
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.no_perf = True
         params.ctx_other = target.handle
-        if threads:
-            params.n_threads = params.n_threads_batch = threads
+        if gpu_layers == 0:
+            params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
+        params.n_threads = params.n_threads_batch = threads or library.usable_cores()
         self.handle = api.llama_init_from_model(self.model, params)
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from localdflash.errors import ModelError
-from localdflash.targets.torch_decoder import Decoder, DecoderConfig
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.torch_decoder import Decoder
 from localdflash.weights import gguf
 
 TOP_TENSORS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}

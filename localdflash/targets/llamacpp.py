@@ -61,8 +61,7 @@ class LlamaCppTarget:
         if self._rows == EXACT_ROWS and self._wide_cache_bytes() <= WIDE_CACHE_BYTES:
             params.type_k = params.type_v = api.GGML_TYPE_F32
         params.no_perf = True
-        if threads:
-            params.n_threads = params.n_threads_batch = threads
+        params.n_threads = params.n_threads_batch = threads or library.usable_cores()
         handle = api.llama_init_from_model(self.model, params)
         if not handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")

@@ -5,32 +5,15 @@ Training passes a causal attention, decoding a cache. Architecture: Qwen3 techni
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from localdflash.targets.decoder_config import DecoderConfig
+
 # (layer, q [B, heads, T, hd], k [B, kv_heads, T, hd], v [B, kv_heads, T, hd]) -> [B, heads, T, hd]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Shape of a Qwen3 decoder; names as in Hugging Face configs."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    intermediate_size: int
-    rope_theta: float = 1e5
-    rms_norm_eps: float = 1e-6
-    context_length: int = 1024
-    tie_word_embeddings: bool = True
-    attention_bias: bool = False
 
 
 class RMSNorm(nn.Module):

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.drafters.dflash_model import DFlash, DFlashConfig
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import TrainingError
 from localdflash.targets.torch_decoder import Decoder, causal
 from localdflash.train.dataset import Dataset

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.drafters.dflash_model import DFlash
+from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.targets.gguf_decoder import LAYER_TENSORS
 from localdflash.targets.gguf_decoder import TOP_TENSORS as TARGET_TENSORS
-from localdflash.targets.torch_decoder import Decoder, DecoderConfig
+from localdflash.targets.torch_decoder import Decoder
 from localdflash.train.dataset import SPECIALS, special_ids
 
 CHAT_TEMPLATE = (
@@ -25,7 +26,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
 CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-FORMATS = {"Q8_0": gguf.GGMLQuantizationType.Q8_0, "Q4_0": gguf.GGMLQuantizationType.Q4_0}
+FORMATS = {name: gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0")}
 
 
 def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from localdflash.drafters.dflash_files import REFUSED_GGUF, config_of_gguf, load
+from localdflash.drafters.dflash_config import REFUSED_GGUF, config_of_gguf
+from localdflash.drafters.dflash_files import load
 from localdflash.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader, read_header
 

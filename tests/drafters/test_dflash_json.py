@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.drafters.dflash_files import REFUSED_JSON, check_fit, config_of_json
-from localdflash.drafters.dflash_model import DFlashConfig
+from localdflash.drafters.dflash_config import REFUSED_JSON, DFlashConfig, check_fit, config_of_json
 from localdflash.errors import ModelError
 
 # What the published 4B and 27B checkpoints look like, in small.

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from localdflash.targets.torch_decoder import Decoder, DecoderConfig, causal
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.torch_decoder import Decoder, causal
 
 SHAPE = DecoderConfig(
     vocab_size=97,

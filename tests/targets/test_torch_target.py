@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
 from localdflash.errors import ModelError, UsageError
-from localdflash.targets.torch_decoder import Decoder, DecoderConfig, causal
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.torch_decoder import Decoder, causal
 from localdflash.targets.torch_target import TorchTarget
 
 SHAPE = DecoderConfig(

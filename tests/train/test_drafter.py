@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from localdflash.drafters.dflash import DFlashDrafter
-from localdflash.drafters.dflash_model import DFlash, DFlashConfig, block_mask
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.drafters.dflash_model import DFlash, block_mask
 from localdflash.errors import TrainingError
+from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import Decoder, DecoderConfig
+from localdflash.targets.torch_decoder import Decoder
 from localdflash.targets.torch_target import TorchTarget
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.drafter import (
