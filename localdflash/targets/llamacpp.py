@@ -98,6 +98,8 @@ class LlamaCppTarget:
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """See `Target`."""
+        if not draft.is_chain:
+            raise LocaldflashError("llama.cpp verifies chains only, and this draft is a tree")
         rows = len(draft) + 1
         self._decode((anchor, *draft.tokens), logits=True)
         address = self._logits_address(self.handle)

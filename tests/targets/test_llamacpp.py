@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import ModelError, UsageError
+from localdflash.errors import LocaldflashError, ModelError, UsageError
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.llamacpp import LlamaCppTarget
 from localdflash.targets.torch_decoder import causal
@@ -141,3 +141,8 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         LlamaCppTarget(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tree_is_refused(target: LlamaCppTarget) -> None:
+    with pytest.raises(LocaldflashError, match="chains only"):
+        target.verify(1, Draft("test", (2, 3), (-1, -1), (1.0, 1.0)))
