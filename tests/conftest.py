@@ -1,5 +1,6 @@
-"""What every test gets: folders of its own, and no network beyond this machine."""
+"""What every test gets: folders of its own, no network beyond this machine, and Triton's interpreter for the kernels."""
 
+import os
 import socket
 from dataclasses import replace
 from ipaddress import ip_address
@@ -9,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 ROOT = Path(__file__).parent.parent
+os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
 
 
 @pytest.fixture(autouse=True)

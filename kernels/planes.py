@@ -1,0 +1,160 @@
+"""Planes: the one in-memory format of quantized weights, whatever file they came from.
+
+A matrix [n, k] is cut along k into blocks of 4 * R weights (R = 16 or 32). In a block, word r of a column holds four
+4-bit fields; field i is the code of k = block * 4R + i * R + r. One loaded tile of words [R, columns] thus unpacks in
+place into four operand tiles, each contiguous in k, and with groups of R weights each tile has one scale per column.
+
+    weight = value(code) * scale(group) - minimum(group)
+
+* `base` holds the low four bits, `high` the rest: none, two bits (bytes) or four bits (words).
+* value: `code - zero`, or the floating-point number that the code spells (e4m3, e2m1).
+* scale, by `scaling`:
+    "block"  float32 [k / 4R, n]; a group is one block of 128, or several (the value is repeated)
+    "half4"  int32 [k / 4R, 2, n]: the four float16 scales of a block; word j holds groups 2j (low half) and 2j + 1
+    "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
+             Q5_K), signed for R = 16 (Q6_K); times the low half of `supers`, int32 [k / 256, n]
+* minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
+  "block" float32 [k / 4R, n]; None where there is none.
+
+n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. A stack of `experts` matrices
+lies one below the other along the first axis of every tensor.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scaling = Literal["block", "half4", "byte4"]
+Code = Literal["int", "e4m3", "e2m1"]
+COLUMNS = 128  # n is a multiple of this
+SUPER = 256  # weights under one pair of super-scales
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Quantized weights [n, k] of a linear layer y = W x; see the module. `n` and `k` are without padding."""
+
+    n: int
+    k: int
+    rows: int  # R
+    base: Tensor  # int16 [K / 4, N]
+    high: Tensor | None  # uint8 [K / 4, N] (2-bit fields) or int16 [K / 4, N] (4-bit fields)
+    scaling: Scaling
+    scale: Tensor
+    supers: Tensor | None = None
+    minimum: Tensor | None = None
+    zero: int = 0
+    code: Code = "int"
+    experts: int = 1
+
+    @property
+    def padded_n(self) -> int:
+        """Columns of every tensor."""
+        return self.base.shape[1]
+
+    @property
+    def padded_k(self) -> int:
+        """Weights per column of one expert, padding included."""
+        return self.base.shape[0] * 4 // self.experts
+
+    @property
+    def high_bits(self) -> int:
+        """0, 2 or 4."""
+        if self.high is None:
+            return 0
+        return 2 if self.high.dtype == torch.uint8 else 4
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory held."""
+        tensors = (self.base, self.high, self.scale, self.supers, self.minimum)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """The weights, float32 [experts * n, k]: the reference for every kernel that reads planes."""
+        return dequantize(self)
+
+
+def pack_fields(codes: Tensor, rows: int, bits: int) -> Tensor:
+    """Codes [K, N], 0 .. 2**bits - 1 with bits 2 or 4, as words [K / 4, N]: uint8 for 2 bits, int16 for 4."""
+    k, n = codes.shape
+    fields = codes.to(torch.int32).view(k // (4 * rows), 4, rows, n)
+    shifts = torch.arange(4, dtype=torch.int32, device=codes.device).view(1, 4, 1, 1) * bits
+    words = (fields << shifts).sum(1, dtype=torch.int32).view(k // 4, n)
+    return words.to(torch.uint8) if bits == 2 else words.to(torch.int16)  # int16: the bits stay, the sign is theirs
+
+
+def unpack_fields(words: Tensor, rows: int, bits: int) -> Tensor:
+    """The inverse of `pack_fields`: int32 [K, N]."""
+    blocks = words.to(torch.int32).view(-1, 1, rows, words.shape[1])
+    shifts = torch.arange(4, dtype=torch.int32, device=words.device).view(1, 4, 1, 1) * bits
+    return ((blocks >> shifts) & (2**bits - 1)).reshape(-1, words.shape[1])
+
+
+def pack_bytes(groups: Tensor) -> Tensor:
+    """Bytes [G, N] (uint8 or int8), four groups a block, as int32 [G / 4, N], lowest byte first."""
+    fields = groups.to(torch.int32).bitwise_and(255).view(-1, 4, groups.shape[1])
+    low = fields[:, 0] | (fields[:, 1] << 8) | (fields[:, 2] << 16)
+    return low | (fields[:, 3] << 24)
+
+
+def unpack_bytes(words: Tensor, signed: bool) -> Tensor:
+    """The inverse of `pack_bytes`: int32 [G, N]."""
+    shifts = torch.arange(0, 32, 8, dtype=torch.int32, device=words.device).view(1, 4, 1)
+    bytes_ = ((words.unsqueeze(1) >> shifts) & 255).reshape(-1, words.shape[1])
+    return torch.where(bytes_ > 127, bytes_ - 256, bytes_) if signed else bytes_
+
+
+def pack_halves(low: Tensor, high: Tensor) -> Tensor:
+    """Two float16 tensors as the halves of one int32."""
+    pair = torch.stack((low.to(torch.float16), high.to(torch.float16)), -1).contiguous()
+    return pair.view(torch.int32).squeeze(-1)
+
+
+def unpack_halves(words: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of `pack_halves`, float32."""
+    pair = words.contiguous().unsqueeze(-1).view(torch.float16).float()
+    return pair[..., 0], pair[..., 1]
+
+
+def dequantize(planes: Planes) -> Tensor:
+    """Float32 [experts * n, k] of planes, by the definition in the module docstring. Slow and plain on purpose."""
+    p, total = planes, planes.padded_k * planes.experts
+    codes = unpack_fields(p.base, p.rows, 4)
+    if p.high is not None:
+        codes = codes | (unpack_fields(p.high, p.rows, p.high_bits) << 4)
+    scale, minimum = _groups(p)
+    repeat = total // scale.shape[0]
+    weights = _values(codes, p) * scale.repeat_interleave(repeat, 0)
+    if minimum is not None:
+        weights -= minimum.repeat_interleave(repeat, 0)
+    stacked = weights.view(p.experts, p.padded_k, p.padded_n)[:, : p.k, : p.n]
+    return stacked.transpose(1, 2).reshape(-1, p.k)
+
+
+def _values(codes: Tensor, planes: Planes) -> Tensor:
+    if planes.code == "e2m1":
+        return torch.tensor(E2M1, device=codes.device)[codes.long()]
+    if planes.code == "e4m3":
+        return codes.to(torch.uint8).view(torch.float8_e4m3fn).float()
+    return (codes - planes.zero).float()
+
+
+def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
+    """Scales and minimums by group, float32 [groups, N]."""
+    p = planes
+    if p.scaling == "block":
+        return p.scale, p.minimum
+    if p.scaling == "half4":
+        low, high = unpack_halves(p.scale)  # [blocks, 2, N] each
+        return torch.stack((low, high), 2).view(-1, p.padded_n), None
+    assert p.supers is not None
+    repeat = SUPER // p.rows
+    scale, minimum = (half.repeat_interleave(repeat, 0) for half in unpack_halves(p.supers))
+    scale = scale * unpack_bytes(p.scale, signed=p.rows == 16)
+    return scale, None if p.minimum is None else minimum * unpack_bytes(p.minimum, signed=False)
