@@ -25,6 +25,12 @@ class OutOfMemory(LocaldflashError):
     exit_code = 4
 
 
+class DeviceFailed(LocaldflashError):
+    """The GPU is lost to this process; only a new one can use it (exit code 5, for a supervisor to see)."""
+
+    exit_code = 5
+
+
 class ContextOverflow(UsageError):
     """The prompt and the answer do not fit into the context (exit code 2)."""
 

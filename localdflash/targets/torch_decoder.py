@@ -1,7 +1,8 @@
-"""A readable Qwen3 dense decoder (GQA, q/k norm, RoPE, SwiGLU, tied or free head): the oracle, and what training uses.
+"""A readable Qwen3, Qwen3-MoE or Llama decoder (GQA, RoPE, SwiGLU or experts): the oracle, and what training uses.
 
 Attention is handed in: `attend(layer, q, k, v)` decides what the rows may look at and where keys and values are kept.
-Training passes a causal attention, decoding a cache. Architecture: Qwen3 technical report, arXiv 2505.09388.
+Training passes a causal attention, decoding a cache. Architectures: Qwen3 technical report, arXiv 2505.09388, and
+The Llama 3 herd of models, arXiv 2407.21783.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +31,14 @@ class RMSNorm(nn.Module):
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
-def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd]."""
+def rotary(positions: Tensor, head_dim: int, theta: float, factors: Sequence[float] = ()) -> tuple[Tensor, Tensor]:
+    """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd].
+
+    `factors`, head_dim / 2 of them where there are any, divide the frequencies.
+    """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
+    if factors:
+        frequencies = frequencies / torch.tensor(factors, device=positions.device)
     angles = positions.unsqueeze(-1).float() * frequencies
     angles = torch.cat((angles, angles), -1)
     if positions.ndim == 2:
@@ -47,7 +53,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with a norm per head on q and k."""
+    """Grouped-query attention, with or without a norm per head on q and k."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -57,11 +63,11 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=c.attention_bias)
         self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=c.attention_bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, c.hidden_size, bias=c.attention_bias)
-        self.q_norm = RMSNorm(self.head_dim, c.rms_norm_eps)
-        self.k_norm = RMSNorm(self.head_dim, c.rms_norm_eps)
+        self.q_norm = RMSNorm(self.head_dim, c.rms_norm_eps) if c.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.head_dim, c.rms_norm_eps) if c.qk_norm else nn.Identity()
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k normed and rotated."""
+        """Q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k rotated."""
         k, v = self.project_context(x, cos, sin)
         return rotate(self.q_norm(self._split(self.q_proj(x), self.heads)), cos, sin), k, v
 
@@ -92,6 +98,63 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Stacked(nn.Module):
+    """One matrix per expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
+
+
+class Experts(nn.Module):
+    """SwiGLU MLPs side by side."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        experts, hidden, inner = config.num_experts, config.hidden_size, config.moe_intermediate_size
+        self.gate_proj = Stacked(experts, hidden, inner)
+        self.up_proj = Stacked(experts, hidden, inner)
+        self.down_proj = Stacked(experts, inner, hidden)
+
+    def forward(self, x: Tensor, expert: int) -> Tensor:
+        """[rows, H] to [rows, H] by one expert."""
+        inner = F.silu(F.linear(x, self.gate_proj.weight[expert])) * F.linear(x, self.up_proj.weight[expert])
+        return F.linear(inner, self.down_proj.weight[expert])
+
+
+class SparseMLP(nn.Module):
+    """A mixture of experts: the router gives every row the few that it is for.
+
+    A row's result depends on that row alone, to the bit: an expert that any row needs runs over all of them, so that
+    no matrix product has a shape of its own, and a row adds up its own experts in the order of their ids.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.chosen, self.normalise = config.num_experts_per_tok, config.norm_topk_prob
+        self.gate = nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        self.experts = Experts(config)
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids and weights [rows, chosen] of the likeliest experts of rows x [rows, H]; of equals, the lowest ids."""
+        probabilities = self.gate(x).float().softmax(-1)
+        ranked = probabilities.sort(dim=-1, descending=True, stable=True)
+        weights, ids = ranked.values[:, : self.chosen], ranked.indices[:, : self.chosen]
+        if self.normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return ids, weights.to(x.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
+        rows = x.flatten(0, -2)
+        ids, weights = self.route(rows)
+        out = torch.zeros_like(rows)
+        for expert in ids.unique().tolist():
+            own, rank = (ids == expert).nonzero(as_tuple=True)
+            out = out.index_add(0, own, weights[own, rank, None] * self.experts(rows, expert)[own])
+        return out.view_as(x)
+
+
 class Layer(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
@@ -100,7 +163,7 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = SparseMLP(config) if config.num_experts else MLP(config)
 
     def forward(self, x: Tensor, index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """The residual stream [B, T, H] after this block."""
@@ -110,7 +173,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Qwen3: ids to hidden states and taps; `logits` is the head. A new one needs weights or initialising."""
+    """Token ids to hidden states and taps; `logits` is the head. A new one needs weights or initialising."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -128,7 +191,8 @@ class Decoder(nn.Module):
         self, ids: Tensor, positions: Tensor, attend: Attend, taps: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the residual after each tap."""
-        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta)
+        c = self.config
+        cos, sin = rotary(positions, c.head_dim, c.rope_theta, c.rope_factors)
         x = self.embed_tokens(ids)
         tapped: dict[int, Tensor] = {}
         for index, layer in enumerate(self.layers):

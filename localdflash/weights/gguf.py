@@ -96,7 +96,7 @@ def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
     """Map the raw bytes of a tensor: uint8 [nbytes], copied on write, so the file never changes."""
     import torch
 
-    info = _find(header, name)
+    info = find(header, name)
     first = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
     end = info.offset + info.nbytes
     with open_model(header.path) as (stream, size):
@@ -112,7 +112,7 @@ def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = Non
 
     from localdflash.weights import quants
 
-    info = _find(header, name)
+    info = find(header, name)
     if info.ggml_type not in quants.SUPPORTED:
         supported = ", ".join(sorted(kind.name for kind in quants.SUPPORTED))
         raise ModelError(
@@ -122,7 +122,8 @@ def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = Non
     return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape, dtype or torch.float32)
 
 
-def _find(header: GGUFHeader, name: str) -> TensorInfo:
+def find(header: GGUFHeader, name: str) -> TensorInfo:
+    """Where a tensor lies; ModelError when it is missing."""
     if name not in header.tensors:
         raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
     return header.tensors[name]

@@ -143,7 +143,7 @@ def refused(path: Path, *words: str) -> None:
         assert word in message
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3moe", "dflash"])
+@pytest.mark.parametrize("architecture", ["gemma3", "qwen2moe", "dflash"])
 def test_another_architecture_is_refused(write: Write, architecture: str) -> None:
     refused(write(architecture=architecture), "qwen3", repr(architecture), "use llama.cpp")
 

@@ -1,13 +1,14 @@
-"""The decoder against Hugging Face's Qwen3: logits, hidden states, taps."""
+"""The decoder against Hugging Face's Qwen3: logits, hidden states, taps, mixtures of experts."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.torch_decoder import Decoder, causal
+from localdflash.targets.torch_decoder import Decoder, SparseMLP, causal
 
 SHAPE = DecoderConfig(
     vocab_size=97,
@@ -92,3 +93,62 @@ def test_a_tied_head_is_the_embedding() -> None:
     tied, free = Decoder(SHAPE), Decoder(SHAPES["free head"])
     assert tied.lm_head.weight is tied.embed_tokens.weight
     assert free.lm_head.weight is not free.embed_tokens.weight
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("chosen", [1, 3, 8])
+def test_a_mixture_of_experts_is_that_of_hugging_face(normalised: bool, chosen: int) -> None:
+    config = Qwen3MoeConfig(
+        hidden_size=48,
+        moe_intermediate_size=40,
+        num_experts=8,
+        num_experts_per_tok=chosen,
+        norm_topk_prob=normalised,
+        experts_implementation="eager",
+    )
+    theirs, ours = Qwen3MoeSparseMoeBlock(config), SparseMLP(mixture(chosen, normalised))
+    generator = torch.Generator().manual_seed(5)
+    for parameter in theirs.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    copy_experts(theirs, ours)
+    x = torch.randn(2, 21, 48, generator=generator)
+    torch.testing.assert_close(ours(x), theirs(x), atol=1e-4, rtol=1e-4)
+
+
+def mixture(chosen: int, normalised: bool) -> DecoderConfig:
+    return replace(
+        SHAPE, num_experts=8, num_experts_per_tok=chosen, moe_intermediate_size=40, norm_topk_prob=normalised
+    )
+
+
+def copy_experts(theirs: Qwen3MoeSparseMoeBlock, ours: SparseMLP) -> None:
+    ours.gate.weight.copy_(theirs.gate.weight)
+    gate, up = theirs.experts.gate_up_proj.chunk(2, 1)
+    ours.experts.gate_proj.weight.copy_(gate)
+    ours.experts.up_proj.weight.copy_(up)
+    ours.experts.down_proj.weight.copy_(theirs.experts.down_proj)
+
+
+@torch.inference_mode()
+def test_of_equally_likely_experts_the_first_are_chosen() -> None:
+    sparse = SparseMLP(mixture(3, normalised=True))
+    sparse.gate.weight.zero_()
+    sparse.gate.weight[5, 0] = 1.0
+    ids, weights = sparse.route(torch.ones(2, 48))
+    assert ids.tolist() == [[5, 0, 1]] * 2
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2))
+
+
+@torch.inference_mode()
+def test_a_row_of_a_mixture_does_not_depend_on_its_neighbours() -> None:
+    sparse = SparseMLP(mixture(2, normalised=True))
+    generator = torch.Generator().manual_seed(6)
+    for parameter in sparse.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    x, other = torch.randn(2, 16, 48, generator=generator)
+    expected = sparse(x)
+    for row in range(16):
+        mixed = other.clone()
+        mixed[row] = x[row]
+        assert torch.equal(sparse(mixed)[row], expected[row])

@@ -1,0 +1,78 @@
+"""The cache of keys and values: one slot per token, rounded as its element type says.
+
+float32 and float16 are stored as they are. int8 and float8_e4m3fn have one float32 scale per (slot, head), the largest
+magnitude over the largest code, so that value = code * scale.
+
+Everything stored is finite: a NaN becomes zero and a value out of range the largest one. A block always writes 16
+slots, those of rows that nobody asked for too, and attention multiplies such slots by zero, which a NaN would survive.
+A NaN in a row that counts is not lost: the row's query carries it on.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # largest code of types with a scale
+SMALLEST = 1e-30  # the scale of a head of zeros is this over the largest code
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values of one layer, [slots, heads, D], or of a stack of layers, [layers, slots, heads, D]."""
+
+    k: Tensor
+    v: Tensor
+    k_scale: Tensor | None = None  # float32, the shape of k without D; None for types without a scale
+    v_scale: Tensor | None = None
+
+    @classmethod
+    def empty(
+        cls, layers: int, slots: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> "Cache":
+        """A stack of layers, all zero."""
+        shape = (layers, slots, heads, head_dim)
+        k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        if dtype not in CODES:
+            return cls(k, v)
+        return cls(k, v, *(torch.zeros(shape[:3], dtype=torch.float32, device=device) for _ in range(2)))
+
+    def layer(self, index: int) -> "Cache":
+        """One layer of a stack; a view."""
+        if self.k_scale is None or self.v_scale is None:
+            return Cache(self.k[index], self.v[index])
+        return Cache(self.k[index], self.v[index], self.k_scale[index], self.v_scale[index])
+
+    def write(self, slots: Tensor, k: Tensor | None, v: Tensor | None, heads: slice = slice(None)) -> None:
+        """Round and store rows [T, heads, D] of keys, values or both of one layer at `slots` (integer [T])."""
+        for rows, codes, scales in ((k, self.k, self.k_scale), (v, self.v, self.v_scale)):
+            if rows is None:
+                continue
+            rounded, scale = encode(rows, codes.dtype)
+            codes[slots, heads] = rounded
+            if scales is not None and scale is not None:
+                scales[slots, heads] = scale
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """All keys and values, float32, in the shape of k."""
+        return decode(self.k, self.k_scale), decode(self.v, self.v_scale)
+
+
+def limit(dtype: torch.dtype) -> float:
+    """The largest magnitude that a cache of this type stores."""
+    return torch.finfo(torch.float16 if dtype == torch.float16 else torch.float32).max
+
+
+def encode(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """What the cache stores of rows [..., D], and their scales [...] if the type has any."""
+    rows = rows.float().nan_to_num(nan=0.0).clamp(-limit(dtype), limit(dtype))
+    if dtype not in CODES:
+        return rows.to(dtype), None
+    scale = rows.abs().amax(-1).clamp_min(SMALLEST) / CODES[dtype]
+    codes = rows / scale.unsqueeze(-1)
+    return (codes.round() if dtype == torch.int8 else codes).to(dtype), scale
+
+
+def decode(codes: Tensor, scale: Tensor | None) -> Tensor:
+    """The inverse of `encode`, up to rounding; float32."""
+    return codes.float() if scale is None else codes.float() * scale.unsqueeze(-1)

@@ -1,0 +1,138 @@
+"""The residual stream: x += a @ W^T, and what the next norm and the drafter need of it, in one launch.
+
+Each tile of 128 columns is read and written by one program only, the last to arrive at it. A tap of the drafter is
+stored as x / 16 in float16: residual streams of some models leave its range, and a power of two costs no digit. The
+drafter's first matrix is multiplied by 16 when it is loaded.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.matmul import accumulate, plan, pointers, switches
+from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.split_k import ROWS, Workspace, arrive, gather
+
+TAP_SCALE = 1 / 16
+GROUP = 32  # columns under one entry of `sums`
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where hidden states go for the drafter: row (start + m) % RING of a ring, from `column` on."""
+
+    ring: Tensor  # float16 [RING, taps * H]
+    column: int
+    start: Tensor  # int32 [1]
+
+
+@triton.jit
+def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
+    """Sums of a float32 [16, BN] over groups of 32 columns into sums [groups, 16], from row `group` on."""
+    g = group + tl.arange(0, BN // 32)
+    totals = tl.sum(tl.reshape(a, (16, BN // 32, 32)), 2)  # [16, BN / 32]
+    tl.store(sums_ptr + g[None, :] * 16 + tl.arange(0, 16)[:, None], totals, mask=g[None, :] < groups)
+
+
+@triton.jit
+def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
+              out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H, eps, width,
+              ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, TAP: tl.constexpr,
+              TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
+              ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr,
+              STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles, SPLIT_K)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
+                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
+    release(PDL)
+    if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
+        x = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
+        m = tl.arange(0, 16)
+        n = tile * BN + tl.arange(0, BN)
+        inside = n[None, :] < H
+        here = x_ptr + m[:, None] * H + n[None, :]
+        if ADD:
+            x += tl.load(here, mask=inside, other=0.0)
+        tl.store(here, x, mask=inside)
+        if TAP:
+            row = (tl.load(start_ptr) + m) % ring_rows
+            tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
+            tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
+        x = tl.where(inside, x, 0.0)
+        tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
+        scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
+        if P > 0:
+            scaled *= rstd(before_ptr, P, H, eps)[:, None]
+        rounded = scaled.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
+        store_sums(rounded.to(tl.float32), sums_out_ptr, tile * (BN // 32), width // 32, BN)
+
+
+def residual(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm | None,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+    workspace: Workspace,
+    add: bool = True,
+    tap: Tap | None = None,
+) -> None:
+    """Set x to a @ W^T, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without `before`.
+
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain float32 [H]; a_out float16
+    [16, padded_k of its consumer], whose columns past H are zero and stay so; sums_out float32 [a_out columns / 32,
+    16]: sums of the rounded a_out; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles. squares_out
+    must not be before.squares, nor a_out be a: tiles are written while others still read.
+    """
+    hidden = x.shape[1]
+    cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
+    squares, parts, eps = (sums, 0, 0.0) if before is None else (before.squares, before.parts, before.eps)
+    ring, column, start = (a_out, 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
+    _residual[(cut.tiles, cut.SPLIT_K)](
+        a, sums, *pointers(planes), x, gain, squares, a_out, sums_out, squares_out, ring, start, workspace.partials,
+        workspace.counters, planes.padded_k, planes.padded_n, hidden, eps, a_out.shape[1], *ring.shape, column,
+        P=parts, ADD=add, TAP=tap is not None, TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN,
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
+    )  # fmt: skip
+
+
+def residual_reference(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    x: Tensor,
+    gain: Tensor,
+    before: Norm | None,
+    a_out: Tensor,
+    sums_out: Tensor,
+    squares_out: Tensor,
+    workspace: Workspace | None,
+    add: bool = True,
+    tap: Tap | None = None,
+) -> None:
+    """The same in plain torch, computed in float32; a, a_out and the ring may be float32."""
+    hidden = x.shape[1]
+    product = a[:, : planes.k].float() @ planes.dense.T
+    x.copy_(x + product if add else product)
+    scaled = x * gain
+    if before is not None:
+        scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(1)
+    a_out[:, :hidden] = scaled.to(a_out.dtype)
+    sums_out.copy_(a_out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
+    squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(1, (-1, TILE)).sum(-1).t())
+    if tap is not None:
+        rows = (tap.start + torch.arange(ROWS, device=x.device)) % tap.ring.shape[0]
+        tap.ring[rows, tap.column : tap.column + hidden] = (x * TAP_SCALE).to(tap.ring.dtype)

@@ -1,0 +1,114 @@
+"""The small launches between the large ones of a round: what goes into `draft`, and how far the drafter is.
+
+Device state, int32 [8]: CONTEXT = tokens in the target's cache (the anchor is token number CONTEXT), DRAFTER = tokens
+in the drafter's cache, LIVE = rows of the draft that count, DRAFTED_BY = 0 nobody, 1 lookup, 2 the drafter.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from localdflash.kernels.launch import pdl, release, wait
+from torch import Tensor
+
+ROWS = 16
+CONTEXT, DRAFTER, LIVE, DRAFTED_BY = 0, 1, 2, 5
+BY_DRAFTER = 2
+
+
+@triton.jit
+def _begin(tokens, state, draft, fill, CONTEXT: tl.constexpr, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr,
+           PDL: tl.constexpr):  # fmt: skip
+    m = tl.arange(0, 16)
+    wait(PDL)
+    release(PDL)
+    anchor = tl.load(tokens + tl.load(state + CONTEXT))
+    tl.store(draft + m, tl.where(m == 0, anchor, fill))
+    tl.store(state + LIVE, 1)
+    tl.store(state + DRAFTED_BY, 0)
+
+
+def begin(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
+    """Start a round: draft (int32 [16]) = the anchor, then `fill`; one row lives and nobody has drafted.
+
+    tokens: int32 [slots], committed ids by position. state: int32 [8].
+    """
+    _begin[(1,)](
+        tokens, state, draft, fill, CONTEXT=CONTEXT, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, num_warps=1, **pdl(draft.device)
+    )
+
+
+def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
+    """Do what `begin` does, in torch."""
+    draft.fill_(fill)
+    draft[0] = tokens[int(state[CONTEXT])]
+    state[LIVE], state[DRAFTED_BY] = 1, 0
+
+
+@triton.jit
+def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, PDL: tl.constexpr):
+    m = tl.arange(0, 16)
+    wait(PDL)
+    release(PDL)
+    at = tl.load(state + CONTEXT) + m
+    tl.store(draft + m, tl.load(tokens + at, mask=at < slots, other=0))
+
+
+def next_tokens(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
+    """Draft = the 16 tokens from CONTEXT on: a prompt that is computed 16 tokens at a time."""
+    _next_tokens[(1,)](tokens, state, draft, len(tokens), CONTEXT=CONTEXT, num_warps=1, **pdl(draft.device))
+
+
+def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
+    """Do what `next_tokens` does, in torch."""
+    start = int(state[CONTEXT])
+    found = tokens[start : start + ROWS]
+    draft.zero_()
+    draft[: len(found)] = found
+
+
+@triton.jit
+def _propose(choice, state, draft, block, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, BY: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
+    m = tl.arange(0, 16)
+    wait(PDL)
+    release(PDL)
+    proposal = tl.load(choice + m)
+    # A drafter without numbers (-1) has no proposal from there on.
+    broken = tl.min(tl.where((proposal < 0) & (m > 0), m, block), 0)
+    live = tl.minimum(broken, block)
+    tl.store(draft + m, tl.where(m < live, proposal, 0), mask=m > 0)
+    tl.store(state + LIVE, live)
+    tl.store(state + DRAFTED_BY, tl.where(live > 1, BY, 0))
+
+
+def propose(choice: Tensor, state: Tensor, draft: Tensor, block: int) -> None:
+    """Draft[1 .. block - 1] = the drafter's choices (int32 [16]) for its slots; slot 0 is the anchor's and stays."""
+    _propose[(1,)](
+        choice, state, draft, block, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, BY=BY_DRAFTER, num_warps=1, **pdl(draft.device)
+    )
+
+
+def propose_reference(choice: Tensor, state: Tensor, draft: Tensor, block: int) -> None:
+    """Do what `propose` does, in torch."""
+    proposal = choice.tolist()
+    live = next((m for m in range(1, block) if proposal[m] < 0), block)
+    draft[1:] = 0
+    draft[1:live] = choice[1:live]
+    state[LIVE], state[DRAFTED_BY] = live, BY_DRAFTER if live > 1 else 0
+
+
+@triton.jit
+def _caught_up(state, CONTEXT: tl.constexpr, DRAFTER: tl.constexpr, PDL: tl.constexpr):
+    wait(PDL)
+    release(PDL)
+    tl.store(state + DRAFTER, tl.minimum(tl.load(state + DRAFTER) + 16, tl.load(state + CONTEXT)))
+
+
+def caught_up(state: Tensor) -> None:
+    """Count 16 more tokens as seen by the drafter, but no more than there are."""
+    _caught_up[(1,)](state, CONTEXT=CONTEXT, DRAFTER=DRAFTER, num_warps=1, **pdl(state.device))
+
+
+def caught_up_reference(state: Tensor) -> None:
+    """Do what `caught_up` does, in torch."""
+    state[DRAFTER] = torch.minimum(state[DRAFTER] + ROWS, state[CONTEXT])

@@ -1,0 +1,88 @@
+"""SwiGLU: silu(gate) * up of 16 rows, with the GEMM that makes both, in one launch. Source: arXiv 2002.05202.
+
+Rows of the two matrices alternate (gate 0, up 0, gate 1, up 1, ...), so that a tile holds both factors of its outputs.
+The output is 1/16 of the product: it leaves the range of float16 in some models, and a power of two costs no digit.
+The down matrix is multiplied by 16 when it is loaded.
+"""
+
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.matmul import accumulate, plan, pointers, switches
+from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.residual import GROUP, store_sums
+from localdflash.kernels.split_k import Workspace, arrive, gather
+
+SWIGLU_SCALE = 1 / 16
+
+
+@triton.jit
+def silu(x):
+    """The product of x and sigmoid(x), with an exponential that cannot overflow."""
+    small = tl.exp(-tl.abs(x))
+    return x * tl.where(x < 0, small, 1.0) / (1.0 + small)
+
+
+@triton.jit
+def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr, out_ptr,
+            sums_out_ptr, partials_ptr, counters_ptr, K, N, size, eps, columns, width, P: tl.constexpr,
+            SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr,
+            CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
+            ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Grid (tiles, SPLIT_K)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
+                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
+    release(PDL)
+    if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
+        acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
+        acc *= norm_factor(squares_ptr, before_ptr, P, size, eps)[:, None]
+        OUT: tl.constexpr = BN // 2
+        gate, up = tl.split(tl.reshape(acc, (16, OUT, 2)))
+        m = tl.arange(0, 16)
+        n = tile * OUT + tl.arange(0, OUT)
+        inside = n[None, :] < columns
+        rounded = tl.where(inside, silu(gate) * up * SCALE, 0.0).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
+        store_sums(rounded.to(tl.float32), sums_out_ptr, tile * (OUT // 32), width // 32, OUT)
+
+
+def swiglu(
+    a: Tensor, sums: Tensor, planes: Planes, norm: Norm | None, out: Tensor, sums_out: Tensor, workspace: Workspace
+) -> None:
+    """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * factor of the norm, and sums_out to its sums over 32 columns.
+
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows in turn; out float16
+    [16, padded_k of its consumer], whose columns past F are zero and stay so; sums_out float32 [out columns / 32, 16].
+    """
+    cut = plan(planes.n, planes.padded_k, a.device)
+    squares, before, parts, size, eps = (
+        (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
+    )
+    _swiglu[(cut.tiles, cut.SPLIT_K)](
+        a, sums, *pointers(planes), squares, before, out, sums_out, workspace.partials, workspace.counters,
+        planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[1], P=parts, SCALE=SWIGLU_SCALE,
+        **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps,
+        **pdl(a.device),
+    )  # fmt: skip
+
+
+def swiglu_reference(
+    a: Tensor,
+    sums: Tensor,
+    planes: Planes,
+    norm: Norm | None,
+    out: Tensor,
+    sums_out: Tensor,
+    workspace: Workspace | None,
+) -> None:
+    """The same in plain torch, computed in float32; a and out may be float32."""
+    product = a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm)
+    gate, up = product.unflatten(1, (-1, 2)).unbind(-1)
+    out[:, : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)
+    sums_out.copy_(out.float().unflatten(1, (-1, GROUP)).sum(-1).t())

@@ -1,0 +1,163 @@
+"""From a pair's files to a `CudaPair`: checked, repacked on the device, captured and measured."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
+from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, file_bytes, predict
+from localdflash.cuda.ops import KERNELS, Ops
+from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.runner import Runner
+from localdflash.cuda.stack import Shared
+from localdflash.cuda.ways import Ways
+from localdflash.cuda.weights import (
+    DrafterWeights,
+    GGUFSource,
+    Heads,
+    Layer,
+    ModuleSource,
+    Progress,
+    Source,
+    TargetWeights,
+    load_drafter,
+    load_target,
+)
+from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.drafters.dflash_files import load as load_module
+from localdflash.errors import OutOfMemory
+from localdflash.kernels import attention, head, matmul
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.gguf_decoder import decoder_config
+from localdflash.weights import gguf
+
+CALIBRATION_CONTEXT, ROUNDS = 64, 3
+KV_TYPES = {"f16": torch.float16, "int8": torch.int8}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a pair on a device. Zeros mean: what the model and the memory suggest."""
+
+    context: int = 0
+    kv: str = "f16"
+    drafter_bits: int = 8
+
+
+@dataclass(frozen=True)
+class _DrafterFile:
+    """A drafter that was read, but not put on the device."""
+
+    config: DFlashConfig
+    source: Source
+    nbytes: int
+
+
+def load_pair(
+    target: Path,
+    drafter: Path | None,
+    device: torch.device,
+    settings: Settings,
+    ops: Ops = KERNELS,
+    progress: Progress | None = None,
+) -> CudaPair:
+    """A pair that is ready to step. ModelError, OutOfMemory and UsageError say what is wrong before much is loaded.
+
+    On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
+    """
+    header = gguf.read_header(target)
+    config = decoder_config(header)
+    check_kinds(header)
+    file = _read_drafter(drafter, config, device, settings) if drafter else None
+    exact = device.type == "cpu" and ops is not KERNELS
+    dtype = torch.float32 if exact else torch.float16
+    kv = torch.float32 if exact else KV_TYPES[settings.kv]
+    memory = predict(header, config, file.config if file else None, file.nbytes if file else 0, kv)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
+    context = choose_context(memory, settings.context, config.context_length, free)
+    try:
+        weights = load_target(
+            GGUFSource(header, device, progress), config, context + SLACK, header.architecture == "llama"
+        )
+        drafting = load_drafter(file.source, file.config, weights, context + SLACK, None) if file else None
+        machine = Machine(ops, weights, drafting, context, _shared(weights, drafting, device), dtype, kv)
+        runner = Runner(machine)
+        step_ms = measure(machine, runner)
+    except torch.OutOfMemoryError:
+        needed = memory.total(context) / 1e9
+        raise OutOfMemory(
+            f"the GPU ran out of memory: {needed:.1f} GB were planned of {free / 1e9:.1f} free; close what else uses"
+            f" the GPU, or give --context below {context}"
+        ) from None
+    return CudaPair(machine, runner, Ways(step_ms))
+
+
+def _read_drafter(path: Path, target: DecoderConfig, device: torch.device, settings: Settings) -> _DrafterFile:
+    """GGUF drafters keep their quantized types; safetensors are quantized at load."""
+    if path.suffix == ".gguf":
+        header = gguf.read_header(path)
+        config = config_of_gguf(header)
+        file = _DrafterFile(config, GGUFSource(header, device), file_bytes(header))
+    else:
+        module = load_module(path)
+        config, bits = module.config, settings.drafter_bits
+        file = _DrafterFile(config, ModuleSource(module, device, bits), drafter_bytes(config, bits))
+    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
+    return file
+
+
+def _shared(target: TargetWeights, drafter: DrafterWeights | None, device: torch.device) -> Shared:
+    """Scratch memory for the largest GEMM, attention and head of both."""
+    plans = [*_plans(target.layers, target.config, device)]
+    shapes = [target.config]
+    heads = [target.head]
+    if drafter:
+        c = drafter.config.decoder
+        plans += [*_plans(drafter.layers, c, device), matmul.plan(drafter.fuse.n, drafter.fuse.padded_k, device)]
+        plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
+        shapes.append(c)
+        heads.append(drafter.head)
+    scratch = attention.Scratch(
+        device,
+        max(c.num_attention_heads for c in shapes),
+        max(c.head_dim for c in shapes),
+    )
+    offsets = torch.arange(16, dtype=torch.int32, device=device)
+    return Shared(Workspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
+
+
+def _plans(layers: tuple[Layer, ...], config: DecoderConfig, device: torch.device) -> Iterator[Plan]:
+    def plan(planes: Planes) -> Plan:
+        return matmul.plan(planes.n, planes.padded_k, device)
+
+    for layer in layers:
+        yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
+        yield from (plan(planes) for planes in (layer.output, layer.gate_up, layer.down))
+
+
+def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> Plan:
+    return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
+
+
+def measure(machine: Machine, runner: Runner) -> dict[Way, float]:
+    """Milliseconds of a step by each way, with the graphs of short contexts captured. Leaves nothing behind."""
+    ways: list[Way] = ["lookup", "block"] if machine.block else ["lookup"]
+    times = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for way in ways:
+            machine.state.zero_()
+            machine.state[CONTEXT] = min(CALIBRATION_CONTEXT, machine.context // 2)
+            for _ in range(2):  # the first of a kind compiles, captures and fills caches
+                runner.synchronize()
+                began = time.perf_counter()
+                runner.step(way, True, CALIBRATION_CONTEXT)
+                runner.synchronize()
+                times[way] = min(times[way], (time.perf_counter() - began) * 1e3)
+    machine.state.zero_()
+    machine.tokens.zero_()
+    return times

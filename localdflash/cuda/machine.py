@@ -1,0 +1,213 @@
+"""Everything of a pair that lives on the device, and the ways it can go one step further.
+
+A step is a fixed sequence of launches over static buffers, so that a CUDA graph can replay it: lengths, tokens and
+decisions are in device memory and nothing is read back inside. The ways to step:
+
+* `plain`   the anchor alone is verified
+* `lookup`  what followed the last time that the text ended like this is verified
+* `block`   the drafter fills a block; where lookup has a long match, its draft is verified instead
+
+All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from localdflash.cuda.ops import Ops
+from localdflash.cuda.stack import ROWS, Mask, Shared, Stack, TapRing, activations
+from localdflash.cuda.weights import DrafterWeights, TargetWeights
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.norm import Norm
+
+Way = Literal["plain", "lookup", "block"]
+
+# Fields of `state`, int32 on the device.
+CONTEXT, DRAFTER, LIVE, STEP, STATUS, DRAFTED_BY = range(6)
+STATE_FIELDS = 8
+SLACK = 4 * ROWS  # slots past the context: rows that were not accepted, and a step that is already on its way
+RECORDS = 8  # steps that the record ring holds
+RECORD_FIELDS = 24
+DOCUMENTS = 1 << 16  # tokens of open documents that lookup may copy from
+TAP_SLOTS = 1024  # committed tokens that may wait for the drafter
+BEATS_DRAFTER = 6  # tokens of agreement from which lookup's draft replaces the drafter's
+BEATS_NOTHING = 2  # the same where there is no other draft
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A request's sampling parameters on the device; `greedy` picks the graph."""
+
+    floats: Tensor  # float32: temperature, top_p, min_p, repetition penalty
+    whole: Tensor  # int32: top_k, seed (low, high), penalty window
+
+
+class Block:
+    """The drafter: its stack, and the projection of tapped hidden states into its context."""
+
+    def __init__(self, machine: "Machine", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
+        config, c, device = weights.config, weights.config.decoder, machine.device
+        kv_dtype = torch.float32 if dtype == torch.float32 else torch.float16
+        self.weights = weights
+        self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, device)
+        caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
+        self.stack = Stack(
+            machine.ops, c, weights.layers, weights.final_gain, weights.rope, caches, machine.shared, dtype
+        )
+        self.masks = [
+            Mask(
+                "chain" if config.is_causal(i) else "block",
+                config.block_size,
+                config.window or 0 if config.is_sliding(i) else 0,
+            )
+            for i in range(c.num_hidden_layers)
+        ]
+        width = len(config.taps) * c.hidden_size
+        self.ring = TapRing(torch.zeros(TAP_SLOTS, width, device=device, dtype=dtype), config.taps)
+        self.taps, self.taps_sums = activations(width, device, dtype)
+        self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
+        self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
+        squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
+        unit[0] = c.hidden_size * (1.0 - c.rms_norm_eps)  # of rows that no norm has scaled
+        self.norm = Norm(squares, unit, c.hidden_size, c.rms_norm_eps)
+
+
+class Machine:
+    """Device memory and step sequences of one pair."""
+
+    def __init__(
+        self,
+        ops: Ops,
+        target: TargetWeights,
+        drafter: DrafterWeights | None,
+        context: int,
+        shared: Shared,
+        dtype: torch.dtype,
+        kv_dtype: torch.dtype,
+    ) -> None:
+        self.ops, self.target, self.context, self.shared = ops, target, context, shared
+        self.device = target.final_gain.device
+        c, slots = target.config, context + SLACK
+        self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
+        caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
+        self.stack = Stack(ops, c, target.layers, target.final_gain, target.rope, caches, shared, dtype)
+        self.masks = [Mask()] * c.num_hidden_layers
+        self.state, self.tokens = self._int32(STATE_FIELDS), self._int32(slots)
+        self.draft, self.choice = self._int32(ROWS), self._int32(ROWS)
+        self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
+        self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
+        self.records = self._int32(RECORDS, RECORD_FIELDS)
+        self.sampling = Sampling(torch.zeros(4, device=self.device), self._int32(4))
+        self.logits = torch.empty(0)  # [16, V], made when the first request samples
+        self.block = Block(self, drafter, slots, dtype) if drafter else None
+
+    def _int32(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=self.device)
+
+    def field(self, index: int) -> Tensor:
+        """A field of the state, int32 [1]."""
+        return self.state[index : index + 1]
+
+    def step(self, way: Way, greedy: bool, splits: int) -> None:
+        """One round: draft, verify, choose the target's tokens, accept, record; attention covers `splits` chunks."""
+        if way == "block":
+            self.catch_up()
+            self._fill_block(splits)
+        else:
+            self.ops.begin(self.tokens, self.state, self.draft, 0)
+        if way != "plain":
+            self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
+        self._forward(splits)
+        self._choose(greedy)
+        self.ops.accept(self.draft, self.choice, self.tokens, self.state, self.records)
+
+    def _look_up(self, min_match: int) -> None:
+        documents, length, scratch = self.documents, self.documents_length, self.lookup_scratch
+        self.ops.lookup(self.tokens, self.state, self.draft, documents, length, scratch, min_match, ROWS - 1)
+
+    def extend(self, splits: int) -> None:
+        """Keys, values and taps of the 16 tokens from CONTEXT on; the caller counts those that are the prompt's."""
+        self.ops.next_tokens(self.tokens, self.state, self.draft)
+        self._forward(splits)
+
+    def _forward(self, splits: int) -> None:
+        start = self.field(CONTEXT)
+        self.stack.embed(self.draft, self.target.embedding)
+        self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)
+
+    def _choose(self, greedy: bool) -> None:
+        b, start = self.stack.buffers, self.field(CONTEXT)
+        self.ops.head(
+            b.hidden,
+            b.hidden_sums,
+            self.target.head,
+            self.stack.final_norm,
+            self.choice,
+            self.shared.head_scratch,
+            logits=None if greedy else self.logits,
+        )
+        if not greedy:
+            floats, whole = self.sampling.floats, self.sampling.whole
+            self.ops.sample(self.logits, floats, whole, self.tokens, self.draft, start, self.choice)
+
+    def catch_up(self) -> None:
+        """Give the drafter the next 16 committed tokens' taps; slots past CONTEXT are written over later."""
+        block = self.block
+        assert block is not None
+        ops, weights, b, start = self.ops, block.weights, block, self.field(DRAFTER)
+        ops.gather_taps(b.ring.ring, start, b.taps, b.taps_sums)
+        ops.residual(
+            b.taps,
+            b.taps_sums,
+            weights.fuse,
+            b.fused_x,
+            weights.fuse_gain,
+            None,
+            b.fused,
+            b.fused_sums,
+            b.norm.squares,
+            self.shared.workspace,
+            add=False,
+        )
+        for heads in weights.context:
+            ops.qkv(
+                b.fused,
+                b.fused_sums,
+                heads.planes,
+                b.norm,
+                heads.part,
+                None,
+                weights.context_gain,
+                weights.rope,
+                start,
+                self.shared.offsets,
+                None,
+                b.cache,
+                self.shared.workspace,
+                bias=heads.bias,
+                eps=weights.config.decoder.rms_norm_eps,
+            )
+        ops.caught_up(self.state)
+
+    def _fill_block(self, splits: int) -> None:
+        """The drafter's proposals for the slots after the anchor."""
+        block = self.block
+        assert block is not None
+        config, stack = block.weights.config, block.stack
+        self.ops.begin(self.tokens, self.state, self.draft, config.mask_token_id)
+        stack.embed(self.draft, self.target.embedding, config.embedding_scale)
+        stack.forward(self.field(CONTEXT), block.masks, splits)
+        self.ops.head(
+            stack.buffers.hidden,
+            stack.buffers.hidden_sums,
+            block.weights.head,
+            stack.final_norm,
+            self.choice,
+            self.shared.head_scratch,
+            scale=config.logit_scale,
+            softcap=config.softcap,
+            ids=block.weights.head_ids,
+        )
+        self.ops.propose(self.choice, self.state, self.draft, config.block_size)

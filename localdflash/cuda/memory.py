@@ -1,0 +1,132 @@
+"""How much device memory a pair takes, before it is loaded; and the largest context that fits.
+
+Weights by the planes' own sizes, keys and values by token, and what is the same for every context. Not in it: the CUDA
+context and the kernels themselves, for which `RESERVE` is kept free.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from localdflash.cuda.machine import SLACK, TAP_SLOTS
+from localdflash.cuda.stack import ROWS
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.errors import ModelError, OutOfMemory
+from localdflash.kernels.attention import BUCKETS, CHUNK
+from localdflash.kernels.planes import COLUMNS
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.weights.ggml_types import GGMLType
+from localdflash.weights.gguf import GGUFHeader
+
+RESERVE = 700 << 20  # bytes of a GPU left to the CUDA context, compiled kernels and graphs
+LONGEST = BUCKETS[-1] * CHUNK - SLACK
+# Bits of a weight in planes, scales and minimums included, and R, a quarter of the block that k is padded to.
+PLANES = {
+    GGMLType.Q4_0: (4.5, 32),
+    GGMLType.Q8_0: (8.5, 32),
+    GGMLType.Q4_K: (4.625, 32),
+    GGMLType.Q5_K: (6.625, 32),
+    GGMLType.Q6_K: (6.625, 16),
+    GGMLType.MXFP4: (4.5, 32),
+    GGMLType.NVFP4: (5.0, 16),
+}
+INT8, INT4 = (8.25, 32), (4.25, 32)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes."""
+
+    target: int
+    drafter: int
+    fixed: int
+    per_token: int
+
+    def total(self, context: int) -> int:
+        """All of it, for a context of so many tokens."""
+        return self.target + self.drafter + self.fixed + self.per_token * (context + SLACK)
+
+    def largest_context(self, free: int) -> int:
+        """Tokens of context that fit into so much free memory; may be negative."""
+        left = free - RESERVE - self.target - self.drafter - self.fixed
+        return min(left // self.per_token - SLACK, LONGEST)
+
+
+def choose_context(memory: Memory, wanted: int, trained: int, free: int) -> int:
+    """The context to run with: as asked for, or as much of the trained one as fits. OutOfMemory says what would fit."""
+    largest = memory.largest_context(free)
+    needed = memory.total(wanted or min(trained, 512)) + RESERVE
+    if largest < (wanted or min(trained, 512)):
+        fits = f"a context of {largest} tokens would fit" if largest >= 512 else "choose a smaller pair"
+        raise OutOfMemory(f"{needed / 1e9:.1f} GB of GPU memory are needed, {free / 1e9:.1f} GB are free: {fits}")
+    return wanted or min(trained, largest)
+
+
+def predict(
+    header: GGUFHeader, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
+) -> Memory:
+    """What a target, and a drafter whose weights take `drafter_bytes`, will need."""
+    per_token = _kv_bytes(config, kv) + config.head_dim * 4 + 4
+    fixed = _activation_bytes(config)
+    if drafter:
+        per_token += _kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
+        width = len(drafter.taps) * config.hidden_size
+        fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
+    return Memory(file_bytes(header), drafter_bytes, fixed, per_token)
+
+
+def file_bytes(header: GGUFHeader) -> int:
+    """Bytes on the device of all tensors of a GGUF."""
+    return sum(tensor_bytes(info.ggml_type, info.shape) for info in header.tensors.values())
+
+
+def drafter_bytes(config: DFlashConfig, bits: int) -> int:
+    """Bytes of a drafter's weights that are quantized at load; k and v are there twice."""
+    c = config.decoder
+    h, q, kv, f = (
+        c.hidden_size,
+        *(n * c.head_dim for n in (c.num_attention_heads, c.num_key_value_heads)),
+        c.intermediate_size,
+    )
+    kind = INT8 if bits == 8 else INT4
+    shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
+    return sum(_matrix_bytes(*kind, n, k) for n, k in [*shapes, (h, len(config.taps) * h)])
+
+
+def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
+    """Bytes on the device of a GGUF tensor; what is no matrix stays float32."""
+    if len(shape) < 2:
+        return prod(shape) * 4
+    bits, rows = PLANES.get(kind, INT8)
+    return prod(shape[:-2]) * _matrix_bytes(bits, rows, shape[-2], shape[-1])
+
+
+def _matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
+    return int(_up(n, COLUMNS) * _up(k, 4 * rows) * bits / 8)
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
+    """Keys and values of one token in all layers."""
+    scales = 4 if kv.itemsize == 1 else 0
+    return config.num_hidden_layers * 2 * config.num_key_value_heads * (config.head_dim * kv.itemsize + scales)
+
+
+def _activation_bytes(config: DecoderConfig) -> int:
+    c = config
+    widths = c.hidden_size * 3 + c.num_attention_heads * c.head_dim * 2 + c.intermediate_size
+    return ROWS * (widths * 2 + (2 * c.num_hidden_layers + 1) * c.hidden_size // 32)
+
+
+def check_kinds(header: GGUFHeader) -> None:
+    """ModelError naming a matrix whose type planes do not hold exactly."""
+    for info in header.tensors.values():
+        if len(info.shape) > 1 and info.ggml_type not in PLANES and "_inp" not in info.name:
+            raise ModelError(
+                f"{header.path}: tensor {info.name} is {info.ggml_type.name}, which the CUDA engine does not run:"
+                " use --backend llama.cpp"
+            )

@@ -1,0 +1,66 @@
+"""The operations that a step is made of, in two sets: Triton kernels, and the torch references that define them.
+
+The decoder is written once, against a set. On a GPU it gets the kernels; on a CPU the references make it the oracle of
+the whole pair; under Triton's interpreter the kernels run on a CPU too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from localdflash.kernels import accept, attention, block, embed, head, lookup, qkv, residual, rounds, sample, swiglu
+
+Op = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One set; the contracts are the kernels' own docstrings."""
+
+    embed: Op
+    qkv: Op
+    attention: Op
+    residual: Op
+    swiglu: Op
+    head: Op
+    sample: Op
+    gather_taps: Op
+    begin: Op
+    next_tokens: Op
+    propose: Op
+    caught_up: Op
+    lookup: Op
+    accept: Op
+
+
+KERNELS = Ops(
+    embed=embed.embed,
+    qkv=qkv.qkv,
+    attention=attention.attention,
+    residual=residual.residual,
+    swiglu=swiglu.swiglu,
+    head=head.head,
+    sample=sample.sample,
+    gather_taps=block.gather_taps,
+    begin=rounds.begin,
+    next_tokens=rounds.next_tokens,
+    propose=rounds.propose,
+    caught_up=rounds.caught_up,
+    lookup=lookup.lookup,
+    accept=accept.accept,
+)
+REFERENCES = Ops(
+    embed=embed.embed_reference,
+    qkv=qkv.qkv_reference,
+    attention=attention.attention_reference,
+    residual=residual.residual_reference,
+    swiglu=swiglu.swiglu_reference,
+    head=head.head_reference,
+    sample=sample.sample_reference,
+    gather_taps=block.gather_taps_reference,
+    begin=rounds.begin_reference,
+    next_tokens=rounds.next_tokens_reference,
+    propose=rounds.propose_reference,
+    caught_up=rounds.caught_up_reference,
+    lookup=lookup.lookup_reference,
+    accept=accept.accept_reference,
+)

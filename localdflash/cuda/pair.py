@@ -1,0 +1,215 @@
+"""CudaPair: the `Pair` whose steps run on the device, read one step late.
+
+While the host looks at what a step committed, the next one is already on its way, so that the GPU never waits for
+Python. What runs too far (an end token, the limit, a cancellation) is forgotten: the host's `ids` are the truth, and
+the device is set back to them before anything else is started.
+"""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localdflash.cuda.machine import CONTEXT, DRAFTER, SLACK, STEP, TAP_SLOTS, Machine, Way
+from localdflash.cuda.runner import Arrival, Runner
+from localdflash.cuda.stack import ROWS
+from localdflash.cuda.ways import Ways
+from localdflash.engine.pair import Cancelled, State, Step, never
+from localdflash.engine.prefix import common_prefix
+from localdflash.engine.sampling import Sampler
+from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.kernels.cache import Cache
+
+DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
+AHEAD = 2  # steps on their way at most, the one waited for among them
+
+
+@dataclass(frozen=True, slots=True)
+class _Flying:
+    """A step on its way."""
+
+    way: Way
+    number: int
+    arrival: Arrival
+
+
+class CudaPair:
+    """See `Pair`."""
+
+    def __init__(self, machine: Machine, runner: Runner, ways: Ways) -> None:
+        self.machine, self.runner, self.ways = machine, runner, ways
+        self.ends: frozenset[int] = frozenset()
+        self.ids: list[int] = []
+        self._seen = 0  # tokens in the drafter's cache
+        self._computed = 0  # tokens in the target's cache, as far as the host knows
+        self._steps = 0  # started since the device's counter was last set to zero
+        self._flying: deque[_Flying] = deque()
+        self._ahead = False  # whether the device may be ahead of `ids`
+        self._sampler: Sampler | None = None
+        self._arrived = 0.0
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """See `Pair`."""
+        return self.ids[: self._computed]
+
+    @property
+    def room(self) -> int:
+        """See `Pair`."""
+        return self.machine.context - len(self.ids)
+
+    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
+        """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
+        if not ids:
+            raise UsageError("the prompt is empty: at least one token is needed")
+        if len(ids) >= self.machine.context:
+            raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.machine.context}")
+        kept = common_prefix(self.cached, ids[:-1])
+        self._set_back(kept)
+        self.machine.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
+        while self._computed < len(ids) - 1 and not cancelled():
+            self._extend(min(ROWS, len(ids) - 1 - self._computed))
+        self.ids = list(ids[: self._computed + 1])
+        return self._computed - kept
+
+    def _extend(self, count: int) -> None:
+        """Compute `count` more tokens of the prompt; the drafter sees them at once."""
+        self.runner.extend(self._computed)
+        self._computed += count
+        self.machine.state[CONTEXT] = self._computed
+        if self.machine.block:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        self.runner.catch_up()
+        self._seen = min(self._seen + ROWS, self._computed)
+
+    def step(self, sampler: Sampler, limit: int) -> Step:
+        """See `Pair`. LocaldflashError where the model gives no numbers; the sequence is dropped then."""
+        room = min(limit, self.room)
+        if room < 1:
+            raise ContextOverflow(f"the context of {self.machine.context} tokens is full")
+        if self._ahead or sampler is not self._sampler:
+            self._set_back(len(self.ids) - 1)
+            self._use(sampler)
+        if not self._flying:
+            self._arrived = time.perf_counter()
+        while len(self._flying) < AHEAD and self._launch():
+            pass
+        return self._land(self._flying.popleft(), room)
+
+    def _use(self, sampler: Sampler) -> None:
+        """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
+        p, sampling = sampler.params, self.machine.sampling
+        seed = secrets.randbits(62) if p.seed is None else p.seed
+        low, high = (np.array(part, np.uint32).astype(np.int32).item() for part in (seed & 0xFFFFFFFF, seed >> 32))
+        sampling.floats.copy_(torch.tensor([p.temperature, p.top_p, p.min_p, p.repetition_penalty]))
+        sampling.whole.copy_(torch.tensor([p.top_k, low, high, sampler.window], dtype=torch.int32))
+        self._sampler = sampler
+
+    def _launch(self) -> bool:
+        """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
+        assert self._sampler is not None
+        p, way = self._sampler.params, self.ways.choose()
+        if self.machine.block and not self._drafter_is_near(way):
+            if self._flying:
+                return False
+            while self._computed - self._seen > ROWS:
+                self._catch_up()
+        greedy = p.temperature == 0.0 and not self._sampler.window
+        most = self._computed + ROWS * len(self._flying)
+        arrival = self.runner.step(way, greedy, min(most, self.machine.context))
+        self._flying.append(_Flying(way, self._steps, arrival))
+        self._steps += 1
+        return True
+
+    def _drafter_is_near(self, way: Way) -> bool:
+        """Whether the drafter's context is as far as this step needs: one round behind, or all taps still there."""
+        if way != "block":
+            return self._computed - self._seen < TAP_SLOTS - SLACK
+        if any(flying.way != "block" for flying in self._flying):
+            return False
+        return self._computed - self._seen <= ROWS
+
+    def _land(self, flying: _Flying, room: int) -> Step:
+        """Take in what a step committed, cut at the first end token and at `room`."""
+        _, drafted, drafted_by, accepted, status, count, *ids = self.runner.record(flying.arrival, flying.number)
+        now = time.perf_counter()
+        ms, self._arrived = (now - self._arrived) * 1e3, now
+        if status:
+            self.forget()
+            raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
+        if flying.way == "block":
+            self._seen = min(self._seen + ROWS, self._computed)
+        self.ways.learn(flying.way, count, ms)
+        tokens = ids[: min(count, room)]
+        tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self.ends), len(tokens))]
+        self._ahead = len(tokens) < count
+        self.ids += tokens
+        self._computed += len(tokens)
+        return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
+
+    def _set_back(self, length: int) -> None:
+        """Wait for what is on its way and forget it: the device's context is `length` tokens of `ids` from here on."""
+        self._flying.clear()
+        self.runner.synchronize()
+        self._computed, self._seen = length, min(self._seen, length)
+        self._steps, self._ahead = 0, False
+        fields = {CONTEXT: length, DRAFTER: self._seen, STEP: 0}
+        self.machine.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.machine.state))]))
+
+    def rollback(self, length: int) -> None:
+        """See `Pair`; the last id that is kept becomes the anchor."""
+        if not 1 <= length <= len(self.ids):
+            raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
+        self.ids = self.ids[:length]
+        self._set_back(length - 1)
+
+    def forget(self) -> None:
+        """Drop the whole sequence."""
+        self.ids = []
+        self._set_back(0)
+
+    def save(self) -> State:
+        """See `Pair`."""
+        self._set_back(self._computed)
+        while self.machine.block and self._seen < self._computed:
+            self._catch_up()
+        drafter = (_bytes(self.machine.block.cache, self._seen),) if self.machine.block else ()
+        return State(tuple(self.cached), _bytes(self.machine.cache, self._computed), drafter)
+
+    def load(self, state: State) -> None:
+        """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
+        self.forget()
+        length = len(state.ids)
+        self.machine.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
+        _fill(self.machine.cache, state.target, length)
+        if self.machine.block:
+            _fill(self.machine.block.cache, state.drafters[0], length)
+            self._seen = length
+        self.ids = list(state.ids)
+        self._set_back(length)
+
+
+def _parts(cache: Cache, length: int) -> list[Tensor]:
+    """The first `length` slots of every tensor of a cache, as bytes' views [layers, length, ...]."""
+    tensors = (cache.k, cache.v, cache.k_scale, cache.v_scale)
+    return [tensor[:, :length] for tensor in tensors if tensor is not None]
+
+
+def _bytes(cache: Cache, length: int) -> bytes:
+    parts = (part.contiguous().view(torch.uint8).cpu().numpy().tobytes() for part in _parts(cache, length))
+    return b"".join(parts)
+
+
+def _fill(cache: Cache, saved: bytes, length: int) -> None:
+    """The inverse of `_bytes`."""
+    flat, offset = torch.frombuffer(bytearray(saved), dtype=torch.uint8), 0
+    for part in _parts(cache, length):
+        part.copy_(flat[offset : offset + part.nbytes].view(part.dtype).view(part.shape))
+        offset += part.nbytes

@@ -1,0 +1,120 @@
+"""Runs the machine's sequences: as captured CUDA graphs on a GPU, directly on a CPU.
+
+Every sequence is captured once for each number of attention chunks, of which there are four; lengths inside them are
+read on the device. After a step its record is copied to pinned memory and an event is set, so that the host can wait
+for that step alone. A CUDA error that sticks to the process becomes `DeviceFailed`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from localdflash.cuda.machine import Machine, Way
+from localdflash.cuda.stack import ROWS
+from localdflash.errors import DeviceFailed
+from localdflash.kernels.attention import BUCKETS, CHUNK
+
+WARM_UPS = 2  # runs before a capture: kernels compile in the first
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A step on its way; `event` is None on a CPU, where it has happened already."""
+
+    event: torch.cuda.Event | None
+
+
+class Runner:
+    """One stream, one memory pool, one graph for every sequence and size that was asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._graphed = machine.device.type == "cuda"
+        self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
+        self._records = torch.zeros_like(machine.records, device="cpu", pin_memory=self._graphed)
+
+    def step(self, way: Way, greedy: bool, length: int) -> Arrival:
+        """Start a step at a context of at most `length` tokens."""
+        splits = chunks(length)
+        with device_errors():
+            self._run(f"{way} {'greedy' if greedy else 'sampled'}", splits, lambda: self._recorded(way, greedy, splits))
+            if not self._graphed:
+                return Arrival(None)
+            event = torch.cuda.Event()
+            event.record()
+            return Arrival(event)
+
+    def _recorded(self, way: Way, greedy: bool, splits: int) -> None:
+        self.machine.step(way, greedy, splits)
+        self._records.copy_(self.machine.records, non_blocking=True)
+
+    def record(self, arrival: Arrival, number: int) -> list[int]:
+        """Wait for a step, the `number`-th of the machine; its record."""
+        with device_errors():
+            if arrival.event:
+                arrival.event.synchronize()
+        fields: list[int] = self._records[number % len(self._records)].tolist()
+        return fields
+
+    def extend(self, length: int) -> None:
+        """Compute the 16 tokens after a context of `length`."""
+        splits = chunks(length)
+        with device_errors():
+            self._run("extend", splits, lambda: self.machine.extend(splits))
+
+    def catch_up(self) -> None:
+        """Give the drafter 16 more tokens."""
+        with device_errors():
+            self._run("catch up", 0, self.machine.catch_up)
+
+    def synchronize(self) -> None:
+        """Wait for everything that was started."""
+        if self._graphed:
+            with device_errors():
+                torch.cuda.synchronize(self.machine.device)
+
+    def _run(self, name: str, splits: int, sequence: Callable[[], None]) -> None:
+        if not self._graphed:
+            sequence()
+            return
+        key = (name, splits)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(sequence)
+        self._graphs[key].replay()
+
+    def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """The sequence as a graph. The runs before it are undone: they only write past the context, and the state."""
+        state = self.machine.state.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                sequence()
+                self.machine.state.copy_(state)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            sequence()
+        return graph
+
+
+def chunks(length: int) -> int:
+    """The smallest number of attention chunks that a step from `length` tokens may be captured with."""
+    return next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK)
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """CUDA errors as `DeviceFailed`; out of memory is not one of them."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if "CUDA" not in str(error):
+            raise
+        first = str(error).splitlines()[0]
+        raise DeviceFailed(f"the GPU failed and this process cannot use it any more ({first}); start again") from error

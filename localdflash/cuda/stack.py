@@ -1,0 +1,190 @@
+"""A stack of decoder layers over 16 rows: what target and drafter have in common, in five launches a layer.
+
+Norms are not launches of their own. Whoever writes the residual stream also writes it times the next norm's gain and
+its sums of squares; whoever reads that divides by the root. To stay inside float16, rows are scaled by the norm before
+(see localdflash.kernels.norm), so the stack hands on two arrays of squares.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localdflash.cuda.ops import Ops
+from localdflash.cuda.weights import Layer
+from localdflash.kernels import attention
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.head import HeadScratch
+from localdflash.kernels.norm import Norm
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.residual import Tap
+from localdflash.kernels.rope import Rope
+from localdflash.kernels.split_k import Workspace
+from localdflash.targets.decoder_config import DecoderConfig
+
+ROWS = 16  # of every forward: plain decoding, verification and drafting run the same instructions
+TILE = 128
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What every launch needs: scratch memory of the split reductions, and the offsets 0..15 of a chain's rows."""
+
+    workspace: Workspace
+    scratch: attention.Scratch
+    head_scratch: HeadScratch
+    offsets: Tensor  # int32 [16]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What rows see of each other and of the context; see localdflash.kernels.attention."""
+
+    kind: str = "chain"
+    block: int = ROWS
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class TapRing:
+    """Where the target leaves the hidden states that the drafter reads: sixteenths, by position modulo the length."""
+
+    ring: Tensor  # [length, n_taps * H]
+    blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
+
+
+class Buffers:
+    """Static activations of one stack: graphs replay over them."""
+
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+        c = config
+        heads, layers = c.num_attention_heads * c.head_dim, c.num_hidden_layers
+        self.x = torch.zeros(ROWS, c.hidden_size, device=device)
+        self.hidden, self.hidden_sums = activations(c.hidden_size, device, dtype)
+        self.q = torch.zeros(ROWS, c.num_attention_heads, c.head_dim, device=device, dtype=dtype)
+        self.heads, self.heads_sums = activations(heads, device, dtype)
+        self.mlp, self.mlp_sums = activations(c.intermediate_size, device, dtype)
+        # Sums of squares of the residual stream: one array before each of the 2 L + 1 norms.
+        self.squares = torch.zeros(2 * layers + 1, padded(c.hidden_size) // TILE, ROWS, device=device)
+
+
+def padded(size: int) -> int:
+    """A width as the buffers have it; the padding stays zero."""
+    return -(-size // TILE) * TILE
+
+
+def activations(size: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A GEMM's input [16, size], and room for the sums of its groups of 32."""
+    width = padded(size)
+    return torch.zeros(ROWS, width, device=device, dtype=dtype), torch.zeros(width // 32, ROWS, device=device)
+
+
+class Stack:
+    """Layers with their caches, run by `forward`; the result is `buffers.hidden` with `final_norm`."""
+
+    def __init__(
+        self,
+        ops: Ops,
+        config: DecoderConfig,
+        layers: Sequence[Layer],
+        final_gain: Tensor,
+        rope: Rope,
+        caches: Sequence[Cache],
+        shared: Shared,
+        dtype: torch.dtype,
+    ) -> None:
+        self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
+        self.shared = shared
+        self.buffers = Buffers(config, final_gain.device, dtype)
+        self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
+
+    def norm(self, index: int) -> Norm:
+        """The norm before GEMM pair `index`: even ones feed attention, odd ones the MLP, the last one the head."""
+        squares, c = self.buffers.squares, self.config
+        return Norm(squares[index], squares[max(index - 1, 0)], c.hidden_size, c.rms_norm_eps)
+
+    @property
+    def final_norm(self) -> Norm:
+        """The norm before the head."""
+        return self.norm(2 * len(self.layers))
+
+    def embed(self, ids: Tensor, table: Planes, scale: float = 1.0) -> None:
+        """Embeddings of ids int32 [16] become the residual stream."""
+        b, gain = self.buffers, self.layers[0].input_gain
+        self.ops.embed(
+            ids, table, gain, b.x, b.hidden, b.hidden_sums, b.squares[0], scale=scale, eps=self.config.rms_norm_eps
+        )
+
+    def forward(self, start: Tensor, masks: Sequence[Mask], splits: int, taps: TapRing | None = None) -> None:
+        """All layers over the embedded rows; row m is at position start + m, start int32 [1], below `splits` chunks."""
+        for index, mask in enumerate(masks):
+            self._attend(index, start, mask, splits)
+            self._transform(index, start, taps)
+
+    def _attend(self, index: int, start: Tensor, mask: Mask, splits: int) -> None:
+        ops, b, layer, cache, shared = self.ops, self.buffers, self.layers[index], self.caches[index], self.shared
+        norm = self.norm(2 * index)
+        for heads in layer.qkv:
+            ops.qkv(
+                b.hidden,
+                b.hidden_sums,
+                heads.planes,
+                norm,
+                heads.part,
+                layer.q_gain,
+                layer.k_gain,
+                self.rope,
+                start,
+                shared.offsets,
+                b.q,
+                cache,
+                shared.workspace,
+                bias=heads.bias,
+                eps=self.config.rms_norm_eps,
+            )
+        ops.attention(
+            b.q,
+            cache,
+            start,
+            b.heads,
+            b.heads_sums,
+            shared.scratch,
+            mask.kind,
+            block=mask.block,
+            window=mask.window,
+            splits=splits,
+        )
+        ops.residual(
+            b.heads,
+            b.heads_sums,
+            layer.output,
+            b.x,
+            layer.mlp_gain,
+            norm,
+            b.hidden,
+            b.hidden_sums,
+            b.squares[2 * index + 1],
+            shared.workspace,
+        )
+
+    def _transform(self, index: int, start: Tensor, taps: TapRing | None) -> None:
+        ops, b, layer, shared = self.ops, self.buffers, self.layers[index], self.shared
+        norm = self.norm(2 * index + 1)
+        tap = None
+        if taps and index in taps.blocks:
+            tap = Tap(taps.ring, taps.blocks.index(index) * self.config.hidden_size, start)
+        ops.swiglu(b.hidden, b.hidden_sums, layer.gate_up, norm, b.mlp, b.mlp_sums, shared.workspace)
+        ops.residual(
+            b.mlp,
+            b.mlp_sums,
+            layer.down,
+            b.x,
+            self.next_gains[index],
+            norm,
+            b.hidden,
+            b.hidden_sums,
+            b.squares[2 * index + 2],
+            shared.workspace,
+            tap=tap,
+        )

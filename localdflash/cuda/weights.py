@@ -1,0 +1,239 @@
+"""The weights of a target or a drafter on the device, as planes in the shapes that the kernels want.
+
+q, k and v of a layer are one matrix where their types agree (Q4_K_M keeps v in Q6_K in half of the layers), gate and up
+rows alternate, and down is multiplied by 16 because SwiGLU hands over a sixteenth: powers of two, nothing is rounded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.drafters.dflash_model import DFlash
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.qkv import HeadRange
+from localdflash.kernels.rope import Rope, rope_tables
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.gguf_decoder import LAYER_TENSORS, rotate_half_order
+from localdflash.weights import gguf
+from localdflash.weights.planes import load_planes, scaled
+from localdflash.weights.quantize import quantize
+
+TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+class Source(Protocol):
+    """Where a model's tensors come from, by their GGUF names."""
+
+    def kind(self, name: str) -> object:
+        """What must agree for tensors to share one matrix."""
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
+
+    def vector(self, name: str) -> Tensor | None:
+        """A small tensor in float32, None where the model has none."""
+
+
+class GGUFSource:
+    """Tensors of a GGUF file."""
+
+    def __init__(self, header: gguf.GGUFHeader, device: torch.device, progress: Progress | None = None) -> None:
+        self._header, self._device, self._progress = header, device, progress
+        self._total = sum(info.nbytes for info in header.tensors.values())
+        self._done = 0
+
+    def kind(self, name: str) -> object:
+        """See `Source`."""
+        return gguf.find(self._header, name).ggml_type
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """See `Source`."""
+        planes = load_planes(self._header, names, self._device, interleave, order)
+        self._count(names)
+        return planes
+
+    def vector(self, name: str) -> Tensor | None:
+        """See `Source`."""
+        if name not in self._header.tensors:
+            return None
+        self._count((name,))
+        return gguf.load_tensor(self._header, name).to(self._device)
+
+    def _count(self, names: Sequence[str]) -> None:
+        self._done += sum(self._header.tensors[name].nbytes for name in names)
+        if self._progress:
+            self._progress(self._done, self._total)
+
+
+class ModuleSource:
+    """Tensors of a drafter in float, quantized as they are asked for."""
+
+    def __init__(self, model: DFlash, device: torch.device, bits: int) -> None:
+        self._state, self._device, self._bits = model.state_dict(), device, bits
+
+    def kind(self, name: str) -> object:
+        """See `Source`."""
+        return self._bits
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """See `Source`."""
+        matrices = [self._find(name).to(self._device) for name in names]
+        joined = torch.stack(matrices, 1).flatten(0, 1) if interleave else torch.cat(matrices)
+        return quantize(joined if order is None else joined[order], self._bits)
+
+    def vector(self, name: str) -> Tensor | None:
+        """See `Source`."""
+        return self._find(name).to(self._device) if self._key(name) in self._state else None
+
+    def _find(self, name: str) -> Tensor:
+        return self._state[self._key(name)]
+
+    @staticmethod
+    def _key(name: str) -> str:
+        stem, _, kind = name.rpartition(".")
+        parts = stem.split(".")
+        if parts[0] == "blk":
+            return f"layers.{parts[1]}.{LAYER_TENSORS[parts[2]]}.{kind}"
+        return f"{DRAFTER_TENSORS[stem]}.{kind}"
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Some of the query, key and value heads of a layer, or of the keys and values of many layers, as one matrix."""
+
+    part: HeadRange
+    planes: Planes
+    bias: Tensor | None  # [count * D]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block of a decoder."""
+
+    input_gain: Tensor  # [H]
+    qkv: tuple[Heads, ...]
+    q_gain: Tensor | None  # [D]
+    k_gain: Tensor | None
+    output: Planes
+    mlp_gain: Tensor  # [H]
+    gate_up: Planes
+    down: Planes
+
+
+@dataclass(frozen=True)
+class TargetWeights:
+    """A decoder with its embedding and head."""
+
+    config: DecoderConfig
+    embedding: Planes  # [V, H]
+    layers: tuple[Layer, ...]
+    final_gain: Tensor  # [H]
+    head: Planes  # [V, H]
+    rope: Rope
+
+
+@dataclass(frozen=True)
+class DrafterWeights:
+    """A DFlash drafter; embedding and head are the target's."""
+
+    config: DFlashConfig
+    fuse: Planes  # [H, n_taps * H], times 16 because taps are stored as sixteenths
+    fuse_gain: Tensor  # [H]
+    context: tuple[Heads, ...]  # k and v of all layers, for context tokens
+    context_gain: Tensor | None  # [layers, D], of the norm of k
+    layers: tuple[Layer, ...]
+    final_gain: Tensor
+    rope: Rope
+    head: Planes
+    head_ids: Tensor | None  # int32 [rows of a short head]
+
+
+def load_target(source: Source, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
+    """All weights of a target; `llama`: the file's q and k rows are in interleaved order."""
+    embedding = source.planes(["token_embd.weight"])
+    factors = torch.tensor(config.rope_factors) if config.rope_factors else None
+    return TargetWeights(
+        config=config,
+        embedding=embedding,
+        layers=tuple(_layers(source, config, llama)),
+        final_gain=_needed(source, "output_norm.weight"),
+        head=embedding if config.tie_word_embeddings else source.planes(["output.weight"]),
+        rope=rope_tables(positions, config.head_dim, config.rope_theta, embedding.base.device, factors),
+    )
+
+
+def load_drafter(
+    source: Source, config: DFlashConfig, target: TargetWeights, positions: int, short: tuple[Planes, Tensor] | None
+) -> DrafterWeights:
+    """All weights of a drafter for a loaded target; `short`: a head of fewer rows, and their token ids."""
+    c = config.decoder
+    layers = tuple(_layers(source, c, llama=False))
+    keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
+    return DrafterWeights(
+        config=config,
+        fuse=scaled(source.planes(["fc.weight"]), TAP_SCALE),
+        fuse_gain=_needed(source, "enc.output_norm.weight"),
+        context=tuple(_heads(source, c, keys_and_values)),
+        context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),
+        layers=layers,
+        final_gain=_needed(source, "output_norm.weight"),
+        rope=rope_tables(positions, c.head_dim, c.rope_theta, target.final_gain.device),
+        head=short[0] if short else target.head,
+        head_ids=short[1] if short else None,
+    )
+
+
+def _layers(source: Source, config: DecoderConfig, llama: bool) -> Iterator[Layer]:
+    for index in range(config.num_hidden_layers):
+        prefix = f"blk.{index}."
+        yield Layer(
+            input_gain=_needed(source, f"{prefix}attn_norm.weight"),
+            qkv=tuple(_heads(source, config, [f"{prefix}{name}" for name in ("attn_q", "attn_k", "attn_v")], llama)),
+            q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
+            k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
+            output=source.planes([f"{prefix}attn_output.weight"]),
+            mlp_gain=_needed(source, f"{prefix}ffn_norm.weight"),
+            gate_up=source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True),
+            down=scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE),
+        )
+
+
+def _heads(source: Source, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
+    """Heads in as few matrices as their types allow. Without q among them they are the keys and values of a stack."""
+    kv, d = config.num_key_value_heads, config.head_dim
+    q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
+
+    def count(stem: str) -> int:
+        return q if stem.endswith("attn_q") else kv
+
+    first = 0
+    for _, group in groupby(stems, key=lambda stem: source.kind(f"{stem}.weight")):
+        names = list(group)
+        heads = sum(map(count, names))
+        order = torch.cat(list(_row_order(names, [count(name) for name in names], d))) if llama else None
+        planes = source.planes([f"{name}.weight" for name in names], order=order)
+        biases = [bias for name in names if (bias := source.vector(f"{name}.bias")) is not None]
+        yield Heads(HeadRange(first, heads, q, kv), planes, torch.cat(biases) if biases else None)
+        first += heads
+
+
+def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Iterator[Tensor]:
+    """Rows of q and k from llama.cpp's interleaved order to rotate-half; v stays."""
+    offset = 0
+    for stem, count in zip(stems, heads, strict=True):
+        rows = count * head_dim
+        yield offset + (torch.arange(rows) if stem.endswith("attn_v") else rotate_half_order(count, head_dim))
+        offset += rows
+
+
+def _needed(source: Source, name: str) -> Tensor:
+    vector = source.vector(name)
+    assert vector is not None, name  # the decoder's config was read from the same header, which was checked
+    return vector

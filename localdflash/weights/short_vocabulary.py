@@ -1,0 +1,72 @@
+"""A short draft vocabulary: the tokens that the target itself writes most often, for the drafter's proposal head.
+
+Reading the head is most of a quantized drafter's step, and a few ten thousand tokens cover nearly all of a model's own
+output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
+whole, so answers do not change.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from localdflash.errors import ModelError, UsageError
+from localdflash.kernels.planes import COLUMNS, Planes
+
+
+class ShortVocabulary(NamedTuple):
+    """Token ids in ascending order (so that the lowest id wins a tie), and what they cover."""
+
+    ids: Tensor  # int32 [size]
+    coverage: float  # share of the counted tokens that are in `ids`; 1.0 if nothing was counted
+
+
+def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequence[int] = ()) -> ShortVocabulary:
+    """Choose `size` of `vocab_size` tokens: those in `always` (end tokens), then the most frequent ones in `ids`.
+
+    Of equally frequent tokens the lowest ids come first, so unused ones fill up from zero. UsageError for a size that
+    does not fit, ModelError for an id outside the vocabulary.
+    """
+    fixed = sorted(set(always))
+    if not len(fixed) <= size <= vocab_size or size < 1:
+        limits = f"{max(len(fixed), 1)} (the fixed tokens) to {vocab_size}"
+        raise UsageError(f"a draft vocabulary cannot have {size} tokens; choose a size from {limits}")
+    counts = torch.zeros(vocab_size, dtype=torch.int64)
+    for sequence in ids:
+        counts += torch.bincount(_checked(sequence, vocab_size), minlength=vocab_size)
+    rank = counts.clone()
+    rank[_checked(fixed, vocab_size)] = torch.iinfo(torch.int64).max
+    chosen = torch.argsort(rank, descending=True, stable=True)[:size].sort().values
+    total = int(counts.sum())
+    coverage = int(counts[chosen].sum()) / total if total else 1.0
+    return ShortVocabulary(chosen.to(torch.int32), coverage)
+
+
+def rows_of(planes: Planes, ids: Tensor) -> Planes:
+    """Keep the rows `ids` (int [size]) of a head's weights, in that order and bit by bit; padded as planes are."""
+    if planes.experts != 1:
+        raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
+    columns = _checked(ids.tolist(), planes.n).to(planes.base.device)
+    missing = -len(columns) % COLUMNS
+
+    def select(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else pad(tensor.index_select(-1, columns), (0, missing))
+
+    base, scale = select(planes.base), select(planes.scale)
+    assert base is not None
+    assert scale is not None
+    high, supers, minimum = select(planes.high), select(planes.supers), select(planes.minimum)
+    return replace(planes, n=len(columns), base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+
+
+def _checked(ids: Sequence[int], vocab_size: int) -> Tensor:
+    """Make a tensor of ids, int64 [n]; ModelError if one is not in the vocabulary."""
+    tensor = torch.tensor(ids, dtype=torch.int64)
+    outside = tensor[(tensor < 0) | (tensor >= vocab_size)]
+    if len(outside):
+        bad = int(outside[0])
+        raise ModelError(f"token {bad} is not in a vocabulary of {vocab_size}; use ids of the target's own tokenizer")
+    return tensor

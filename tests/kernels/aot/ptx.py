@@ -1,0 +1,71 @@
+"""Reading PTX: which tensor-core instructions, what a ticket is fenced by, what is touched before griddepcontrol.wait."""
+
+import re
+
+_MMA = re.compile(r"\b(?:mma|wgmma)\.[\w.:]*sync[\w.:]*\.m\d+n\d+k\d+[\w.:]*")
+_GLOBAL_ACCESS = re.compile(r"\b(?:ld\.global|st\.global|ld\.relaxed|atom\.global|red\.global|cp\.async\.c[ag])\S*\s")
+_PARAMETER = re.compile(r"ld\.param\S*\s+\{?([^;]*?)\}?,\s*\[\w+_param_(\d+)")
+_INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.*?);", re.M)
+_ADDRESS = re.compile(r"(%rd\d+)")
+_WAIT = "griddepcontrol.wait"
+
+
+def mma_mnemonics(ptx: str) -> list[str]:
+    """The distinct tensor-core instructions."""
+    return sorted(set(_MMA.findall(ptx)))
+
+
+def ticket_is_fenced(ptx: str) -> bool | None:
+    """Whether every last-arriver ticket is safe; None if there is none.
+
+    Partial results are stored, then a barrier, the ticket (acq_rel), a barrier, and only then loads that bypass L1.
+    """
+    parts = re.split(r"atom\.(?:global\.)?(?:gpu\.)?(?:global\.)?acq_rel", ptx)
+    if len(parts) == 1:
+        return None
+    return all(
+        "bar.sync" in before[before.rindex("st.global") :]
+        and "bar.sync" in after[: _first(after, "ld.global")]
+        and "ld.global.cg" in after
+        for before, after in zip(parts, parts[1:], strict=False)
+    )
+
+
+def _first(text: str, what: str) -> int:
+    found = text.find(what)
+    return len(text) if found < 0 else found
+
+
+def touched_before_wait(ptx: str) -> set[int] | None:
+    """Positions of the pointer arguments whose memory is accessed before griddepcontrol.wait; None without a wait."""
+    if _WAIT not in ptx:
+        return None
+    sources = _pointer_sources(ptx)
+    touched: set[int] = set()
+    for line in ptx[: ptx.index(_WAIT)].splitlines():
+        if _GLOBAL_ACCESS.search(line):
+            for register in _ADDRESS.findall(line):
+                touched |= sources.get(register, set())
+    return touched
+
+
+def _pointer_sources(ptx: str) -> dict[str, set[int]]:
+    """Of every 64-bit register, the arguments that it may have been computed from: a fixed point over all moves."""
+    sources: dict[str, set[int]] = {}
+    for registers, position in _PARAMETER.findall(ptx):
+        for register in _ADDRESS.findall(registers):
+            sources[register] = {int(position)}
+    moves = []
+    for opcode, operands in _INSTRUCTION.findall(ptx):
+        registers = _ADDRESS.findall(operands)
+        if len(registers) > 1 and not opcode.startswith(("ld.", "st.", "cp.", "atom", "red")):
+            moves.append((registers[0], registers[1:]))
+    changed = True
+    while changed:
+        changed = False
+        for target, operands in moves:
+            known = sources.setdefault(target, set())
+            new = set().union(*(sources.get(register, set()) for register in operands)) - known
+            known |= new
+            changed = changed or bool(new)
+    return sources
