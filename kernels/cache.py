@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from localdflash.errors import UsageError
+
 CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # largest code of types with a scale
 SMALLEST = 1e-30  # the scale of a head of zeros is this over the largest code
 
@@ -30,7 +32,8 @@ class Cache:
     def empty(
         cls, layers: int, slots: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> "Cache":
-        """A stack of layers, all zero."""
+        """A stack of layers, all zero; UsageError for a type that the device cannot compute with."""
+        check_type(dtype, device)
         shape = (layers, slots, heads, head_dim)
         k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         if dtype not in CODES:
@@ -56,6 +59,14 @@ class Cache:
     def read(self) -> tuple[Tensor, Tensor]:
         """All keys and values, float32, in the shape of k."""
         return decode(self.k, self.k_scale), decode(self.v, self.v_scale)
+
+
+def check_type(dtype: torch.dtype, device: torch.device) -> None:
+    """UsageError if kernels on the device cannot read and write this type."""
+    if dtype != torch.float8_e4m3fn or device.type != "cuda":
+        return
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        raise UsageError("FP8 keys and values need compute capability 8.9 (RTX 40) or newer; use int8")
 
 
 def limit(dtype: torch.dtype) -> float:

@@ -8,7 +8,7 @@ from localdflash.kernels import planes as definition
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import pointers, switches
 from localdflash.kernels.planes import COLUMNS, SUPER, Planes
-from localdflash.kernels.unpack import unpack
+from localdflash.kernels.unpack import unit, unpack
 
 
 @triton.jit
@@ -18,14 +18,12 @@ def _half(words, i: tl.constexpr):
 
 @triton.jit
 def _byte(words, i: tl.constexpr, SIGNED: tl.constexpr):
-    if SIGNED:
-        return ((words << (24 - 8 * i)) >> 24).to(tl.float32)
-    return ((words >> (8 * i)) & 255).to(tl.float32)
+    return ((words << (24 - 8 * i)) >> 24).to(tl.float32) if SIGNED else ((words >> (8 * i)) & 255).to(tl.float32)
 
 
 @triton.jit
-def _weights(
-    tile,
+def _scaled(
+    value,
     i: tl.constexpr,
     scale_ptr,
     supers_ptr,
@@ -35,27 +33,22 @@ def _weights(
     n,
     R: tl.constexpr,
     SCALING: tl.constexpr,
-    CODE: tl.constexpr,
     HAS_MIN: tl.constexpr,
     SUPER: tl.constexpr,
 ):
-    """Field i of a block, float16 [R, BN] as unpacked -> float32 [R, BN]."""
-    value = tile.to(tl.float32)
-    if CODE == "e4m3":
-        value *= 256.0
-    if CODE == "e2m1":
-        value *= 16384.0
+    """The weights of field i of a block, float32 [R, BN], from their values."""
+    at = block * N + n
     if SCALING == "half4":
-        return value * _half(tl.load(scale_ptr + (2 * block + i // 2) * N + n), i % 2)[None, :]
-    if SCALING == "block":
-        weights = value * tl.load(scale_ptr + block * N + n)[None, :]
+        weights = value * _half(tl.load(scale_ptr + (2 * block + i // 2) * N + n), i % 2)[None, :]
+    elif SCALING == "block":
+        weights = value * tl.load(scale_ptr + at)[None, :]
         if HAS_MIN:
-            weights -= tl.load(minimum_ptr + block * N + n)[None, :]
-        return weights
-    supers = tl.load(supers_ptr + block * (4 * R) // SUPER * N + n)
-    weights = value * (_half(supers, 0) * _byte(tl.load(scale_ptr + block * N + n), i, R == 16))[None, :]
-    if HAS_MIN:
-        weights -= (_half(supers, 1) * _byte(tl.load(minimum_ptr + block * N + n), i, False))[None, :]
+            weights -= tl.load(minimum_ptr + at)[None, :]
+    else:
+        supers = tl.load(supers_ptr + block * (4 * R) // SUPER * N + n)
+        weights = value * (_half(supers, 0) * _byte(tl.load(scale_ptr + at), i, R == 16))[None, :]
+        if HAS_MIN:
+            weights -= (_half(supers, 1) * _byte(tl.load(minimum_ptr + at), i, False))[None, :]
     return weights
 
 
@@ -91,9 +84,8 @@ def _dequantize(
     tiles = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
     wait(PDL)
     for i in tl.static_range(4):
-        weights = _weights(
-            tiles[i], i, scale_ptr, supers_ptr, minimum_ptr, block, N, n, R, SCALING, CODE, HAS_MIN, SUPER
-        )
+        value = tiles[i].to(tl.float32) * unit(CODE)
+        weights = _scaled(value, i, scale_ptr, supers_ptr, minimum_ptr, block, N, n, R, SCALING, HAS_MIN, SUPER)
         out = out_ptr + (block * (4 * R) + i * R + r)[:, None] * N + n[None, :]
         tl.store(out, weights.to(tl.float16))
     release(PDL)

@@ -20,6 +20,24 @@ PROGRAMS = 64
 
 
 @triton.jit
+def _longest(text, n, tokens, context, rank, best, LONGEST: tl.constexpr, PLACES: tl.constexpr):
+    """The larger of best and, over this program's places in text, agreement << 32 | (rank + place); int64 [PLACES]."""
+    for first in range(tl.program_id(0) * PLACES, n, tl.num_programs(0) * PLACES):
+        place = first + tl.arange(0, PLACES)
+        following = tl.load(text + place + 1, mask=place + 1 < n, other=-1)
+        agreeing = following >= 0
+        agreement = tl.zeros((PLACES,), tl.int32)
+        back = 0
+        while (back < LONGEST) & (back <= context) & (tl.max(agreeing.to(tl.int32), 0) > 0):
+            token = tl.load(text + place - back, mask=agreeing & (place >= back), other=-1)
+            agreeing = agreeing & (token == tl.load(tokens + context - back))
+            agreement += agreeing.to(tl.int32)
+            back += 1
+        best = tl.maximum(best, (agreement.to(tl.int64) << 32) | (rank + place))
+    return best
+
+
+@triton.jit
 def _lookup(
     tokens,
     state,
@@ -43,19 +61,8 @@ def _lookup(
     context = tl.load(state + CONTEXT)
     n = tl.load(length)
     best = tl.full((PLACES,), 0, tl.int64)
-    for first in range(tl.program_id(0) * PLACES, n + context, tl.num_programs(0) * PLACES):
-        place = first + tl.arange(0, PLACES)
-        in_documents = place < n
-        following = tl.load(documents + place + 1, mask=place + 1 < n, other=-1)
-        agreeing = tl.where(in_documents, following >= 0, place < n + context)
-        agreement = tl.zeros((PLACES,), tl.int32)
-        for back in range(LONGEST):
-            wanted = tl.load(tokens + context - back, mask=back <= context, other=-1)
-            old = tl.load(documents + place - back, mask=agreeing & in_documents & (place >= back), other=-2)
-            new = tl.load(tokens + place - n - back, mask=agreeing & (place - n >= back), other=-2)
-            agreeing = agreeing & (tl.where(in_documents, old, new) == wanted)
-            agreement += agreeing.to(tl.int32)
-        best = tl.maximum(best, (agreement.to(tl.int64) << 32) | place)
+    best = _longest(documents, n, tokens, context, 0, best, LONGEST, PLACES)
+    best = _longest(tokens, context + 1, tokens, context, n, best, LONGEST, PLACES)
     tl.atomic_max(scratch, tl.max(best, 0))
     arrived = tl.atomic_add(scratch + 1, 1)
     if arrived == tl.num_programs(0) - 1:
@@ -64,11 +71,11 @@ def _lookup(
         agreement = (winner >> 32).to(tl.int32)
         place = (winner & 0x7FFFFFFF).to(tl.int32)
         i = tl.arange(0, 16)
-        later = place + i
-        old = tl.load(documents + later, mask=(place < n) & (later < n), other=-1)
-        period = tl.maximum(n + context - place, 1)
-        new = tl.load(tokens + place - n + 1 + (i + period - 1) % period, mask=place >= n, other=-1)
-        proposed = tl.where(place < n, old, new)
+        if place < n:
+            proposed = tl.load(documents + place + i, mask=place + i < n, other=-1)
+        else:
+            period = tl.maximum(n + context - place, 1)
+            proposed = tl.load(tokens + place - n + 1 + (i + period - 1) % period)
         count = tl.min(tl.where((proposed < 0) & (i > 0), i, 16), 0) - 1
         count = tl.minimum(count, limit)
         if (agreement >= min_match) & (agreement > 0) & (count > 0):

@@ -1,7 +1,7 @@
-"""The 16-row GEMM on quantized weights: out[16, n] = a[16, k] @ W[n, k]^T, W in planes, with the parts others reuse.
+"""The 16-row GEMM on quantized weights: out[16, n] = a[16, k] @ W[n, k]^T, W in planes; `accumulate` is its core.
 
-Plain decoding and verification run the same tiles in the same order whatever the number of live rows, so that the
-bits of a row never depend on the other rows. Rows that are not live may hold anything, NaN too.
+Plain decoding and verification run the same tiles in the same order however many rows are live, so that the bits of a
+row never depend on the other rows. Rows that are not live may hold anything, NaN too.
 """
 
 import functools
@@ -12,94 +12,141 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.errors import UsageError
 from localdflash.kernels.launch import ASM, pdl, release, wait
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import SUPER, Planes
 from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
-from localdflash.kernels.unpack import unpack
+from localdflash.kernels.unpack import TINY, byte, half, unit, unpack, unpack_minimums, unpack_scaled
+
+MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
+BLOCK = 8192  # bytes of 4-bit weights in a tile of 128 x 128
+
+SUPER_WEIGHTS = tl.constexpr(SUPER)
 
 
 @triton.jit
-def accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert,
-               R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr,
-               CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr,
-               STAGES: tl.constexpr, ASM: tl.constexpr, BM: tl.constexpr = 16):
-    """This program's part of a @ W^T, float32 [BM, BN].
+def accumulate(
+    a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert,
+    R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
+    HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr = 16,
+):  # fmt: skip
+    """This program's part of a @ W^T, float32 [BM, BN]: columns from `column` on, range `split` of SPLIT_K along k.
 
-    a float16 [BM, K], sums float32 [K / 32, BM] (read only with minimums), the planes' tensors (`pointers`);
-    K and N padded; the columns start at `column`; `split` of SPLIT_K ranges of K; `expert` of a stack, else 0.
+    a float16 [BM, K], sums float32 [K / 32, BM] (read only with minimums), the planes' tensors as `pointers` gives
+    them, `expert` the matrix of a stack (else 0); K and N are padded. With more than four STAGES, for chips with much
+    shared memory, the steps of "byte4" are twice as long, which takes fewer instructions.
     """
-    BK: tl.constexpr = 4 * R
-    UNIT: tl.constexpr = 256 // BK if SCALING == "byte4" else 1
-    blocks = K // BK
-    per_split = tl.cdiv(blocks // UNIT, SPLIT_K) * UNIT
-    first = split * per_split
+    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if STAGES > 4 else 32) // R
+    DEPTH: tl.constexpr = STAGES // 2 if SCALING == "byte4" and STAGES > 4 else STAGES
+    LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
+    blocks = K // (4 * R)
+    per_split = tl.cdiv(blocks // LEAST, SPLIT_K) * LEAST
+    first = tl.minimum(split * per_split, blocks)
     last = tl.minimum(first + per_split, blocks)
+    skipped = tl.cast(expert, tl.int64) * blocks
+    base_ptr += skipped * (R * N) + column
+    high_ptr += skipped * (R * N) + column
+    scale_ptr += skipped * ((2 if SCALING == "half4" else 1) * N) + column
+    supers_ptr += skipped // LEAST * N + column
+    minimum_ptr += skipped * N + column
     m = tl.arange(0, BM)
-    n = column + tl.arange(0, BN)
+    n = tl.arange(0, BN)
     r = tl.arange(0, R)
-    offset = expert * blocks
     acc = tl.zeros((BM, BN), tl.float32)
-    for block in tl.range(first, last, num_stages=STAGES):
-        row = (offset + block).to(tl.int64)
-        here = (row * R + r)[:, None] * N + n[None, :]
-        words = tl.load(base_ptr + here, eviction_policy="evict_first")
-        high = words
-        if HIGH_BITS != 0:
-            high = tl.load(high_ptr + here, eviction_policy="evict_first")
-        w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
-        a = a_ptr + m[:, None] * K + (block * BK + r)[None, :]
+    for step in tl.range(first // BLOCKS, last // BLOCKS, num_stages=DEPTH):
+        product = tl.zeros((BM, BN), tl.float32)
+        for i in tl.static_range(BLOCKS):
+            block = step * BLOCKS + i
+            here = (block * R + r)[:, None] * N + n[None, :]
+            words = tl.load(base_ptr + here, eviction_policy="evict_first")
+            high = words
+            if HIGH_BITS != 0:
+                high = tl.load(high_ptr + here, eviction_policy="evict_first")
+            a = a_ptr + m[:, None] * K + (block * (4 * R) + r)[None, :]
+            if SCALING == "block":
+                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+                product = _dot4(a, w0, w1, w2, w3, product, R)
+            elif SCALING == "half4":
+                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+                low = tl.load(scale_ptr + 2 * block * N + n)
+                top = tl.load(scale_ptr + (2 * block + 1) * N + n)
+                product = _scaled_dot4(
+                    a, w0, w1, w2, w3, half(low, 0), half(low, 1), half(top, 0), half(top, 1), acc, R
+                )
+            elif R == 32:
+                scales = tl.load(scale_ptr + block * N + n)
+                w0, w1, w2, w3 = unpack_scaled(words, high, scales, HIGH_BITS, ASM)
+                product = _dot4(a, w0, w1, w2, w3, product, R)
+            else:
+                scales = tl.load(scale_ptr + block * N + n)
+                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+                product = _scaled_dot4(a, w0, w1, w2, w3, byte(scales, 0), byte(scales, 1), byte(scales, 2),
+                                       byte(scales, 3), product, R)  # fmt: skip
         if SCALING == "block":
-            part = tl.dot(tl.load(a), w0)
-            part = tl.dot(tl.load(a + R), w1, part)
-            part = tl.dot(tl.load(a + 2 * R), w2, part)
-            part = tl.dot(tl.load(a + 3 * R), w3, part)
-            acc += part * tl.load(scale_ptr + row * N + n)[None, :]
+            acc += product * tl.load(scale_ptr + step * N + n)[None, :]
             if HAS_MIN:
                 total = tl.zeros((BM,), tl.float32)
-                for g in tl.static_range(BK // 32):
-                    total += tl.load(sums_ptr + (block * (BK // 32) + g) * BM + m)
-                acc -= total[:, None] * tl.load(minimum_ptr + row * N + n)[None, :]
+                for g in tl.static_range(R // 8):
+                    total += tl.load(sums_ptr + (step * (R // 8) + g) * BM + m)
+                acc -= total[:, None] * tl.load(minimum_ptr + step * N + n)[None, :]
         elif SCALING == "half4":
-            pair = tl.load(scale_ptr + 2 * row * N + n)
-            acc += tl.dot(tl.load(a), w0) * _half(pair, 0)[None, :]
-            acc += tl.dot(tl.load(a + R), w1) * _half(pair, 1)[None, :]
-            pair = tl.load(scale_ptr + (2 * row + 1) * N + n)
-            acc += tl.dot(tl.load(a + 2 * R), w2) * _half(pair, 0)[None, :]
-            acc += tl.dot(tl.load(a + 3 * R), w3) * _half(pair, 1)[None, :]
+            acc = product
         else:
-            scales = tl.load(scale_ptr + row * N + n)
-            supers = tl.load(supers_ptr + row // UNIT * N + n)
-            part = tl.dot(tl.load(a), w0) * _byte(scales, 0, R == 16)[None, :]
-            part += tl.dot(tl.load(a + R), w1) * _byte(scales, 1, R == 16)[None, :]
-            part += tl.dot(tl.load(a + 2 * R), w2) * _byte(scales, 2, R == 16)[None, :]
-            part += tl.dot(tl.load(a + 3 * R), w3) * _byte(scales, 3, R == 16)[None, :]
-            acc += part * _half(supers, 0)[None, :]
-            if HAS_MIN:
-                minimums = tl.load(minimum_ptr + row * N + n)
-                part = tl.zeros((BM, BN), tl.float32)
-                for g in tl.static_range(4):
-                    total = tl.load(sums_ptr + (block * 4 + g) * BM + m)
-                    part += total[:, None] * _byte(minimums, g, False)[None, :]
-                acc -= part * _half(supers, 1)[None, :]
-    if CODE == "e4m3":
-        acc *= 256.0
-    if CODE == "e2m1":
-        acc *= 16384.0
-    return acc
+            acc += product * half(tl.load(supers_ptr + step * BLOCKS // LEAST * N + n), 0)[None, :]
+    if SCALING == "byte4" and R == 32:
+        acc *= TINY
+        if HAS_MIN:
+            acc -= _minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM, BN, ASM)
+    return acc * unit(CODE)
 
 
 @triton.jit
-def _half(words, i: tl.constexpr):
-    return (words >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
+    """Add a block's product: a points to its first operand tile, the others follow."""
+    acc = tl.dot(tl.load(a), w0, acc)
+    acc = tl.dot(tl.load(a + R), w1, acc)
+    acc = tl.dot(tl.load(a + 2 * R), w2, acc)
+    return tl.dot(tl.load(a + 3 * R), w3, acc)
 
 
 @triton.jit
-def _byte(words, i: tl.constexpr, SIGNED: tl.constexpr):
-    if SIGNED:
-        return ((words << (24 - 8 * i)) >> 24).to(tl.float32)
-    return ((words >> (8 * i)) & 255).to(tl.float32)
+def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
+    """The same with a scale [BN] for each tile, which would not fit into float16 weights exactly."""
+    acc += tl.dot(tl.load(a), w0) * s0[None, :]
+    acc += tl.dot(tl.load(a + R), w1) * s1[None, :]
+    acc += tl.dot(tl.load(a + 2 * R), w2) * s2[None, :]
+    return acc + tl.dot(tl.load(a + 3 * R), w3) * s3[None, :]
+
+
+@triton.jit
+def _minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr):
+    """Sums times minimums over blocks of four groups of 32, sixteen blocks at a time, float32 [BM, BN]."""
+    m = tl.arange(0, BM)
+    n = tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in tl.range(first, last, 16, num_stages=2):
+        block = start + tl.arange(0, 16)
+        valid = block < last
+        words = tl.load(minimum_ptr + block[:, None] * N + n[None, :], mask=valid[:, None], other=0)
+        supers = tl.load(supers_ptr + (block // 2)[:, None] * N + n[None, :], mask=valid[:, None], other=0)
+        p0, p1, p2, p3, r0, r1, r2, r3 = unpack_minimums(words, supers, ASM)
+        sums = sums_ptr + (block * (4 * BM))[None, :] + m[:, None]
+        acc = _float32_dot(tl.load(sums, mask=valid[None, :], other=0.0), p0, r0, acc)
+        acc = _float32_dot(tl.load(sums + BM, mask=valid[None, :], other=0.0), p1, r1, acc)
+        acc = _float32_dot(tl.load(sums + 2 * BM, mask=valid[None, :], other=0.0), p2, r2, acc)
+        acc = _float32_dot(tl.load(sums + 3 * BM, mask=valid[None, :], other=0.0), p3, r3, acc)
+    return acc * 32.0
+
+
+@triton.jit
+def _float32_dot(x, product, rest, acc):
+    """Add x / 32 times (product + rest) with float16 matrix instructions, to nearly float32's precision."""
+    x *= 0.03125  # the sum of 32 float16 numbers need not be one
+    top = x.to(tl.float16)
+    acc = tl.dot(top, product, acc)
+    acc = tl.dot((x - top.to(tl.float32)).to(tl.float16), product, acc)
+    return tl.dot(top, rest, acc)
 
 
 def pointers(planes: Planes) -> tuple[Tensor, ...]:
@@ -122,15 +169,16 @@ def switches(planes: Planes) -> dict[str, Any]:
 
 
 @triton.jit
-def _matmul(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr,
-            out_ptr, partials_ptr, counters_ptr, K, N, columns, size, eps, P: tl.constexpr,
-            R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
-            HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
-            ASM: tl.constexpr, PDL: tl.constexpr):
+def _matmul(
+    a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr, out_ptr,
+    partials_ptr, counters_ptr, K, N, columns, size, eps, P: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
+    SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
+    SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
     acc = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
-                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)
+                     0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
     release(PDL)
     if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
         acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
@@ -141,29 +189,51 @@ def _matmul(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
 
 
 @functools.cache
-def plan(n: int, k: int, device: torch.device) -> Plan:
-    """How to cut a GEMM of weights [n, k]; never depends on the rows."""
-    tiles = triton.cdiv(n, 128)
-    return Plan(tiles, 128, max(1, min(8, 128 // tiles, k // 1024)))
+def plan(n: int, k: int, device: torch.device, BN: int = 128) -> Plan:
+    """How to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
+
+    It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
+    in another order, and verified tokens would differ from decoded ones.
+    """
+    processors, roomy = _multiprocessors(device)
+    tiles, blocks = triton.cdiv(n, BN), triton.cdiv(k, 128)
+
+    def time(split: int) -> int:
+        """In blocks that a program reads, besides filling its pipeline (4) and handing in its part (2)."""
+        rounds = triton.cdiv(tiles * split, (3 if roomy else 2) * processors)
+        return rounds * (triton.cdiv(blocks, split) + 4 + (2 if split > 1 else 0))
+
+    return Plan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time), STAGES=6 if roomy else 4)
 
 
-def matmul(a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace, norm: Norm | None = None) -> None:
-    """out = (a @ W^T) * factor of the norm.
+def _multiprocessors(device: torch.device) -> tuple[int, bool]:
+    """Their number, and whether each has well over 100 KB of shared memory (data centre chips)."""
+    if device.type != "cuda":
+        return MULTIPROCESSORS, False
+    chip = torch.cuda.get_device_properties(device)
+    return chip.multi_processor_count, chip.shared_memory_per_multiprocessor > 150_000
 
-    a float16 [16, padded_k], sums float32 [padded_k / 32, 16], out float32 or float16 [16, n].
+
+def matmul(
+    a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace, norm: Norm | None = None
+) -> None:
+    """Store (a @ W^T) * the norm's factor in out, float32 or float16 [16, n].
+
+    a float16 [16, padded_k], sums float32 [padded_k / 32, 16].
     """
     cut = plan(planes.n, planes.padded_k, a.device)
-    squares, before, parts, size, eps = (sums, sums, 0, 1, 0.0) if norm is None else (
-        norm.squares, norm.before, norm.parts, norm.size, norm.eps)
+    squares, before, parts, size, eps = (
+        (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
+    )
     _matmul[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, out, workspace.partials, workspace.counters,
-        planes.padded_k, planes.padded_n, out.shape[1], size, eps, P=parts, **switches(planes),
+        planes.padded_k, planes.padded_n, planes.n, size, eps, P=parts, **switches(planes),
         BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
-    )
+    )  # fmt: skip
 
 
 def matmul_reference(
     a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace, norm: Norm | None = None
 ) -> None:
-    """The same in float32, from the dense weights; a may be float32."""
+    """The same from the dense weights, in float32; a may be float32."""
     out.copy_(a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm))

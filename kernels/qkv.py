@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.errors import ModelError, UsageError
-from localdflash.kernels.cache import CODES, SMALLEST, Cache, limit
+from localdflash.errors import ModelError
+from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
@@ -191,11 +191,7 @@ def _check(planes: Planes, part: HeadRange, cache: Cache) -> int:
         raise ModelError(f"heads of {head_dim}: the CUDA kernels have 64 and 128; use the llama.cpp backend")
     if planes.n != part.count * head_dim:
         raise ModelError(f"{part.count} heads of {head_dim} do not fit weights of {planes.n} rows; the file is wrong")
-    device = cache.k.device
-    if cache.k.dtype != torch.float8_e4m3fn or device.type != "cuda":
-        return head_dim
-    if torch.cuda.get_device_capability(device) < (8, 9):
-        raise UsageError("FP8 keys and values need compute capability 8.9 (RTX 40 or newer); use int8")
+    check_type(cache.k.dtype, cache.k.device)
     return head_dim
 
 

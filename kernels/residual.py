@@ -93,8 +93,8 @@ def residual(
     """Set x to a @ W^T, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without `before`.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain float32 [H]; a_out float16
-    [16, padded_k of its consumer], whose columns past H are zero and stay so; sums_out float32 [a_out columns / 32,
-    16]: sums of the rounded a_out; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles. squares_out
+    [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out, which are
+    zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles. squares_out
     must not be before.squares, nor a_out be a: tiles are written while others still read.
     """
     hidden = x.shape[1]

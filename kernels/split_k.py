@@ -39,8 +39,9 @@ class Workspace:
 
 
 @triton.jit
-def arrive(acc, partials_ptr, counters_ptr, tile, split, BN: tl.constexpr, SPLIT_K: tl.constexpr,
-           BM: tl.constexpr = 16):
+def arrive(
+    acc, partials_ptr, counters_ptr, tile, split, BN: tl.constexpr, SPLIT_K: tl.constexpr, BM: tl.constexpr = 16
+):
     """Hand in the partial tile acc float32 [BM, BN]; whether this program is the tile's last."""
     ticket = tl.zeros((), tl.int32)
     if SPLIT_K > 1:

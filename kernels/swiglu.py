@@ -58,7 +58,7 @@ def swiglu(
     """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * factor of the norm, and sums_out to its sums over 32 columns.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows in turn; out float16
-    [16, padded_k of its consumer], whose columns past F are zero and stay so; sums_out float32 [out columns / 32, 16].
+    [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] are zero past column F and stay so.
     """
     cut = plan(planes.n, planes.padded_k, a.device)
     squares, before, parts, size, eps = (

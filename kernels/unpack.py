@@ -5,8 +5,6 @@ number 1024 + code, four bits further left 1024 + 16 code, and one packed multip
 The assembly works on packed pairs whatever their place in the tile; the interpreter takes the plain branches.
 """
 
-import struct
-
 import triton
 import triton.language as tl
 
@@ -35,20 +33,75 @@ def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.co
 
 @triton.jit
 def unpack_scaled(words, high, scales, HIGH_BITS: tl.constexpr, ASM: tl.constexpr):
-    """As `unpack`, times the four bytes of scales int32 [BN]: float16 code * byte, exact up to 31 * 63."""
+    """As `unpack`, times the four bytes of scales int32 [BN]: code * byte / TINY, exact up to 31 * 63.
+
+    A code of ten bits is, taken as the bits of a float16, the subnormal code / TINY: no offset to take off again.
+    """
     if ASM:
-        STEP: tl.constexpr = 1 if HIGH_BITS == 4 else 16
-        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS)
-        w0 = _scale(w0, scales, 0, 1)
-        w1 = _scale(w1, scales, 1, STEP)
-        w2 = _scale(w2, scales, 2, 1)
-        w3 = _scale(w3, scales, 3, STEP)
+        even, odd = tl.inline_asm_elementwise(
+            SCALES_ASM, "=&r,=&r,r", [scales], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+        even, _ = tl.broadcast(even[None, :], words)
+        odd, _ = tl.broadcast(odd[None, :], words)
+        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS, MAGIC=0)
+        w0 = _scale(w0, even, 0)
+        w1 = _scale(w1, odd, 0)
+        w2 = _scale(w2, even, 1)
+        w3 = _scale(w3, odd, 1)
     else:
-        w0 = (_code(words, high, 0, HIGH_BITS) * (scales & 255)[None, :]).to(tl.float16)
-        w1 = (_code(words, high, 1, HIGH_BITS) * ((scales >> 8) & 255)[None, :]).to(tl.float16)
-        w2 = (_code(words, high, 2, HIGH_BITS) * ((scales >> 16) & 255)[None, :]).to(tl.float16)
-        w3 = (_code(words, high, 3, HIGH_BITS) * ((scales >> 24) & 255)[None, :]).to(tl.float16)
+        w0 = _tiny(_code(words, high, 0, HIGH_BITS) * (scales & 255)[None, :])
+        w1 = _tiny(_code(words, high, 1, HIGH_BITS) * ((scales >> 8) & 255)[None, :])
+        w2 = _tiny(_code(words, high, 2, HIGH_BITS) * ((scales >> 16) & 255)[None, :])
+        w3 = _tiny(_code(words, high, 3, HIGH_BITS) * ((scales >> 24) & 255)[None, :])
     return w0, w1, w2, w3
+
+
+@triton.jit
+def unpack_minimums(words, supers, ASM: tl.constexpr):
+    """Words int32 of four bytes times supers' high halves: four products, each as float16 and float16 rest, exactly."""
+    if ASM:
+        p0, p1, p2, p3, r0, r1, r2, r3 = tl.inline_asm_elementwise(
+            MINIMUMS_ASM,
+            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r,r",
+            [words, supers],
+            dtype=(tl.float16,) * 8,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        super = (supers >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        p0, r0 = _split((words & 255).to(tl.float32) * super)
+        p1, r1 = _split(((words >> 8) & 255).to(tl.float32) * super)
+        p2, r2 = _split(((words >> 16) & 255).to(tl.float32) * super)
+        p3, r3 = _split(((words >> 24) & 255).to(tl.float32) * super)
+    return p0, p1, p2, p3, r0, r1, r2, r3
+
+
+@triton.jit
+def _split(x):
+    top = x.to(tl.float16)
+    return top, (x - top.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def _tiny(codes):
+    return codes.to(tl.int16).to(tl.float16, bitcast=True)
+
+
+TINY = tl.constexpr(2.0**24)
+
+
+@triton.jit
+def half(words, i: tl.constexpr):
+    """Half i of words int32, a float16 number, as float32."""
+    return (words >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def byte(words, i: tl.constexpr):
+    """Byte i of words int32, signed, as float32: in the mantissa of 2^23, to spare a slow conversion."""
+    raised = (((words >> (8 * i)) ^ 0x80) & 0xFF) | 0x4B000000
+    return raised.to(tl.float32, bitcast=True) - 8388736.0
 
 
 @triton.constexpr_function
@@ -77,118 +130,203 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
 
 
 @triton.jit
-def _raise(words, high, HIGH_BITS: tl.constexpr):
+def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
     """Four float16 tiles 1024 + code; tiles 1 and 3 are 1024 + 16 * code unless HIGH_BITS is 4."""
     if HIGH_BITS == 0:
-        return _assemble(words, high, RAISE_4_ASM, 0)
+        return _assemble(words, high, raise_4_asm(MAGIC), 0)
     elif HIGH_BITS == 2:  # noqa: RET505
-        return _assemble(words, high, RAISE_6_ASM, 2)
+        return _assemble(words, high, raise_6_asm(MAGIC), 2)
     else:
-        return _assemble(words, high, RAISE_8_ASM, 4)
+        return _assemble(words, high, raise_8_asm(MAGIC), 4)
 
 
 @triton.jit
 def _assemble(words, high, TEXT: tl.constexpr, HIGH_BITS: tl.constexpr):
     """Run TEXT on packed elements: two at a time, or four beside a high plane of bytes."""
-    half: tl.constexpr = tl.float16
     if HIGH_BITS == 0:
         return tl.inline_asm_elementwise(
-            TEXT, "=&r,=&r,=&r,=&r,r", [words], dtype=(half, half, half, half), is_pure=True, pack=2
+            TEXT,
+            "=&r,=&r,=&r,=&r,r",
+            [words],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True,
+            pack=2,
         )
     elif HIGH_BITS == 2:  # noqa: RET505
         return tl.inline_asm_elementwise(
-            TEXT, "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r", [words, high],
-            dtype=(half, half, half, half), is_pure=True, pack=4,
+            TEXT,
+            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r",
+            [words, high],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True,
+            pack=4,
         )
     else:
         return tl.inline_asm_elementwise(
-            TEXT, "=&r,=&r,=&r,=&r,r,r", [words, high], dtype=(half, half, half, half), is_pure=True, pack=2
+            TEXT,
+            "=&r,=&r,=&r,=&r,r,r",
+            [words, high],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True,
+            pack=2,
         )
 
 
 @triton.jit
 def _affine(raised, STEP: tl.constexpr, ZERO: tl.constexpr):
     """1024 + STEP * code to code - ZERO."""
-    return tl.inline_asm_elementwise(
-        affine_asm(STEP, ZERO), "=r,r", [raised], dtype=tl.float16, is_pure=True, pack=2
-    )
+    return tl.inline_asm_elementwise(affine_asm(STEP, ZERO), "=r,r", [raised], dtype=tl.float16, is_pure=True, pack=2)
 
 
 @triton.jit
-def _scale(raised, scales, i: tl.constexpr, STEP: tl.constexpr):
-    """1024 + STEP * code to code * (byte i of scales)."""
-    factor, offset = tl.inline_asm_elementwise(
-        factor_asm(i, STEP), "=&r,=&r,r", [scales], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
-    )
-    factor, _ = tl.broadcast(factor[None, :], raised)
-    offset, _ = tl.broadcast(offset[None, :], raised)
-    return tl.inline_asm_elementwise(
-        SCALE_ASM, "=r,r,r,r,r,r", [raised, factor, offset], dtype=tl.float16, is_pure=True, pack=2
-    )
-
-
-def _pair(value):
-    """A float16 number twice, as the literal of a packed register."""
-    bits = struct.unpack("<H", struct.pack("<e", value))[0]
-    return f"0x{bits:04x}{bits:04x}"
+def _scale(raised, scales, half: tl.constexpr):
+    """Multiply by the given half of scales int32, two float16 numbers."""
+    text: tl.constexpr = SCALE_HIGH_ASM if half else SCALE_LOW_ASM
+    return tl.inline_asm_elementwise(text, "=r,r,r,r", [raised, scales], dtype=tl.float16, is_pure=True, pack=2)
 
 
 @triton.constexpr_function
 def affine_asm(step, zero):
-    """$1 -> $0: (x - 1024) / step - zero, in one rounding-free operation."""
+    """$1 -> $0: (x - 1024) / step - zero for a step of 1 or 16, in one operation, exactly."""
+    factor, offset = (0x3C00, 0xE400 + zero) if step == 1 else (0x2C00, 0xD400 + 16 * zero)
     return f"""{{
     .reg .b32 factor, offset;
-    mov.b32 factor, {_pair(1 / step)};
-    mov.b32 offset, {_pair(-1024 / step - zero)};
+    mov.b32 factor, {factor * 0x10001:#x};
+    mov.b32 offset, {offset * 0x10001:#x};
     fma.rn.f16x2 $0, $1, factor, offset;
+}}"""
+
+
+# $2: four bytes -> $0: bytes 0 and 2 as float16, $1: a sixteenth of bytes 1 and 3.
+SCALES_ASM = tl.constexpr("""{
+    .reg .b32 next, even, odd, factor, offset;
+    shr.b32 next, $2, 8;
+    lop3.b32 even, $2, 0x00ff00ff, 0x64006400, 0xea;
+    lop3.b32 odd, next, 0x00ff00ff, 0x64006400, 0xea;
+    mov.b32 offset, 0x64006400;
+    sub.rn.f16x2 $0, even, offset;
+    mov.b32 factor, 0x2c002c00;
+    mov.b32 offset, 0xd400d400;
+    fma.rn.f16x2 $1, odd, factor, offset;
+}""")
+
+# $1: two numbers; $2, $3: each one's pair of factors -> $0.
+SCALE_LOW_ASM = tl.constexpr("""{
+    .reg .b32 factor;
+    prmt.b32 factor, $2, $3, 0x5410;
+    mul.rn.f16x2 $0, $1, factor;
+}""")
+SCALE_HIGH_ASM = tl.constexpr("""{
+    .reg .b32 factor;
+    prmt.b32 factor, $2, $3, 0x7632;
+    mul.rn.f16x2 $0, $1, factor;
+}""")
+
+
+def _minimum(i: int) -> str:
+    return f"""
+    prmt.b32 code, $8, $9, {0x4400 + 0x1111 * i:#x};
+    lop3.b32 code, code, 0x00ff00ff, 0x64006400, 0xea;
+    sub.rn.f16x2 code, code, offset;
+    mul.rn.f16x2 ${i}, code, factor;
+    neg.f16x2 product, ${i};
+    fma.rn.f16x2 ${4 + i}, code, factor, product;"""
+
+
+# $8, $9: four bytes each, $10, $11: pairs of factors -> $0..$3: bytes times the upper factor, $4..$7: what they lost.
+MINIMUMS_ASM = tl.constexpr(
+    """{
+    .reg .b32 code, product, factor, offset;
+    mov.b32 offset, 0x64006400;
+    prmt.b32 factor, $10, $11, 0x7632;"""
+    + "".join(_minimum(i) for i in range(4))
+    + "\n}"
+)
+
+
+@triton.constexpr_function
+def raise_4_asm(magic):
+    """$4: two words of four nibbles -> $0..$3."""
+    return f"""{{
+    .reg .b32 next;
+    shr.b32 next, $4, 8;
+    lop3.b32 $0, $4, 0x000f000f, {magic * 0x1000100:#x}, 0xea;
+    lop3.b32 $1, $4, 0x00f000f0, {magic * 0x1000100:#x}, 0xea;
+    lop3.b32 $2, next, 0x000f000f, {magic * 0x1000100:#x}, 0xea;
+    lop3.b32 $3, next, 0x00f000f0, {magic * 0x1000100:#x}, 0xea;
 }}"""
 
 
 @triton.constexpr_function
-def factor_asm(i, step):
-    """$2: four bytes -> $0: byte i / step, $1: -1024 times that; each twice."""
-    return f"""{{
-    .reg .b32 magic, raised, factor, offset;
-    mov.b32 magic, 0x64646464;
-    prmt.b32 raised, $2, magic, {hex(0x4040 + 0x0101 * i)};
-    mov.b32 factor, {_pair(1 / step)};
-    mov.b32 offset, {_pair(-1024 / step)};
-    fma.rn.f16x2 $0, raised, factor, offset;
-    mov.b32 offset, {_pair(-1024)};
-    mul.rn.f16x2 $1, $0, offset;
-}}"""
+def raise_6_asm(magic):
+    """$8, $9: four words of nibbles, $10: their bytes of two-bit fields -> $0, $1: tile 0, ... $6, $7: tile 3."""
+    text = "{\n    .reg .b32 field, next, shifted, code;"
+    for pair in range(2):
+        text += f"""
+    prmt.b32 field, $10, 0, {(0x4140, 0x4342)[pair]:#x};
+    shr.b32 next, ${8 + pair}, 8;
+    shl.b32 shifted, field, 4;
+    lop3.b32 code, ${8 + pair}, shifted, 0x000f000f, 0xe4;
+    lop3.b32 ${pair}, code, 0x003f003f, {magic * 0x1000100:#x}, 0xea;
+    shl.b32 shifted, field, 6;
+    lop3.b32 code, ${8 + pair}, shifted, 0x00f000f0, 0xe4;
+    lop3.b32 ${2 + pair}, code, 0x03f003f0, {magic * 0x1000100:#x}, 0xea;
+    lop3.b32 code, next, field, 0x000f000f, 0xe4;
+    lop3.b32 ${4 + pair}, code, 0x003f003f, {magic * 0x1000100:#x}, 0xea;
+    shl.b32 shifted, field, 2;
+    lop3.b32 code, next, shifted, 0x00f000f0, 0xe4;
+    lop3.b32 ${6 + pair}, code, 0x03f003f0, {magic * 0x1000100:#x}, 0xea;"""
+    return text + "\n}"
 
 
-# $1: two values; $2, $3 and $4, $5: each one's factor and offset, twice in a register -> $0.
-SCALE_ASM = tl.constexpr("""{
-    .reg .b32 factor, offset;
-    prmt.b32 factor, $2, $3, 0x7610;
-    prmt.b32 offset, $4, $5, 0x7610;
-    fma.rn.f16x2 $0, $1, factor, offset;
-}""")
-
-# $4: two words of four nibbles -> $0..$3.
-RAISE_4_ASM = tl.constexpr("""{
-    .reg .b32 next;
-    shr.b32 next, $4, 8;
-    lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
-    lop3.b32 $1, $4, 0x00f000f0, 0x64006400, 0xea;
-    lop3.b32 $2, next, 0x000f000f, 0x64006400, 0xea;
-    lop3.b32 $3, next, 0x00f000f0, 0x64006400, 0xea;
-}""")
-
-# $4, $5: two words of low and of high nibbles -> $0..$3. Bytes first, then each beside the exponent byte.
-BYTES = """
+# $4, $5: two words of low and of high nibbles; even: the bytes of codes 0 and 2, odd: of codes 1 and 3.
+BYTES = tl.constexpr("""
     shl.b32 high, $5, 4;
-    lop3.b32 even, $4, high, 0x0f0f0f0f, 0xac;
+    lop3.b32 even, $4, high, 0x0f0f0f0f, 0xe4;
     shr.b32 low, $4, 4;
-    lop3.b32 odd, low, $5, 0x0f0f0f0f, 0xac;"""
+    lop3.b32 odd, low, $5, 0x0f0f0f0f, 0xe4;""")
 
-RAISE_8_ASM = tl.constexpr(f"""{{
+
+@triton.constexpr_function
+def raise_8_asm(magic):
+    """$4, $5: two words of low and of high nibbles -> $0..$3."""
+    return f"""{{
     .reg .b32 low, high, even, odd, magic;{BYTES}
-    mov.b32 magic, 0x64646464;
+    mov.b32 magic, {magic * 0x1010101:#x};
     prmt.b32 $0, even, magic, 0x4240;
     prmt.b32 $1, odd, magic, 0x4240;
     prmt.b32 $2, even, magic, 0x4341;
     prmt.b32 $3, odd, magic, 0x4341;
-}}""")
+}}"""
+
+
+def _small_float(source: str, target: str, sign: int, rest: int, mask: int) -> str:
+    """Move a sign to bit 15 and the bits below it to the lowest of the exponent and the highest of the mantissa."""
+
+    def shift(by: int) -> str:
+        return f"{'shl' if by > 0 else 'shr'}.b32"
+
+    return f"""
+    {shift(sign)} top, {source}, {abs(sign)};
+    {shift(rest)} bottom, {source}, {abs(rest)};
+    lop3.b32 bottom, top, bottom, 0x80008000, 0xe4;
+    and.b32 {target}, bottom, {mask:#x};"""
+
+
+# $4, $5: as for RAISE_8_ASM -> $0..$3.
+E4M3_ASM = tl.constexpr(
+    "{\n    .reg .b32 low, high, even, odd, top, bottom;"
+    + BYTES.value
+    + _small_float("even", "$0", 8, 7, 0xBF80BF80)
+    + _small_float("odd", "$1", 8, 7, 0xBF80BF80)
+    + _small_float("even", "$2", 0, -1, 0xBF80BF80)
+    + _small_float("odd", "$3", 0, -1, 0xBF80BF80)
+    + "\n}"
+)
+
+# $4: two words of four nibbles -> $0..$3.
+E2M1_ASM = tl.constexpr(
+    "{\n    .reg .b32 top, bottom;"
+    + "".join(_small_float("$4", f"${i}", 12 - 4 * i, 9 - 4 * i, 0x8E008E00) for i in range(4))
+    + "\n}"
+)

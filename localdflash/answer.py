@@ -15,7 +15,7 @@ class Answer:
     def __init__(
         self, loaded: LoadedPair, request: Request, stops: Sequence[str] = (), prefixes: PrefixCache | None = None
     ) -> None:
-        context = loaded.target.context
+        context = loaded.context
         if len(request.ids) + request.max_tokens > context:
             raise ContextOverflow(
                 f"the prompt has {len(request.ids)} tokens and the answer may have {request.max_tokens}: the context"

@@ -48,7 +48,7 @@ def complete(
         return build(form, loaded.tokenizer, before, after)
 
     ids = prompt(prefix, suffix)
-    room = loaded.target.context - max_tokens
+    room = loaded.context - max_tokens
     if trim and 0 < room < len(ids):
         prefix, suffix = _trimmed(prompt, prefix, suffix, room)
         ids = prompt(prefix, suffix)

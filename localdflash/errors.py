@@ -25,6 +25,10 @@ class OutOfMemory(LocaldflashError):
     exit_code = 4
 
 
+class NoDevice(LocaldflashError):
+    """There is no GPU here that the CUDA engine can use (exit code 1)."""
+
+
 class DeviceFailed(LocaldflashError):
     """The GPU is lost to this process; only a new one can use it (exit code 5, for a supervisor to see)."""
 

@@ -3,7 +3,7 @@
 The one place that knows which backend is made of what. Everything that generates starts here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from localdflash.drafters.lookup import LookupDrafter
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Drafter, Target
+from localdflash.engine.pair import Drafter, Pair, Target
+from localdflash.errors import ModelError, NoDevice
 from localdflash.registry import LocalPair, load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
@@ -21,12 +22,13 @@ from localdflash.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from localdflash.targets.llamacpp import LlamaCppTarget
 
-Backend = Literal["llama.cpp", "torch"]
+Backend = Literal["auto", "llama.cpp", "torch", "cuda"]
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a pair. Zeros mean: what the model and the machine suggest."""
+    """How to run a pair. Zeros mean: what the model and the machine suggest. "auto" is CUDA where that can run it."""
 
     pair: str = "embedded"
     backend: Backend = "llama.cpp"
@@ -34,10 +36,15 @@ class Options:
     context: int = 0
     draft: bool = True
     documents: Sequence[str] = ()  # texts that lookup may copy from
+    kv: str = "f16"  # keys and values of the CUDA engine: f16 or int8
+    progress: Progress | None = None
 
 
 class LoadedPair:
-    """A pair with its tokenizer. Close it, or use it as a context manager."""
+    """A pair with its tokenizer. Close it, or use it as a context manager.
+
+    `backend` is what runs it, `context` the tokens that it holds, `notice` one line to tell the user, or empty.
+    """
 
     def __init__(self, options: Options) -> None:
         self._closing = ExitStack()
@@ -45,15 +52,49 @@ class LoadedPair:
         self.files: LocalPair = local_files(load_registry().resolve(options.pair))
         with ExitStack() as undo:
             undo.callback(self._closing.close)
-            build = {"llama.cpp": self._llamacpp, "torch": self._torch}[options.backend]
-            self.target: Target
+            self.notice = ""
             self.tokenizer: Tokenizer
-            model_drafters = build()
-            documents = [self.tokenizer.encode(text) for text in options.documents]
-            drafters: list[Drafter] = [LookupDrafter(documents), *model_drafters] if options.draft else []
-            controller = calibrate(self.target, drafters) if options.draft else None
-            self.pair = HostPair(self.target, drafters, controller)
+            self.target: Target  # not with CUDA, where target and drafter are one
+            self.backend, self.pair = self._choose()
             undo.pop_all()
+
+    def _choose(self) -> tuple[Backend, Pair]:
+        """The pair on the backend that was asked for; "auto" goes on with llama.cpp where CUDA cannot run it."""
+        from localdflash.cuda.device import driver_present
+
+        backend = self.options.backend
+        if backend == "cuda":
+            return "cuda", self._cuda()
+        if backend == "auto" and driver_present():
+            try:
+                return "cuda", self._cuda()
+            except (NoDevice, ModelError) as error:
+                self.notice = f"llama.cpp runs this pair, not the CUDA engine: {error}"
+        if backend == "torch":
+            return "torch", self._host_pair(self._torch())
+        return "llama.cpp", self._host_pair(self._llamacpp())
+
+    def _host_pair(self, model_drafters: list[Drafter]) -> HostPair:
+        options = self.options
+        self.context = self.target.context
+        documents = [self.tokenizer.encode(text) for text in options.documents]
+        drafters: list[Drafter] = [LookupDrafter(documents), *model_drafters] if options.draft else []
+        controller = calibrate(self.target, drafters) if options.draft else None
+        return HostPair(self.target, drafters, controller)
+
+    def _cuda(self) -> Pair:
+        from localdflash.cuda.device import find_device
+
+        device = find_device()
+        from localdflash.cuda.load import Settings, load_pair
+
+        options, files = self.options, self.files
+        drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+        settings = Settings(options.context, options.kv, draft=options.draft)
+        pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
+        self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
+        pair.set_documents([self.tokenizer.encode(text) for text in options.documents])
+        return pair
 
     def fim_format(self) -> FimFormat:
         """The fill-in-the-middle format of this target; ModelError where it has none."""

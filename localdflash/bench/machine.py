@@ -32,6 +32,38 @@ def device() -> str:
     return f"{name} ({' '.join(features)})"
 
 
+def gpu() -> str:
+    """The GPU's name, multiprocessors, memory and power limit."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    memory = f"{properties.total_memory / 1e9:.0f} GB"
+    return f"{properties.name} ({properties.multi_processor_count} SMs, {memory}, CUDA {torch.version.cuda})"
+
+
+def gpu_bandwidth() -> float:
+    """GB/s at which the GPU reads memory that no cache holds."""
+    import torch
+
+    data = torch.ones(1 << 28, device="cuda")
+    times = []
+    for _ in range(8):
+        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        data.sum()
+        ended.record()
+        ended.synchronize()
+        times.append(began.elapsed_time(ended))
+    return data.nbytes / median(times) / 1e6
+
+
+def gpu_peak_mb() -> int:
+    """The most GPU memory that tensors took so far."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() >> 20
+
+
 def commit() -> str:
     """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
     try:

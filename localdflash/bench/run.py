@@ -7,13 +7,13 @@ fastest of its repeats: what disturbs a run only ever makes it slower.
 
 import math
 import resource
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from localdflash.bench.machine import bandwidth, commit, device
+from localdflash.bench.machine import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.engine.calibrate import WIDTHS
 from localdflash.engine.controller import Controller
@@ -23,9 +23,12 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.fim import build, stop_ids
+
+if TYPE_CHECKING:
+    from localdflash.cuda.pair import CudaPair
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
 
@@ -111,8 +114,8 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
     """Run the whole prompt set; the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
-    with LoadedPair(options) as loaded, LoadedPair(replace(options, draft=False)) as without:
-        plain, drafting = without.pair, loaded.pair
+    with LoadedPair(options) as loaded, _plain(loaded, options) as plain:
+        drafting = loaded.pair
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
             runs: dict[str, list[Run]] = {"plain": [], "drafted": []}
@@ -124,22 +127,41 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
             progress(f"{number + 1}/{len(prompts)} {prompt.id}")
         costs = _costs(loaded)
         acceptance = _dflash_alone(loaded, prompts)
-    best = _other_plain(options, limit)
+        backend = loaded.backend
+        peak = gpu_peak_mb() if backend == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    best = _other_plain(options, backend, limit)
     return {
         "pair": options.pair,
-        "backend": options.backend,
-        "device": device(),
+        "backend": backend,
+        "device": gpu() if backend == "cuda" else device(),
         "threads": options.threads,
         "commit": commit(),
-        "command": f"localdflash bench --pair {options.pair} --backend {options.backend} --threads {options.threads}"
+        "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
         f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _together(categories.values()).report(0.0),
         "dflash_alone": acceptance,
         "step_ms": costs,
-        "bandwidth_gb_s": round(bandwidth(), 1),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "bandwidth_gb_s": round(gpu_bandwidth() if backend == "cuda" else bandwidth(), 1),
+        "peak_memory_mb": peak,
     }
+
+
+@contextmanager
+def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
+    """The same models without drafts; on a GPU over the same memory, which could not hold them twice."""
+    if not isinstance(loaded.pair, HostPair):
+        yield _cuda_pair(loaded).only("plain")
+        return
+    with LoadedPair(replace(options, backend=loaded.backend, draft=False)) as without:
+        yield without.pair
+
+
+def _cuda_pair(loaded: LoadedPair) -> "CudaPair":
+    from localdflash.cuda.pair import CudaPair
+
+    assert isinstance(loaded.pair, CudaPair)
+    return loaded.pair
 
 
 def _together(categories: Iterable[Category]) -> Category:
@@ -153,6 +175,8 @@ def _together(categories: Iterable[Category]) -> Category:
 
 def _costs(loaded: LoadedPair) -> dict[str, Any]:
     """Milliseconds of a plain step, of a draft and of a verify by rows, as the controller sees them at the end."""
+    if not isinstance(loaded.pair, HostPair):
+        return {way: round(record.ms, 4) for way, record in _cuda_pair(loaded).ways.records.items()}
     controller = loaded.pair.controller
     if controller is None:
         return {}
@@ -175,13 +199,22 @@ class _WholeBlocks(Controller):
         return len(draft), math.inf
 
 
-def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
+def _whole_blocks(loaded: LoadedPair) -> Pair | None:
+    """A pair that always verifies DFlash's whole block; None without a drafter."""
+    if not isinstance(loaded.pair, HostPair):
+        return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).machine.block else None
     drafters = [drafter for drafter in loaded.pair.drafters if drafter.reads_taps]
     if not drafters:
+        return None
+    return HostPair(loaded.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
+
+
+def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
+    pair = _whole_blocks(loaded)
+    if pair is None:
         return {}
     loaded.pair.forget()
-    pair = HostPair(loaded.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
@@ -190,11 +223,12 @@ def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, An
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
-def _other_plain(options: Options, limit: int | None) -> dict[str, float]:
+def _other_plain(options: Options, running: Backend, limit: int | None) -> dict[str, float]:
     """Plain decoding of the other backends, tokens a second by category, over a few prompts."""
     best: dict[str, float] = {}
-    for backend in ("llama.cpp", "torch"):
-        if backend == options.backend:
+    others: tuple[Backend, ...] = ("llama.cpp", "torch")
+    for backend in others:
+        if backend == running:
             continue
         with suppress(ModelError), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:

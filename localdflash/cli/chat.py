@@ -38,6 +38,7 @@ def command(
     backend: Any,
     threads: int,
     context: int,
+    kv: str,
     **options: Any,
 ) -> int:
     """Talk to the model. The answer goes to stdout, everything else to stderr."""
@@ -48,10 +49,11 @@ def command(
         raise UsageError("the prompt is empty: pass text with -p or on stdin")
     if as_json and prompt is None:
         raise UsageError("--json needs a prompt: pass text with -p or on stdin")
+    from localdflash.cli.loading import opened
     from localdflash.conversation import Conversation
-    from localdflash.loading import LoadedPair, Options
+    from localdflash.loading import Options
 
-    with LoadedPair(Options(pair, backend, threads, context, not no_draft)) as loaded:
+    with opened(Options(pair, backend, threads, context, not no_draft, kv=kv)) as loaded:
         conversation = Conversation(loaded, params, max_tokens, system)
         if prompt is None:
             return _talk(conversation)

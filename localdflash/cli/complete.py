@@ -37,6 +37,7 @@ def command(
     backend: Any,
     threads: int,
     context: int,
+    kv: str,
     **options: Any,
 ) -> int:
     """Complete the code at FILE:LINE:COL and print what to insert there.
@@ -47,9 +48,13 @@ def command(
     path, line, column = parse_place(place)
     text = read_text(path)
     offset = offset_of(text, line, column)
-    from localdflash.loading import LoadedPair, Options
+    from localdflash.cli.loading import opened
+    from localdflash.loading import Options
 
-    with LoadedPair(Options(pair, backend, threads, context, not no_draft)) as loaded, Interrupt() as interrupt:
+    with (
+        opened(Options(pair, backend, threads, context, not no_draft, kv=kv)) as loaded,
+        Interrupt() as interrupt,
+    ):
         answer = complete(
             loaded,
             text[:offset],

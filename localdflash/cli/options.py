@@ -13,14 +13,21 @@ _PAIR = (
     click.option("--pair", default="embedded", show_default=True, help="A pair of the registry, or a .gguf file."),
     click.option(
         "--backend",
-        type=click.Choice(["llama.cpp", "torch"]),
-        default="llama.cpp",
+        type=click.Choice(["auto", "cuda", "llama.cpp", "torch"]),
+        default="auto",
         show_default=True,
-        help="What runs the target; torch is the readable reference, for Qwen3 models.",
+        help="What runs the pair: auto is cuda where that can run it, else llama.cpp; torch is the readable reference.",
     ),
     click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets the backend choose."),
     click.option(
         "--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model was trained for."
+    ),
+    click.option(
+        "--kv",
+        type=click.Choice(["f16", "int8"]),
+        default="f16",
+        show_default=True,
+        help="Keys and values of the cuda backend; int8 holds nearly twice the context.",
     ),
 )
 _SAMPLING = (
@@ -36,7 +43,7 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Which pair to run, and how: pair, backend, threads, context."""
+    """Which pair to run, and how: pair, backend, threads, context, kv."""
     for option in reversed(_PAIR):
         command = option(command)
     return command

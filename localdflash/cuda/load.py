@@ -1,7 +1,7 @@
 """From a pair's files to a `CudaPair`: checked, repacked on the device, captured and measured."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, 
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner
-from localdflash.cuda.stack import Shared
+from localdflash.cuda.stack import Shared, heads_of
 from localdflash.cuda.ways import Ways
 from localdflash.cuda.weights import (
     DrafterWeights,
@@ -46,6 +46,7 @@ class Settings:
 
     context: int = 0
     kv: str = "f16"
+    draft: bool = True
     drafter_bits: int = 8
 
 
@@ -85,9 +86,9 @@ def load_pair(
             GGUFSource(header, device, progress), config, context + SLACK, header.architecture == "llama"
         )
         drafting = load_drafter(file.source, file.config, weights, context + SLACK, None) if file else None
-        machine = Machine(ops, weights, drafting, context, _shared(weights, drafting, device), dtype, kv)
+        machine = Machine(ops, weights, drafting, context, _shared(weights, drafting, context, device), dtype, kv)
         runner = Runner(machine)
-        step_ms = measure(machine, runner)
+        step_ms = measure(machine, runner, _ways(machine, settings))
     except torch.OutOfMemoryError:
         needed = memory.total(context) / 1e9
         raise OutOfMemory(
@@ -111,7 +112,7 @@ def _read_drafter(path: Path, target: DecoderConfig, device: torch.device, setti
     return file
 
 
-def _shared(target: TargetWeights, drafter: DrafterWeights | None, device: torch.device) -> Shared:
+def _shared(target: TargetWeights, drafter: DrafterWeights | None, context: int, device: torch.device) -> Shared:
     """Scratch memory for the largest GEMM, attention and head of both."""
     plans = [*_plans(target.layers, target.config, device)]
     shapes = [target.config]
@@ -122,11 +123,8 @@ def _shared(target: TargetWeights, drafter: DrafterWeights | None, device: torch
         plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
         shapes.append(c)
         heads.append(drafter.head)
-    scratch = attention.Scratch(
-        device,
-        max(c.num_attention_heads for c in shapes),
-        max(c.head_dim for c in shapes),
-    )
+    chunks = attention.bucket(context + SLACK)
+    scratch = {heads: attention.Scratch(*heads, chunks, device) for heads in {heads_of(c) for c in shapes}}
     offsets = torch.arange(16, dtype=torch.int32, device=device)
     return Shared(Workspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
 
@@ -144,9 +142,14 @@ def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> Plan:
     return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
 
 
-def measure(machine: Machine, runner: Runner) -> dict[Way, float]:
+def _ways(machine: Machine, settings: Settings) -> tuple[Way, ...]:
+    if not settings.draft:
+        return ("plain",)
+    return ("lookup", "block") if machine.block else ("lookup",)
+
+
+def measure(machine: Machine, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
     """Milliseconds of a step by each way, with the graphs of short contexts captured. Leaves nothing behind."""
-    ways: list[Way] = ["lookup", "block"] if machine.block else ["lookup"]
     times = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for way in ways:

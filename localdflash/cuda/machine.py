@@ -6,6 +6,7 @@ decisions are in device memory and nothing is read back inside. The ways to step
 * `plain`   the anchor alone is verified
 * `lookup`  what followed the last time that the text ended like this is verified
 * `block`   the drafter fills a block; where lookup has a long match, its draft is verified instead
+* `draft`   the drafter's block alone, to measure what it is worth
 
 All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached.
 """
@@ -22,7 +23,9 @@ from localdflash.cuda.weights import DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 
-Way = Literal["plain", "lookup", "block"]
+Way = Literal["plain", "lookup", "block", "draft"]
+
+DRAFTING: tuple[Way, ...] = ("block", "draft")  # ways that run the drafter
 
 # Fields of `state`, int32 on the device.
 CONTEXT, DRAFTER, LIVE, STEP, STATUS, DRAFTED_BY = range(6)
@@ -112,12 +115,12 @@ class Machine:
 
     def step(self, way: Way, greedy: bool, splits: int) -> None:
         """One round: draft, verify, choose the target's tokens, accept, record; attention covers `splits` chunks."""
-        if way == "block":
+        if way in DRAFTING:
             self.catch_up()
             self._fill_block(splits)
         else:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
-        if way != "plain":
+        if way in ("lookup", "block"):
             self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
         self._forward(splits)
         self._choose(greedy)

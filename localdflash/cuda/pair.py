@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localdflash.cuda.machine import CONTEXT, DRAFTER, SLACK, STEP, TAP_SLOTS, Machine, Way
+from localdflash.cuda.machine import CONTEXT, DOCUMENTS, DRAFTER, DRAFTING, SLACK, STEP, TAP_SLOTS, Machine, Way
 from localdflash.cuda.runner import Arrival, Runner
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
@@ -26,6 +26,7 @@ from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
 
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
+BREAK = -1  # between documents
 AHEAD = 2  # steps on their way at most, the one waited for among them
 
 
@@ -52,6 +53,16 @@ class CudaPair:
         self._ahead = False  # whether the device may be ahead of `ids`
         self._sampler: Sampler | None = None
         self._arrived = 0.0
+
+    def only(self, way: Way) -> "CudaPair":
+        """A pair over the same device memory that steps in one way alone; `forget` before the other one goes on."""
+        return CudaPair(self.machine, self.runner, Ways({way: 1.0}))
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
+        """What lookup may copy from besides the text itself; the newest tokens of it where it is too long."""
+        joined = [token for document in documents for token in (*document, BREAK)][-DOCUMENTS:]
+        self.machine.documents[: len(joined)] = torch.tensor(joined, dtype=torch.int32)
+        self.machine.documents_length.fill_(len(joined))
 
     @property
     def cached(self) -> Sequence[int]:
@@ -130,9 +141,9 @@ class CudaPair:
 
     def _drafter_is_near(self, way: Way) -> bool:
         """Whether the drafter's context is as far as this step needs: one round behind, or all taps still there."""
-        if way != "block":
+        if way not in DRAFTING:
             return self._computed - self._seen < TAP_SLOTS - SLACK
-        if any(flying.way != "block" for flying in self._flying):
+        if any(flying.way not in DRAFTING for flying in self._flying):
             return False
         return self._computed - self._seen <= ROWS
 
@@ -144,7 +155,7 @@ class CudaPair:
         if status:
             self.forget()
             raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
-        if flying.way == "block":
+        if flying.way in DRAFTING:
             self._seen = min(self._seen + ROWS, self._computed)
         self.ways.learn(flying.way, count, ms)
         tokens = ids[: min(count, room)]

@@ -32,7 +32,7 @@ class Shared:
     """What every launch needs: scratch memory of the split reductions, and the offsets 0..15 of a chain's rows."""
 
     workspace: Workspace
-    scratch: attention.Scratch
+    scratch: dict[tuple[int, int, int], attention.Scratch]  # by heads, key/value heads and head size
     head_scratch: HeadScratch
     offsets: Tensor  # int32 [16]
 
@@ -52,6 +52,11 @@ class TapRing:
 
     ring: Tensor  # [length, n_taps * H]
     blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
+
+
+def heads_of(config: DecoderConfig) -> tuple[int, int, int]:
+    """What attention's scratch memory depends on."""
+    return config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
 class Buffers:
@@ -96,6 +101,7 @@ class Stack:
     ) -> None:
         self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
         self.shared = shared
+        self.scratch = shared.scratch[heads_of(config)]
         self.buffers = Buffers(config, final_gain.device, dtype)
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
@@ -149,7 +155,7 @@ class Stack:
             start,
             b.heads,
             b.heads_sums,
-            shared.scratch,
+            self.scratch,
             mask.kind,
             block=mask.block,
             window=mask.window,

@@ -30,14 +30,13 @@ class BlockFormat:
 
 def _number(blocks: Tensor, start: int, dtype: torch.dtype) -> Tensor:
     """The number at byte `start` of every block: [rows, blocks]. The copy aligns it."""
-    taken: Tensor = blocks[..., start : start + dtype.itemsize]
-    return taken.contiguous().view(dtype).squeeze(-1)
+    return blocks[..., start : start + dtype.itemsize].contiguous().view(dtype).squeeze(-1)
 
 
 def fields(packed: Tensor, width: int) -> Tensor:
     """Split bytes into fields of `width` bits, lowest first: uint8 [..., size] -> [..., 8 / width, size]."""
     shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
-    return (packed.unsqueeze(-2) >> shifts.unsqueeze(-1)) & (2**width - 1)
+    return (packed.unsqueeze(-2) >> shifts.unsqueeze(-1)).bitwise_and(2**width - 1)
 
 
 def _cut(packed: Tensor, size: int) -> Tensor:

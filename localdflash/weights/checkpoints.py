@@ -35,6 +35,7 @@ class Matrix:
     layout: Layout
     n: int
     k: int
+    device: torch.device
     rows: Callable[[slice], Rows]
 
 
@@ -48,13 +49,15 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return f"{self.prefix}.{name}" in self.all
 
-    def get(self, name: str, *shape: int) -> Tensor:
-        """A tensor that must be there, of the given shape if one is given."""
+    def get(self, name: str, *shape: int | None) -> Tensor:
+        """A tensor that must be there, of the given shape if one is given; None is any size but zero."""
         if name not in self:
             raise ModelError(f"tensor {name} is missing; {AGAIN}")
         tensor = self.all[f"{self.prefix}.{name}"]
-        if shape and tensor.shape != shape:
-            raise ModelError(f"tensor {name} is {list(tensor.shape)} instead of {list(shape)}; {AGAIN}")
+        sizes = zip(tensor.shape, shape, strict=False)
+        if shape and (tensor.dim() != len(shape) or any(size != (want or size or 1) for size, want in sizes)):
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            raise ModelError(f"tensor {name} is {list(tensor.shape)} instead of [{wanted}]; {AGAIN}")
         return tensor
 
 
@@ -71,7 +74,7 @@ def linear_planes(
         matrix = _reader(layer, quantization_config or {})
         if matrix is None:
             return quantize(layer.get("weight"))
-        planes = empty(matrix.layout, matrix.n, matrix.k, 1, next(iter(tensors.values())).device)
+        planes = empty(matrix.layout, matrix.n, matrix.k, 1, matrix.device)
         fill(planes, 0, matrix.rows)
     except ModelError as error:
         raise ModelError(f"layer {prefix}: {error}") from error
@@ -88,16 +91,16 @@ def _reader(layer: Tensors, config: Mapping[str, object]) -> Matrix | None:
             return _gptq(layer, config)
         raise ModelError(f"the quantization method {method[:40]!r} is not supported; {ELSEWHERE}")
     if "weight_packed" in layer:
-        packed = layer.get("weight_packed")
+        packed = layer.get("weight_packed", None, None)
         return _packed_integers(layer) if packed.dtype == torch.int32 else _e2m1(layer, packed)
-    weight = layer.get("weight")
-    if weight.dim() == 2 and weight.dtype in FLOATS:
+    weight = layer.get("weight", None, None)
+    if weight.dtype in FLOATS:
         return None
-    if weight.dim() == 2 and weight.dtype == torch.uint8:
+    if weight.dtype == torch.uint8:
         return _e2m1(layer, weight)
-    if weight.dim() == 2 and weight.dtype == torch.float8_e4m3fn:
+    if weight.dtype == torch.float8_e4m3fn:
         return _fp8(layer, weight)
-    raise ModelError(f"no kernel reads a weight of {weight.dtype} {list(weight.shape)}; {ELSEWHERE}")
+    raise ModelError(f"no kernel reads weights of {weight.dtype}; {ELSEWHERE}")
 
 
 def _gptq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
@@ -109,7 +112,7 @@ def _gptq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
     if bits not in (4, 8):
         raise ModelError(f"no kernel reads GPTQ of {bits} bits; {ELSEWHERE}")
     in_word = 32 // bits
-    qweight, scales = layer.get("qweight"), layer.get("scales")
+    qweight, scales = layer.get("qweight", None, None), layer.get("scales", None, None)
     k, n, groups = qweight.shape[0] * in_word, qweight.shape[1], scales.shape[0]
     zeros = _codes(layer.get("qzeros", groups, n // in_word), bits)
     if "gptq_v2" not in (config.get("checkpoint_format"), config.get("format")):
@@ -125,7 +128,7 @@ def _awq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
     kind = str(config.get("version") or config.get("format") or "gemm").lower()
     if config.get("bits", config.get("w_bit")) != 4 or ("gemm" not in kind and "awq" not in kind):
         raise ModelError(f"no kernel reads AWQ of {config.get('bits')} bits in version {kind[:40]!r}; {ELSEWHERE}")
-    qweight, scales = layer.get("qweight"), layer.get("scales")
+    qweight, scales = layer.get("qweight", None, None), layer.get("scales", None, None)
     k, n, groups = qweight.shape[0], qweight.shape[1] * 8, scales.shape[0]
 
     def columns(words: Tensor) -> Tensor:
@@ -147,16 +150,14 @@ def _packed_integers(layer: Tensors) -> Matrix:
 
     Codes and zero points are signed numbers plus 8 (or 128); weight_zero_point int32 [n / 8, groups].
     """
-    packed, shape = layer.get("weight_packed"), layer.get("weight_shape", 2).tolist()
-    n, k = int(shape[0]), int(shape[1])
-    bits = 8 if packed.shape[1] == -(-k // 4) else 4
-    groups = layer.get("weight_scale").shape[-1]
+    n, k = (int(size) for size in layer.get("weight_shape", 2))
+    scale, packed = layer.get("weight_scale", n, None), layer.get("weight_packed", n, None)
+    bits, groups = 8 if packed.shape[1] == -(-k // 4) else 4, scale.shape[1]
     layer.get("weight_packed", n, -(-k * bits // 32))
     zeros = None
     if "weight_zero_point" in layer:
         zeros = _codes(layer.get("weight_zero_point", -(-n * bits // 32), groups).t(), bits)[:, :n].t()
     _check_order(layer, "weight_g_idx", k, groups)
-    scale = layer.get("weight_scale", n, groups)
     return _integers(n, k, bits, scale, zeros, lambda rows: _codes(packed[rows], bits)[:, :k])
 
 
@@ -167,7 +168,7 @@ def _integers(
     zero, groups = 2 ** (bits - 1), scale.shape[1]
     if zeros is not None and bool((zeros == zero).all()):
         zeros = None
-    if groups == 0 or k % groups:
+    if k % groups:
         raise ModelError(f"{groups} groups do not divide {k} inputs; {AGAIN}")
     group = k // groups
     if groups == 1 or group % BLOCK == 0:
@@ -185,7 +186,7 @@ def _integers(
     def rows(some: slice) -> Rows:
         return Rows(codes(some), scale[some], None if minimum is None else minimum[some])
 
-    return Matrix(layout, n, k, rows)
+    return Matrix(layout, n, k, scale.device, rows)
 
 
 def _fp8(layer: Tensors, weight: Tensor) -> Matrix:
@@ -203,12 +204,12 @@ def _fp8(layer: Tensors, weight: Tensor) -> Matrix:
     elif scale.numel() == n and scale.shape[0] == n:
         scale = scale.view(n, 1)
     elif scale.shape == (-(-n // BLOCK), -(-k // BLOCK)):
-        scale = scale.repeat_interleave(BLOCK, 0)[:n]
+        scale = scale.repeat_interleave(BLOCK, 0)
     else:
         raise ModelError(f"no kernel reads FP8 scales of {list(scale.shape)} for [{n}, {k}]; {ELSEWHERE}")
     scale = _by_block(scale, k if scale.shape[1] == 1 else BLOCK, k)
     layout = Layout(32, 4, "block", code="e4m3")
-    return Matrix(layout, n, k, lambda rows: Rows(codes[rows], scale[rows]))
+    return Matrix(layout, n, k, scale.device, lambda rows: Rows(codes[rows], scale[rows]))
 
 
 def _e2m1(layer: Tensors, packed: Tensor) -> Matrix:
@@ -224,14 +225,14 @@ def _e2m1(layer: Tensors, packed: Tensor) -> Matrix:
         if "weight_global_scale" in layer:
             scale = scale / layer.get("weight_global_scale").float().view(1)
         halves, layout = half_scales(scale), Layout(16, 0, "half4", code="e2m1")
-        return Matrix(layout, n, k, lambda rows: Rows(_codes(packed[rows], 4), halves[rows]))
+        return Matrix(layout, n, k, scale.device, lambda rows: Rows(_codes(packed[rows], 4), halves[rows]))
     exponents = layer.get("weight_scale", n, k // 32).view(torch.uint8)
 
     def rows(some: slice) -> Rows:
         codes = _codes(packed[some], 4)
         return Rows(codes, powers_of_two(exponents[some], codes.view(len(codes), -1, 32)))
 
-    return Matrix(Layout(32, 0, "half4", code="e2m1"), n, k, rows)
+    return Matrix(Layout(32, 0, "half4", code="e2m1"), n, k, packed.device, rows)
 
 
 def _codes(words: Tensor, bits: int) -> Tensor:

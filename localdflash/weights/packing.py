@@ -58,8 +58,7 @@ def half_scales(scale: Tensor) -> Tensor:
 
 def empty(layout: Layout, n: int, k: int, experts: int, device: torch.device) -> Planes:
     """Planes of the given layout whose weights are all zero."""
-    block = SUPER if layout.scaling == "byte4" else 4 * layout.rows
-    columns, k_padded = padded(n, COLUMNS), experts * padded(k, block)
+    columns, k_padded = padded(n, COLUMNS), experts * padded(k, 4 * layout.rows)
     blocks = k_padded // (4 * layout.rows)
 
     def zeros(dtype: torch.dtype, *shape: int) -> Tensor:

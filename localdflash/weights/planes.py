@@ -77,14 +77,19 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     order = None if row_order is None else row_order.to(first.base.device)
     n = sum(part.n for part in parts) if order is None else len(order)
 
-    def joined(field: str) -> Tensor | None:
-        tensors = [getattr(part, field) for part in parts]
-        if tensors[0] is None:
+    def joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
+        own = [tensor[..., : part.n] for tensor, part in zip(tensors, parts, strict=True) if tensor is not None]
+        if not own:
             return None
-        columns = torch.cat([tensor[..., : part.n] for tensor, part in zip(tensors, parts, strict=True)], -1)
+        columns = torch.cat(own, -1)
         return F.pad(columns if order is None else columns[..., order], (0, -n % COLUMNS))
 
-    return replace(first, n=n, **{field: joined(field) for field in ("base", "high", "scale", "supers", "minimum")})
+    base, scale = joined([part.base for part in parts]), joined([part.scale for part in parts])
+    assert base is not None
+    assert scale is not None
+    high, supers = joined([part.high for part in parts]), joined([part.supers for part in parts])
+    minimum = joined([part.minimum for part in parts])
+    return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
 
 
 def in_turn(n: int, count: int = 2) -> Tensor:

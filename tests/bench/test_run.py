@@ -176,11 +176,11 @@ def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkey
         raise ModelError("the torch backend runs 'qwen3' models")
 
     options = Options(str(tiny_pair / "target.gguf"), threads=1)
-    rates = bench._other_plain(options, 1)
+    rates = bench._other_plain(options, "llama.cpp", 1)
     assert rates.keys() == set(CATEGORIES)
     assert all(rate > 0 for rate in rates.values())
     monkeypatch.setattr(LoadedPair, "_torch", refuse)
-    assert bench._other_plain(options, 1) == {}
+    assert bench._other_plain(options, "llama.cpp", 1) == {}
 
 
 # The machine

@@ -202,7 +202,7 @@ def test_never_more_tokens_than_asked_for(limit: int, file: Path, complete: Call
         ("--seed", "-1", "seed is -1"),
         ("--max-tokens", "0", "--max-tokens"),
         ("--threads", "-1", "--threads"),
-        ("--backend", "cuda", "--backend"),
+        ("--backend", "rocm", "--backend"),
         ("--top-k", "many", "--top-k"),
         ("--context", "7", "context of 7 tokens"),
         ("--context", "100000", "context of 100000 tokens"),

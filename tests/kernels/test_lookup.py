@@ -1,6 +1,7 @@
 """Lookup on the device against a plain search for the longest suffix."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,6 +13,16 @@ from localdflash.kernels.lookup import CONTEXT, DRAFTED_BY, LIVE, LONGEST, looku
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])
 STAYS = ([500, *range(600, 615)], 7, 2)  # draft, LIVE and DRAFTED_BY before
+PROGRAMS, PLACES = 3, 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_programs() -> Iterator[None]:
+    """The interpreter runs one program after the other: a few small ones go over a short text in several rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[lookup.__module__], "PROGRAMS", PROGRAMS)
+        patch.setattr(sys.modules[lookup.__module__], "PLACES", PLACES)
+        yield
 
 
 def run(
@@ -97,9 +108,9 @@ def test_agreement_is_counted_up_to_the_longest(op: Op) -> None:
 
 
 @OPS
-@pytest.mark.parametrize("place", [0, 1022, 1023, 1024, 70000, 131060])
+@pytest.mark.parametrize("place", [0, PLACES - 2, PLACES - 1, PLACES, PROGRAMS * PLACES, PROGRAMS * PLACES + 7])
 def test_places_of_every_program_are_found_again_and_again(op: Op, place: int) -> None:
-    text = list(range(1000, 1000 + 131072))
+    text = list(range(1000, 1020 + PROGRAMS * PLACES))
     ending = text[place : place + 5]
     follows = (text + ending)[place + 5 : place + 8]
     assert run(op, text + ending, [], 5, 3, times=2)[0][1:4] == follows

@@ -49,7 +49,8 @@ def random_bits(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def halves(*shape: int) -> Tensor:
-    return pack_halves(torch.randn(shape), torch.randn(shape))
+    pairs: Tensor = pack_halves(torch.randn(shape), torch.randn(shape))
+    return pairs
 
 
 def heads() -> dict[str, Planes]:

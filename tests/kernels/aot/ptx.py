@@ -7,6 +7,7 @@ _GLOBAL_ACCESS = re.compile(r"\b(?:ld\.global|st\.global|ld\.relaxed|atom\.globa
 _PARAMETER = re.compile(r"ld\.param\S*\s+\{?([^;]*?)\}?,\s*\[\w+_param_(\d+)")
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.*?);", re.M)
 _ADDRESS = re.compile(r"(%rd\d+)")
+_TICKET = re.compile(r"atom\.global\.gpu\.(\w+)\.add\.[us](?:32|64)")
 _WAIT = "griddepcontrol.wait"
 
 
@@ -20,20 +21,18 @@ def ticket_is_fenced(ptx: str) -> bool | None:
 
     Partial results are stored, then a barrier, the ticket (acq_rel), a barrier, and only then loads that bypass L1.
     """
-    parts = re.split(r"atom\.(?:global\.)?(?:gpu\.)?(?:global\.)?acq_rel", ptx)
+    code = ptx.split(".section", 1)[0]
+    parts = _TICKET.split(code)
     if len(parts) == 1:
         return None
+    around = zip(parts[::2], parts[1::2], parts[2::2], strict=False)
     return all(
-        "bar.sync" in before[before.rindex("st.global") :]
-        and "bar.sync" in after[: _first(after, "ld.global")]
+        order == "acq_rel"
+        and "bar.sync" in before[max(before.rfind("st.global"), before.rfind("atom.")) :]
+        and "bar.sync" in after.split("ld.global", 1)[0]
         and "ld.global.cg" in after
-        for before, after in zip(parts, parts[1:], strict=False)
+        for before, order, after in around
     )
-
-
-def _first(text: str, what: str) -> int:
-    found = text.find(what)
-    return len(text) if found < 0 else found
 
 
 def touched_before_wait(ptx: str) -> set[int] | None:

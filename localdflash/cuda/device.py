@@ -1,0 +1,95 @@
+"""Whether this machine has a GPU that the engine runs on, and which of the chip's features are used.
+
+`driver_present` costs microseconds and imports nothing, so that a machine without an NVIDIA driver never waits for
+torch. Everything else asks torch.
+"""
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from localdflash.errors import NoDevice
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST = (8, 0)  # compute capability: int8 and fp16 tensor cores with asynchronous copies, RTX 30 and newer
+OLDEST_NAME = "RTX 30, A100"
+
+
+@cache
+def driver_present() -> bool:
+    """Whether the NVIDIA driver's library can be loaded."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the engine uses of a chip, by compute capability."""
+
+    capability: tuple[int, int]
+
+    @property
+    def dependent_launch(self) -> bool:
+        """Whether a kernel may start while the one before it drains."""
+        return self.capability >= (9, 0)
+
+    @property
+    def fp8_cache(self) -> bool:
+        """Whether keys and values may be e4m3."""
+        return self.capability >= (8, 9)
+
+    @property
+    def native_fp4(self) -> bool:
+        """Whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
+        return self.capability[0] == 12
+
+    def summary(self) -> str:
+        """For `doctor`: which path was chosen and why."""
+        major, minor = self.capability
+        parts = [
+            f"sm_{major}{minor}",
+            "mma.sync kernels",
+            "dependent launches" if self.dependent_launch else "no dependent launches before sm_90",
+            "FP8 K/V" if self.fp8_cache else "int8 K/V, FP8 from sm_89 on",
+            "native FP4 as an option" if self.native_fp4 else "FP4 weights unpacked, native from sm_120 on",
+        ]
+        return ", ".join(parts)
+
+
+def features(device: "torch.device") -> Features:
+    """The features of a CUDA device."""
+    import torch
+
+    return Features(torch.cuda.get_device_capability(device))
+
+
+def find_device() -> "torch.device":
+    """The GPU to run on; NoDevice says what is missing and what to do."""
+    if not driver_present():
+        raise NoDevice("no NVIDIA driver was found: install it, or use --backend llama.cpp")
+    import torch
+
+    if torch.version.cuda is None:
+        raise NoDevice(f"this PyTorch ({torch.__version__}) has no CUDA: install a CUDA build of torch")
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise NoDevice(f"CUDA cannot start ({reason}): update the NVIDIA driver") from None
+    if find_spec("triton") is None:
+        raise NoDevice("Triton is not installed: `pip install triton` (Linux) or `pip install triton-windows`")
+    device = torch.device("cuda", torch.cuda.current_device())
+    capability = torch.cuda.get_device_capability(device)
+    if capability < OLDEST:
+        name, found = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+        wanted = ".".join(map(str, OLDEST))
+        raise NoDevice(f"{name} has compute capability {found}: {wanted} is needed ({OLDEST_NAME} or newer)")
+    return device

@@ -1,0 +1,126 @@
+"""Everything that multiplies by quantized weights."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.dequantize import dequantize
+from localdflash.kernels.embed import embed
+from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
+from localdflash.kernels.head import HeadScratch, head
+from localdflash.kernels.matmul import matmul
+from localdflash.kernels.qkv import HeadRange, qkv
+from localdflash.kernels.residual import Tap, residual
+from localdflash.kernels.rope import Rope
+from localdflash.kernels.swiglu import swiglu
+from localdflash.weights.blocks import FORMATS
+from localdflash.weights.packing import INT4, INT8, Layout
+from tests.kernels.aot.case import (
+    HKV,
+    HQ,
+    META,
+    Q4_K,
+    Q6_K,
+    SLOTS,
+    EVERY,
+    Case,
+    D,
+    F,
+    H,
+    V,
+    floats,
+    halves,
+    ints,
+    norm,
+    planes,
+    planes_tile,
+    rows,
+    workspace,
+)
+
+LAYOUTS = {"int4": INT4, "int8": INT8} | {str(kind.name).lower(): item.layout for kind, item in FORMATS.items()}
+MATMULS = {
+    "int4": EVERY,
+    "q4_k": EVERY,
+    "q6_k": EVERY,
+    "q8_0": EVERY,
+    "int8": (86, 120),
+    "q4_0": (86, 120),
+    "q5_k": (86, 120),
+    "mxfp4": (86, 120),
+    "nvfp4": (86, 120),
+}
+
+
+def _matmul(layout: Layout) -> None:
+    matmul(*rows(H), planes(H, H, layout), halves(16, H), workspace(), norm())
+
+
+def _swiglu() -> None:
+    swiglu(*rows(H), planes(2 * F, H, Q4_K), norm(), *rows(F), workspace())
+
+
+def _residual() -> None:
+    tap = Tap(halves(32, 5 * H), H, ints(8)[1:2])
+    into = (*rows(H), floats(H // 128, 16))
+    residual(*rows(F), planes(H, F, Q6_K), floats(16, H), floats(H), norm(), *into, workspace(), tap=tap)
+
+
+def _qkv(dtype: torch.dtype) -> None:
+    cache = Cache.empty(1, SLOTS, HKV, D, dtype, META).layer(0)
+    tables = Rope(floats(SLOTS, D // 2), floats(SLOTS, D // 2))
+    heads = HeadRange(0, HQ + HKV, HQ, HKV)
+    weights = planes((HQ + HKV) * D, H, Q4_K)
+    state, gains = ints(8), (floats(D), floats(D))
+    qkv(*rows(H), weights, norm(), heads, *gains, tables, state[0:1], ints(16), halves(16, HQ, D), cache, workspace())
+
+
+def _head() -> None:
+    weights = planes(V, H, Q6_K)
+    head(*rows(H), weights, norm(), ints(16), HeadScratch(META, [weights]), confidence=floats(16))
+
+
+def _embed() -> None:
+    embed(ints(16), planes(V, H, Q4_K), floats(H), floats(16, H), *rows(H), floats(H // 128, 16), 1.0, 1e-6)
+
+
+def _dequantize() -> None:
+    dequantize(planes(H, H, Q4_K), halves(H, H))
+
+
+def _fp4(group: int) -> None:
+    def scales(n: int) -> Tensor:
+        kind = torch.uint8 if group == 32 else torch.float8_e4m3fn
+        return torch.empty(H // SPAN, n, SPAN // group, dtype=kind, device=META)
+
+    codes = torch.empty(H // SPAN, H, SPAN // 2, dtype=torch.uint8, device=META)
+    a = Fp4Rows(codes[:, :16], scales(16), floats(16))
+    quantize_rows_fp4(halves(16, H), a)
+    fp4_matmul(a, Fp4Matrix(H, H, codes, scales(H), floats(H)), halves(16, H), workspace(), norm())
+
+
+def _fp4_tile(constants: dict[str, Any]) -> tuple[int, int]:
+    """One span of BN columns."""
+    weights = constants["BN"] * constants["SPAN"]
+    return weights // 2, 16 * weights
+
+
+CASES = (
+    *(
+        Case(f"matmul {name}", partial(_matmul, LAYOUTS[name]), planes_tile, capabilities)
+        for name, capabilities in MATMULS.items()
+    ),
+    Case("swiglu", _swiglu, planes_tile),
+    Case("residual", _residual, planes_tile),
+    Case("qkv fp16", partial(_qkv, torch.float16), planes_tile),
+    Case("qkv int8", partial(_qkv, torch.int8), planes_tile, (120,)),
+    Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
+    Case("head", _head, planes_tile),
+    Case("embed", _embed),
+    Case("dequantize", _dequantize),
+    Case("fp4 mx", partial(_fp4, 32), _fp4_tile, (120,)),
+    Case("fp4 nv", partial(_fp4, 16), _fp4_tile, (120,)),
+)
