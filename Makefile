@@ -3,6 +3,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
+TYPED := .venv/typed
 
 .PHONY: setup chat test lint format bench
 
@@ -22,7 +23,10 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy localdflash kernels tui lsp bench tests
+	# mypy must see the packages where they are installed: localdflash.kernels is kernels/ in the source tree.
+	rm -rf $(TYPED) && mkdir -p $(TYPED)/localdflash
+	ln -s $(CURDIR)/localdflash/* $(CURDIR)/kernels $(CURDIR)/tui $(CURDIR)/lsp $(TYPED)/localdflash
+	MYPYPATH=$(TYPED) $(BIN)/mypy $(TYPED)/localdflash bench tests
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -191,13 +191,14 @@ def attention_kernel(
         scores = tl.dot(q, _halves(tl.load(k_ptr + at[None, :] * D + d[:, None]), ASM))
         if SCALED:
             scores *= tl.load(k_scale_ptr + at)[None, :]
-        if (n0 + TILE > start) | (WINDOW > 0 and n0 < end - WINDOW):  # elsewhere all rows see all slots
+        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows see all slots
             visible = _visible(n[None, :] - start, t[:, None], ancestors_ptr, MASK, BLOCK, WINDOW)
             scores = tl.where(visible, scores, -float("inf"))
         peak = tl.maximum(top, tl.max(scores, 1))
         fade = _exp2((top - peak) * scale, ASM)
-        # fma, here and in the merge: so that two kernels compiled from this code cannot round differently.
-        p = _exp2(tl.fma(scores, scale, (-peak * scale)[:, None]), ASM)
+        # Times 2**7: with a value's scale it stays in float16's range. By fma, here and in the merge, so that kernels
+        # compiled apart cannot round apart.
+        p = _exp2(tl.fma(scores, scale, (7.0 - peak * scale)[:, None]), ASM)
         total = tl.fma(total, fade, tl.sum(p, 1))
         if SCALED:
             p *= tl.load(v_scale_ptr + at)[None, :]

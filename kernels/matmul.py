@@ -31,15 +31,17 @@ def accumulate(
     HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
     BM: tl.constexpr = 16,
 ):  # fmt: skip
-    """This program's part of a @ W^T, float32 [BM, BN]: columns from `column` on, range `split` of SPLIT_K along k.
+    """One program's part of a @ W^T, float32 [BM, BN]: columns from `column` on, range `split` of SPLIT_K along k.
 
     a float16 [BM, K], sums float32 [K / 32, BM] (read only with minimums), the planes' tensors as `pointers` gives
     them, `expert` the matrix of a stack (else 0); K and N are padded. With more than four STAGES, for chips with much
     shared memory, the steps of "byte4" are twice as long, which takes fewer instructions.
     """
-    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if STAGES > 4 else 32) // R
-    DEPTH: tl.constexpr = STAGES // 2 if SCALING == "byte4" and STAGES > 4 else STAGES
+    LONG: tl.constexpr = SCALING == "byte4" and STAGES > 4
+    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if LONG else 32) // R
+    DEPTH: tl.constexpr = STAGES // 2 if LONG else STAGES - (HIGH_BITS != 0)  # high planes take memory too
     LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
+    SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)
     per_split = tl.cdiv(blocks // LEAST, SPLIT_K) * LEAST
     first = tl.minimum(split * per_split, blocks)
@@ -47,7 +49,7 @@ def accumulate(
     skipped = tl.cast(expert, tl.int64) * blocks
     base_ptr += skipped * (R * N) + column
     high_ptr += skipped * (R * N) + column
-    scale_ptr += skipped * ((2 if SCALING == "half4" else 1) * N) + column
+    scale_ptr += skipped * (SCALE_WORDS * N) + column
     supers_ptr += skipped // LEAST * N + column
     minimum_ptr += skipped * N + column
     m = tl.arange(0, BM)
@@ -55,7 +57,7 @@ def accumulate(
     r = tl.arange(0, R)
     acc = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(first // BLOCKS, last // BLOCKS, num_stages=DEPTH):
-        product = tl.zeros((BM, BN), tl.float32)
+        product = acc if SCALING == "half4" else tl.zeros((BM, BN), tl.float32)
         for i in tl.static_range(BLOCKS):
             block = step * BLOCKS + i
             here = (block * R + r)[:, None] * N + n[None, :]
@@ -64,25 +66,8 @@ def accumulate(
             if HIGH_BITS != 0:
                 high = tl.load(high_ptr + here, eviction_policy="evict_first")
             a = a_ptr + m[:, None] * K + (block * (4 * R) + r)[None, :]
-            if SCALING == "block":
-                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
-                product = _dot4(a, w0, w1, w2, w3, product, R)
-            elif SCALING == "half4":
-                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
-                low = tl.load(scale_ptr + 2 * block * N + n)
-                top = tl.load(scale_ptr + (2 * block + 1) * N + n)
-                product = _scaled_dot4(
-                    a, w0, w1, w2, w3, half(low, 0), half(low, 1), half(top, 0), half(top, 1), acc, R
-                )
-            elif R == 32:
-                scales = tl.load(scale_ptr + block * N + n)
-                w0, w1, w2, w3 = unpack_scaled(words, high, scales, HIGH_BITS, ASM)
-                product = _dot4(a, w0, w1, w2, w3, product, R)
-            else:
-                scales = tl.load(scale_ptr + block * N + n)
-                w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
-                product = _scaled_dot4(a, w0, w1, w2, w3, byte(scales, 0), byte(scales, 1), byte(scales, 2),
-                                       byte(scales, 3), product, R)  # fmt: skip
+            scales = scale_ptr + block * SCALE_WORDS * N + n
+            product = _product(a, words, high, scales, N, product, R, HIGH_BITS, SCALING, ZERO, CODE, ASM)
         if SCALING == "block":
             acc += product * tl.load(scale_ptr + step * N + n)[None, :]
             if HAS_MIN:
@@ -99,6 +84,29 @@ def accumulate(
         if HAS_MIN:
             acc -= _minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM, BN, ASM)
     return acc * unit(CODE)
+
+
+@triton.jit
+def _product(
+    a, words, high, scales, N, acc, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
+    ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Add a block's product with a, scaled inside the block: by "half4" wholly, by "byte4" up to the super-scale."""
+    if SCALING == "byte4" and R == 32:
+        w0, w1, w2, w3 = unpack_scaled(words, high, tl.load(scales), HIGH_BITS, ASM)
+        acc = _dot4(a, w0, w1, w2, w3, acc, R)
+    elif SCALING == "byte4":
+        s = tl.load(scales)
+        w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+        acc = _scaled_dot4(a, w0, w1, w2, w3, byte(s, 0), byte(s, 1), byte(s, 2), byte(s, 3), acc, R)
+    elif SCALING == "half4":
+        s, t = tl.load(scales), tl.load(scales + N)
+        w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+        acc = _scaled_dot4(a, w0, w1, w2, w3, half(s, 0), half(s, 1), half(t, 0), half(t, 1), acc, R)
+    else:
+        w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
+        acc = _dot4(a, w0, w1, w2, w3, acc, R)
+    return acc
 
 
 @triton.jit

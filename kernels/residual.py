@@ -42,8 +42,8 @@ def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
 
 @triton.jit
 def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
-              out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H, eps, width,
-              ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, TAP: tl.constexpr,
+              out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H, size, eps,
+              width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, TAP: tl.constexpr,
               TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
               ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr,
               STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -70,7 +70,7 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
         tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
         scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
         if P > 0:
-            scaled *= rstd(before_ptr, P, H, eps)[:, None]
+            scaled *= rstd(before_ptr, P, size, eps)[:, None]
         rounded = scaled.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
         store_sums(rounded.to(tl.float32), sums_out_ptr, tile * (BN // 32), width // 32, BN)
@@ -99,11 +99,13 @@ def residual(
     """
     hidden = x.shape[1]
     cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
-    squares, parts, eps = (sums, 0, 0.0) if before is None else (before.squares, before.parts, before.eps)
+    squares, parts, size, eps = (
+        (sums, 0, 1, 0.0) if before is None else (before.squares, before.parts, before.size, before.eps)
+    )
     ring, column, start = (a_out, 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
     _residual[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), x, gain, squares, a_out, sums_out, squares_out, ring, start, workspace.partials,
-        workspace.counters, planes.padded_k, planes.padded_n, hidden, eps, a_out.shape[1], *ring.shape, column,
+        workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps, a_out.shape[1], *ring.shape, column,
         P=parts, ADD=add, TAP=tap is not None, TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN,
         SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
     )  # fmt: skip

@@ -7,8 +7,9 @@ in the drafter's cache, LIVE = rows of the draft that count, DRAFTED_BY = 0 nobo
 import torch
 import triton
 import triton.language as tl
-from localdflash.kernels.launch import pdl, release, wait
 from torch import Tensor
+
+from localdflash.kernels.launch import pdl, release, wait
 
 ROWS = 16
 CONTEXT, DRAFTER, LIVE, DRAFTED_BY = 0, 1, 2, 5
@@ -45,17 +46,18 @@ def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> 
 
 
 @triton.jit
-def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, PDL: tl.constexpr):
+def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, PDL: tl.constexpr):
     m = tl.arange(0, 16)
     wait(PDL)
     release(PDL)
     at = tl.load(state + CONTEXT) + m
     tl.store(draft + m, tl.load(tokens + at, mask=at < slots, other=0))
+    tl.store(state + LIVE, 16)
 
 
 def next_tokens(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
-    """Draft = the 16 tokens from CONTEXT on: a prompt that is computed 16 tokens at a time."""
-    _next_tokens[(1,)](tokens, state, draft, len(tokens), CONTEXT=CONTEXT, num_warps=1, **pdl(draft.device))
+    """Draft = the 16 tokens from CONTEXT on, all alive: a prompt that is computed 16 tokens at a time."""
+    _next_tokens[(1,)](tokens, state, draft, len(tokens), CONTEXT=CONTEXT, LIVE=LIVE, num_warps=1, **pdl(draft.device))
 
 
 def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
@@ -64,6 +66,7 @@ def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
     found = tokens[start : start + ROWS]
     draft.zero_()
     draft[: len(found)] = found
+    state[LIVE] = ROWS
 
 
 @triton.jit

@@ -6,8 +6,7 @@ the lower id first; each filter keeps a beginning of that order. The draw is the
 
 Two launches after the penalty's. `_scan` reads all logits once and leaves, per tile, the winner were nothing filtered.
 `_draw` starts there and, while a filter refuses the winner, takes the best of the tokens before it in the order: no
-sorting, and all that it reads are the groups of tokens whose peak is high enough. A token's place in the order is an
-int64 key: the logit's bits, made to sort like integers, above the inverted id.
+sorting, and all that it reads are the groups of tokens whose peak is high enough.
 """
 
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.noise import noise, noise_reference
+from localdflash.kernels.order import best, key_of, score_of, scores, sortable, token_of
 from localdflash.kernels.penalty import penalise, penalise_reference
 
 TILE = 4096  # tokens that one program scans
@@ -59,40 +59,6 @@ class SampleScratch:
 
 
 @triton.jit
-def _scores(logits, token, mask):
-    """Logits with one zero, and infinity for what is not a number."""
-    score = tl.load(logits + token, mask=mask, other=-float("inf"))
-    score = tl.where(score == 0, 0.0, score)
-    return tl.where(score <= float("inf"), score, float("inf"))
-
-
-@triton.jit
-def _sortable(score):
-    """int32 that sorts like the float32; its own inverse on the bits."""
-    bits = score.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _key(score, token):
-    return (_sortable(score).to(tl.int64) << 32) | (0x7FFFFFFF - token).to(tl.int64)
-
-
-@triton.jit
-def _score_of(key):
-    bits = (key >> 32).to(tl.int32)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _best(noisy, key, mask):
-    """The largest of noisy where mask, and its key; of equals the largest key."""
-    LEAST: tl.constexpr = -(2**63)
-    value = tl.max(tl.where(mask, noisy, -float("inf")), 0)
-    return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
-
-
-@triton.jit
 def _scan(
     logits,
     params,
@@ -115,7 +81,7 @@ def _scan(
     token = tile * TILE + tl.arange(0, TILE)
     wait(PDL)
     release(PDL)
-    score = _scores(logits + m * V, token, token < V)
+    score = scores(logits + m * V, token, token < V)
     group = at * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
     tl.store(peaks + group, tl.max(tl.reshape(score, (TILE // GROUP, GROUP)), 1))
     temperature = tl.load(params)
@@ -125,7 +91,7 @@ def _scan(
         tl.store(tile_peaks + at, peak)
         tl.store(tile_weights + at, tl.sum(weight, 0))
         noisy = score + temperature * noise(ints, tl.load(start) + m, token)
-        value, key = _best(noisy, _key(score, token), token < V)
+        value, key = best(noisy, key_of(score, token), token < V)
         tl.store(tile_noisy + at, value)
         tl.store(tile_keys + at, key)
 
@@ -138,8 +104,8 @@ def _members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.con
     group = tl.load(members + first + i // GROUP, mask=first + i // GROUP < count, other=0)
     token = group * GROUP + i % GROUP
     mask = (first + i // GROUP < count) & (token < V)
-    score = _scores(logits, token, mask)
-    return score, token, tl.where(mask, _key(score, token), LEAST)
+    score = scores(logits, token, mask)
+    return score, token, tl.where(mask, key_of(score, token), LEAST)
 
 
 @triton.jit
@@ -165,7 +131,7 @@ def _before(
         score, token, key = _members(logits, members, first, count, V, GROUP, PART)
         weight += tl.sum(tl.where(key > bound, tl.exp((score - top) / temperature), 0.0), 0)
         noisy = score + temperature * noise(ints, position, token)
-        part_value, part_winner = _best(noisy, key, key > bound)
+        part_value, part_winner = best(noisy, key, key > bound)
         better = (part_value > value) | ((part_value == value) & (part_winner > winner))
         value = tl.where(better, part_value, value)
         winner = tl.where(better, part_winner, winner)
@@ -230,19 +196,19 @@ def _draw(
             limited = (top_k > 0) & (top_k < V)
             at = m * tiles + t
             noisy = tl.load(tile_noisy + at, mask=t < tiles, other=-INFINITY)
-            _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
+            _, drawn = best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
             bound = drawn >> 32
-            peak = _sortable(peak)
+            ordered = sortable(peak)
             if limited:
-                bound = _peak_bound(peak, top_k)
-            member = (peak >= bound) & (g < groups)
+                bound = _peak_bound(ordered, top_k)
+            member = (ordered >= bound) & (g < groups)
             tl.store(members + tl.cumsum(member.to(tl.int32), 0) - 1, g, mask=member)
             count = tl.sum(member.to(tl.int32), 0)
             tl.debug_barrier()
 
             if limited:
                 low = bound << 32
-                high = (_sortable(top).to(tl.int64) + 1) << 32
+                high = (sortable(top).to(tl.int64) + 1) << 32
                 survivors = _count(low, logits, members, count, V, GROUP, PART)
                 while survivors > top_k:
                     middle = (low >> 1) + (high >> 1) + (low & high & 1)
@@ -265,14 +231,14 @@ def _draw(
                     drawn, logits, members, count, V, top, temperature, ints, position, GROUP, PART
                 )
                 in_nucleus = (top_p >= 1.0) | (before < top_p * total)
-                likely = tl.exp((_score_of(drawn) - top) / temperature) >= min_p
+                likely = tl.exp((score_of(drawn) - top) / temperature) >= min_p
                 refused = (following > LEAST) & ((in_nucleus & likely) == 0)
                 drawn = tl.where(refused, following, drawn)
-            token = 0x7FFFFFFF - (drawn & 0x7FFFFFFF).to(tl.int32)
+            token = token_of(drawn)
         else:
             first = tl.min(tl.where(peak == top, g, GROUPS), 0)
             tokens = first * GROUP + tl.arange(0, GROUP)
-            score = _scores(logits, tokens, tokens < V)
+            score = scores(logits, tokens, tokens < V)
             token = tl.min(tl.where(score == top, tokens, 0x7FFFFFFF), 0)
     tl.store(choice + m, token)
 

@@ -69,11 +69,11 @@ def unpack_minimums(words, supers, ASM: tl.constexpr):
             pack=2,
         )
     else:
-        super = (supers >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        p0, r0 = _split((words & 255).to(tl.float32) * super)
-        p1, r1 = _split(((words >> 8) & 255).to(tl.float32) * super)
-        p2, r2 = _split(((words >> 16) & 255).to(tl.float32) * super)
-        p3, r3 = _split(((words >> 24) & 255).to(tl.float32) * super)
+        factor = (supers >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        p0, r0 = _split((words & 255).to(tl.float32) * factor)
+        p1, r1 = _split(((words >> 8) & 255).to(tl.float32) * factor)
+        p2, r2 = _split(((words >> 16) & 255).to(tl.float32) * factor)
+        p3, r3 = _split(((words >> 24) & 255).to(tl.float32) * factor)
     return p0, p1, p2, p3, r0, r1, r2, r3
 
 
@@ -291,7 +291,7 @@ BYTES = tl.constexpr("""
 def raise_8_asm(magic):
     """$4, $5: two words of low and of high nibbles -> $0..$3."""
     return f"""{{
-    .reg .b32 low, high, even, odd, magic;{BYTES}
+    .reg .b32 low, high, even, odd, magic;{BYTES.value}
     mov.b32 magic, {magic * 0x1010101:#x};
     prmt.b32 $0, even, magic, 0x4240;
     prmt.b32 $1, odd, magic, 0x4240;

@@ -11,14 +11,15 @@ from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
 from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, file_bytes, predict
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.runner import Runner
-from localdflash.cuda.stack import Shared, heads_of
+from localdflash.cuda.runner import Runner, chunks
+from localdflash.cuda.stack import ROWS, Shared, padded
 from localdflash.cuda.ways import Ways
 from localdflash.cuda.weights import (
     DrafterWeights,
     GGUFSource,
     Heads,
     Layer,
+    Mixture,
     ModuleSource,
     Progress,
     Source,
@@ -29,7 +30,7 @@ from localdflash.cuda.weights import (
 from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
 from localdflash.drafters.dflash_files import load as load_module
 from localdflash.errors import OutOfMemory
-from localdflash.kernels import attention, head, matmul
+from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.targets.decoder_config import DecoderConfig
@@ -123,8 +124,8 @@ def _shared(target: TargetWeights, drafter: DrafterWeights | None, context: int,
         plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
         shapes.append(c)
         heads.append(drafter.head)
-    chunks = attention.bucket(context + SLACK)
-    scratch = {heads: attention.Scratch(*heads, chunks, device) for heads in {heads_of(c) for c in shapes}}
+    most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
+    scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS))
     offsets = torch.arange(16, dtype=torch.int32, device=device)
     return Shared(Workspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
 
@@ -135,7 +136,11 @@ def _plans(layers: tuple[Layer, ...], config: DecoderConfig, device: torch.devic
 
     for layer in layers:
         yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
-        yield from (plan(planes) for planes in (layer.output, layer.gate_up, layer.down))
+        yield plan(layer.output)
+        if isinstance(layer.mlp, Mixture):
+            yield moe.router_plan(config.num_experts, padded(config.hidden_size))
+        else:
+            yield from (plan(planes) for planes in (layer.mlp.gate_up, layer.mlp.down))
 
 
 def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> Plan:

@@ -11,7 +11,7 @@ decisions are in device memory and nothing is read back inside. The ways to step
 All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -22,6 +22,7 @@ from localdflash.cuda.stack import ROWS, Mask, Shared, Stack, TapRing, activatio
 from localdflash.cuda.weights import DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
+from localdflash.kernels.sample import SampleScratch
 
 Way = Literal["plain", "lookup", "block", "draft"]
 
@@ -39,12 +40,14 @@ BEATS_DRAFTER = 6  # tokens of agreement from which lookup's draft replaces the 
 BEATS_NOTHING = 2  # the same where there is no other draft
 
 
-@dataclass(frozen=True)
 class Sampling:
-    """A request's sampling parameters on the device; `greedy` picks the graph."""
+    """What requests that sample need: their parameters, the logits of all rows, scratch memory."""
 
-    floats: Tensor  # float32: temperature, top_p, min_p, repetition penalty
-    whole: Tensor  # int32: top_k, seed (low, high), penalty window
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self.floats = torch.zeros(4, device=device)  # temperature, top_p, min_p, repetition penalty
+        self.whole = torch.zeros(4, dtype=torch.int32, device=device)  # top_k, seed (low, high), penalty window
+        self.logits = torch.zeros(ROWS, vocab_size, device=device)
+        self.scratch = SampleScratch.empty(vocab_size, device)
 
 
 class Block:
@@ -57,7 +60,15 @@ class Block:
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, device)
         caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
         self.stack = Stack(
-            machine.ops, c, weights.layers, weights.final_gain, weights.rope, caches, machine.shared, dtype
+            machine.ops,
+            c,
+            weights.layers,
+            weights.final_gain,
+            weights.rope,
+            caches,
+            machine.shared,
+            machine.field(LIVE),
+            dtype,
         )
         self.masks = [
             Mask(
@@ -95,15 +106,15 @@ class Machine:
         c, slots = target.config, context + SLACK
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
         caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
-        self.stack = Stack(ops, c, target.layers, target.final_gain, target.rope, caches, shared, dtype)
         self.masks = [Mask()] * c.num_hidden_layers
         self.state, self.tokens = self._int32(STATE_FIELDS), self._int32(slots)
+        live = self.field(LIVE)
+        self.stack = Stack(ops, c, target.layers, target.final_gain, target.rope, caches, shared, live, dtype)
         self.draft, self.choice = self._int32(ROWS), self._int32(ROWS)
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
-        self.sampling = Sampling(torch.zeros(4, device=self.device), self._int32(4))
-        self.logits = torch.empty(0)  # [16, V], made when the first request samples
+        self.sampling: Sampling | None = None  # made for the first request that samples
         self.block = Block(self, drafter, slots, dtype) if drafter else None
 
     def _int32(self, *shape: int) -> Tensor:
@@ -141,7 +152,7 @@ class Machine:
         self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)
 
     def _choose(self, greedy: bool) -> None:
-        b, start = self.stack.buffers, self.field(CONTEXT)
+        b, start, sampling = self.stack.buffers, self.field(CONTEXT), None if greedy else self.sampling
         self.ops.head(
             b.hidden,
             b.hidden_sums,
@@ -149,11 +160,18 @@ class Machine:
             self.stack.final_norm,
             self.choice,
             self.shared.head_scratch,
-            logits=None if greedy else self.logits,
+            logits=sampling.logits if sampling else None,
         )
-        if not greedy:
-            floats, whole = self.sampling.floats, self.sampling.whole
-            self.ops.sample(self.logits, floats, whole, self.tokens, self.draft, start, self.choice)
+        if sampling:
+            s = sampling
+            self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
+
+    def set_sampling(self, floats: Sequence[float], whole: Sequence[int]) -> None:
+        """Parameters of the request that steps next, in the order of `Sampling`."""
+        if self.sampling is None:
+            self.sampling = Sampling(self.target.config.vocab_size, self.device)
+        self.sampling.floats.copy_(torch.tensor(floats))
+        self.sampling.whole.copy_(torch.tensor(whole, dtype=torch.int32))
 
     def catch_up(self) -> None:
         """Give the drafter the next 16 committed tokens' taps; slots past CONTEXT are written over later."""

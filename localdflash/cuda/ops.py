@@ -7,7 +7,20 @@ the whole pair; under Triton's interpreter the kernels run on a CPU too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localdflash.kernels import accept, attention, block, embed, head, lookup, qkv, residual, rounds, sample, swiglu
+from localdflash.kernels import (
+    accept,
+    attention,
+    block,
+    embed,
+    head,
+    lookup,
+    moe,
+    qkv,
+    residual,
+    rounds,
+    sample,
+    swiglu,
+)
 
 Op = Callable[..., None]
 
@@ -21,6 +34,10 @@ class Ops:
     attention: Op
     residual: Op
     swiglu: Op
+    route: Op
+    experts_gate_up: Op
+    experts_down: Op
+    combine: Op
     head: Op
     sample: Op
     gather_taps: Op
@@ -38,6 +55,10 @@ KERNELS = Ops(
     attention=attention.attention,
     residual=residual.residual,
     swiglu=swiglu.swiglu,
+    route=moe.route,
+    experts_gate_up=moe.experts_gate_up,
+    experts_down=moe.experts_down,
+    combine=moe.combine,
     head=head.head,
     sample=sample.sample,
     gather_taps=block.gather_taps,
@@ -54,6 +75,10 @@ REFERENCES = Ops(
     attention=attention.attention_reference,
     residual=residual.residual_reference,
     swiglu=swiglu.swiglu_reference,
+    route=moe.route_reference,
+    experts_gate_up=moe.experts_gate_up_reference,
+    experts_down=moe.experts_down_reference,
+    combine=moe.combine_reference,
     head=head.head_reference,
     sample=sample.sample_reference,
     gather_taps=block.gather_taps_reference,

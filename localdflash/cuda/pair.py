@@ -52,6 +52,7 @@ class CudaPair:
         self._flying: deque[_Flying] = deque()
         self._ahead = False  # whether the device may be ahead of `ids`
         self._sampler: Sampler | None = None
+        self._greedy = True
         self._arrived = 0.0
 
     def only(self, way: Way) -> "CudaPair":
@@ -116,25 +117,25 @@ class CudaPair:
 
     def _use(self, sampler: Sampler) -> None:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
-        p, sampling = sampler.params, self.machine.sampling
+        p, self._sampler = sampler.params, sampler
+        self._greedy = p.temperature == 0.0 and not sampler.window
+        if self._greedy:
+            return
         seed = secrets.randbits(62) if p.seed is None else p.seed
         low, high = (np.array(part, np.uint32).astype(np.int32).item() for part in (seed & 0xFFFFFFFF, seed >> 32))
-        sampling.floats.copy_(torch.tensor([p.temperature, p.top_p, p.min_p, p.repetition_penalty]))
-        sampling.whole.copy_(torch.tensor([p.top_k, low, high, sampler.window], dtype=torch.int32))
-        self._sampler = sampler
+        floats = (p.temperature, p.top_p, p.min_p, p.repetition_penalty)
+        self.machine.set_sampling(floats, (p.top_k, low, high, sampler.window))
 
     def _launch(self) -> bool:
         """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
-        assert self._sampler is not None
-        p, way = self._sampler.params, self.ways.choose()
+        way = self.ways.choose()
         if self.machine.block and not self._drafter_is_near(way):
             if self._flying:
                 return False
             while self._computed - self._seen > ROWS:
                 self._catch_up()
-        greedy = p.temperature == 0.0 and not self._sampler.window
         most = self._computed + ROWS * len(self._flying)
-        arrival = self.runner.step(way, greedy, min(most, self.machine.context))
+        arrival = self.runner.step(way, self._greedy, min(most, self.machine.context))
         self._flying.append(_Flying(way, self._steps, arrival))
         self._steps += 1
         return True

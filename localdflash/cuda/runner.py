@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from localdflash.cuda.machine import Machine, Way
+from localdflash.cuda.stack import ROWS
 from localdflash.errors import DeviceFailed
-from localdflash.kernels.attention import bucket
+from localdflash.kernels.attention import BUCKETS, CHUNK
 
 WARM_UPS = 2  # runs before a capture: kernels compile in the first
 
@@ -37,7 +38,7 @@ class Runner:
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
-        splits = bucket(length)
+        splits = chunks(length)
         with device_errors():
             self._run(f"{way} {'greedy' if greedy else 'sampled'}", splits, lambda: self._recorded(way, greedy, splits))
             if not self._graphed:
@@ -60,7 +61,7 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
-        splits = bucket(length)
+        splits = chunks(length)
         with device_errors():
             self._run("extend", splits, lambda: self.machine.extend(splits))
 
@@ -98,6 +99,11 @@ class Runner:
         with torch.cuda.graph(graph, pool=self._pool):
             sequence()
         return graph
+
+
+def chunks(length: int) -> int:
+    """The smallest number of attention chunks that a step from `length` tokens can be captured with."""
+    return next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
-from localdflash.cuda.weights import Layer
+from localdflash.cuda.weights import Layer, Mixture
 from localdflash.kernels import attention
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.head import HeadScratch
+from localdflash.kernels.moe import Routing
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
@@ -32,7 +33,7 @@ class Shared:
     """What every launch needs: scratch memory of the split reductions, and the offsets 0..15 of a chain's rows."""
 
     workspace: Workspace
-    scratch: dict[tuple[int, int, int], attention.Scratch]  # by heads, key/value heads and head size
+    scratch: attention.Scratch
     head_scratch: HeadScratch
     offsets: Tensor  # int32 [16]
 
@@ -54,9 +55,16 @@ class TapRing:
     blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
 
 
-def heads_of(config: DecoderConfig) -> tuple[int, int, int]:
-    """What attention's scratch memory depends on."""
-    return config.num_attention_heads, config.num_key_value_heads, config.head_dim
+class MixtureBuffers:
+    """Routing and activations of a mixture of experts: one MLP's width for every expert that may be active."""
+
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+        c = config
+        self.routing = Routing(c.num_experts, c.num_experts_per_tok, device)
+        width = padded(c.moe_intermediate_size)
+        self.mlp = torch.zeros(self.routing.slots, ROWS, width, device=device, dtype=dtype)
+        self.sums = torch.zeros(self.routing.slots, width // 32, ROWS, device=device)
+        self.out = torch.zeros(ROWS, c.num_experts_per_tok, c.hidden_size, device=device)
 
 
 class Buffers:
@@ -69,7 +77,8 @@ class Buffers:
         self.hidden, self.hidden_sums = activations(c.hidden_size, device, dtype)
         self.q = torch.zeros(ROWS, c.num_attention_heads, c.head_dim, device=device, dtype=dtype)
         self.heads, self.heads_sums = activations(heads, device, dtype)
-        self.mlp, self.mlp_sums = activations(c.intermediate_size, device, dtype)
+        self.mixture = MixtureBuffers(c, device, dtype) if c.num_experts else None
+        self.mlp, self.mlp_sums = activations(0 if c.num_experts else c.intermediate_size, device, dtype)
         # Sums of squares of the residual stream: one array before each of the 2 L + 1 norms.
         self.squares = torch.zeros(2 * layers + 1, padded(c.hidden_size) // TILE, ROWS, device=device)
 
@@ -97,11 +106,12 @@ class Stack:
         rope: Rope,
         caches: Sequence[Cache],
         shared: Shared,
+        live: Tensor,
         dtype: torch.dtype,
     ) -> None:
+        self.live = live  # int32 [1], rows whose experts are read
         self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
         self.shared = shared
-        self.scratch = shared.scratch[heads_of(config)]
         self.buffers = Buffers(config, final_gain.device, dtype)
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
@@ -155,7 +165,7 @@ class Stack:
             start,
             b.heads,
             b.heads_sums,
-            self.scratch,
+            shared.scratch,
             mask.kind,
             block=mask.block,
             window=mask.window,
@@ -175,16 +185,19 @@ class Stack:
         )
 
     def _transform(self, index: int, start: Tensor, taps: TapRing | None) -> None:
-        ops, b, layer, shared = self.ops, self.buffers, self.layers[index], self.shared
-        norm = self.norm(2 * index + 1)
+        norm, mlp = self.norm(2 * index + 1), self.layers[index].mlp
         tap = None
         if taps and index in taps.blocks:
             tap = Tap(taps.ring, taps.blocks.index(index) * self.config.hidden_size, start)
-        ops.swiglu(b.hidden, b.hidden_sums, layer.gate_up, norm, b.mlp, b.mlp_sums, shared.workspace)
+        if isinstance(mlp, Mixture):
+            self._mix(index, norm, mlp, tap)
+            return
+        ops, b, shared = self.ops, self.buffers, self.shared
+        ops.swiglu(b.hidden, b.hidden_sums, mlp.gate_up, norm, b.mlp, b.mlp_sums, shared.workspace)
         ops.residual(
             b.mlp,
             b.mlp_sums,
-            layer.down,
+            mlp.down,
             b.x,
             self.next_gains[index],
             norm,
@@ -192,5 +205,24 @@ class Stack:
             b.hidden_sums,
             b.squares[2 * index + 2],
             shared.workspace,
+            tap=tap,
+        )
+
+    def _mix(self, index: int, norm: Norm, mlp: Mixture, tap: Tap | None) -> None:
+        ops, b, shared, mixture = self.ops, self.buffers, self.shared, self.buffers.mixture
+        assert mixture is not None
+        routing, normalise = mixture.routing, self.config.norm_topk_prob
+        ops.route(b.hidden, mlp.router, norm, self.live, routing, shared.workspace, normalise)
+        ops.experts_gate_up(b.hidden, b.hidden_sums, mlp.gate_up, norm, routing, mixture.mlp, mixture.sums)
+        ops.experts_down(mixture.mlp, mixture.sums, mlp.down, routing, mixture.out)
+        ops.combine(
+            mixture.out,
+            routing,
+            b.x,
+            self.next_gains[index],
+            norm,
+            b.hidden,
+            b.hidden_sums,
+            b.squares[2 * index + 2],
             tap=tap,
         )

@@ -114,6 +114,23 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """A SwiGLU MLP."""
+
+    gate_up: Planes
+    down: Planes
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of experts, each a SwiGLU MLP; matrices are stacks."""
+
+    router: Tensor  # [E, H]
+    gate_up: Planes
+    down: Planes
+
+
+@dataclass(frozen=True)
 class Layer:
     """One block of a decoder."""
 
@@ -123,8 +140,7 @@ class Layer:
     k_gain: Tensor | None
     output: Planes
     mlp_gain: Tensor  # [H]
-    gate_up: Planes
-    down: Planes
+    mlp: Dense | Mixture
 
 
 @dataclass(frozen=True)
@@ -200,9 +216,19 @@ def _layers(source: Source, config: DecoderConfig, llama: bool) -> Iterator[Laye
             k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
             output=source.planes([f"{prefix}attn_output.weight"]),
             mlp_gain=_needed(source, f"{prefix}ffn_norm.weight"),
-            gate_up=source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True),
-            down=scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE),
+            mlp=_mixture(source, prefix) if config.num_experts else _dense(source, prefix),
         )
+
+
+def _dense(source: Source, prefix: str) -> Dense:
+    gate_up = source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True)
+    return Dense(gate_up, scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE))
+
+
+def _mixture(source: Source, prefix: str) -> Mixture:
+    gate_up = source.planes([f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight"], interleave=True)
+    down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), TAP_SCALE)
+    return Mixture(_needed(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
 
 
 def _heads(source: Source, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:

@@ -202,7 +202,7 @@ def check(part: Layer, before: Tensor, tolerance: float) -> None:
         {},
         {"normalise": False, "router_dtype": torch.float16, "inner": 64, "live": 6},
         {"live": 3, "kinds": ("Q4_0", "Q8_0")},
-        {"hidden": 256, "inner": 256, "experts": 3, "chosen": 2, "live": 5, "kinds": ("Q4_K", "Q6_K")},
+        {"hidden": 256, "inner": 256, "experts": 3, "chosen": 2, "live": 5, "kinds": ("Q4_K", "Q4_K")},
         {"hidden": 160, "inner": 96, "experts": 40, "chosen": 1, "live": 4},  # nothing a multiple of its tile
     ],
     ids=str,

@@ -38,7 +38,7 @@ class Case:
         self.x = torch.randn(16, self.hidden)
         self.gain = torch.rand(self.hidden) + 0.5
         squares = torch.rand(-(-self.hidden // 128), 16) * 300
-        self.before = Norm(squares, torch.rand(1, 16), self.hidden, EPS) if self.scaled else None
+        self.before = Norm(squares, torch.rand(1, 16), 200, EPS) if self.scaled else None
 
     def run(self, kernel: bool = True) -> dict[str, Tensor]:
         """What a call writes."""
@@ -47,9 +47,8 @@ class Case:
             "a_out": torch.zeros(16, self.width, dtype=self.wide),
             "sums_out": torch.zeros(self.width // 32, 16),
             "squares_out": torch.full((-(-self.hidden // 128), 16), 9.0),
-            "ring": torch.zeros(RING, 3 * self.hidden, dtype=self.wide),
         }
-        ring = out.pop("ring")
+        ring = torch.zeros(RING, 3 * self.hidden, dtype=self.wide)
         tap = Tap(ring, self.hidden, torch.tensor([11], dtype=torch.int32)) if self.tapped else None
         cut: Plan = vars(module)["plan"](self.hidden, self.planes.padded_k, CPU, BN=128)
         workspace = Workspace(CPU, [cut])
@@ -66,7 +65,7 @@ class Case:
         a_out = torch.zeros(16, self.width, dtype=torch.float64)
         a_out[:, : self.hidden] = x * self.gain.double()
         if self.before is not None:
-            a_out /= (self.before.squares.double().sum(0) / self.hidden + EPS).sqrt().unsqueeze(1)
+            a_out /= (self.before.squares.double().sum(0) / 200 + EPS).sqrt().unsqueeze(1)
         tiles = [tile.square().sum(1) for tile in x.split(128, 1)]
         ring = torch.zeros(RING, 3 * self.hidden, dtype=torch.float64)
         for m in range(16 if self.tapped else 0):

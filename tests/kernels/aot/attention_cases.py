@@ -15,7 +15,7 @@ CHUNKS = 128
 
 def _attention(mask: Mask, kind: str, window: int = 0, splits: int = 8) -> None:
     cache = Cache.empty(1, SLOTS, HKV, D, TYPES[kind], META).layer(0)
-    scratch = Scratch(HQ, HKV, D, CHUNKS, META)
+    scratch = Scratch(META, HQ, D, CHUNKS)
     ancestors = torch.empty(16, dtype=torch.int64, device=META) if mask == "tree" else None
     q, start = halves(16, HQ, D), ints(8)[0:1]
     attention(q, cache, start, *rows(H), scratch, mask, ancestors=ancestors, window=window, splits=splits)

@@ -32,7 +32,8 @@ def nothing(constants: dict[str, Any]) -> tuple[int, int]:
 
 def planes_tile(constants: dict[str, Any]) -> tuple[int, int]:
     """One block of 4R weights by BN columns; of one head for `qkv`."""
-    weights = constants.get("BN", constants.get("D")) * 4 * constants["R"]
+    columns = constants["BN"] if "BN" in constants else constants["D"]
+    weights = columns * 4 * constants["R"]
     return weights * (4 + constants["HIGH_BITS"]) // 8, 16 * weights
 
 

@@ -18,7 +18,10 @@ def facts(name: str, capability: int) -> list[dict[str, Any]] | str:
     """About each kernel of the case of that name; if it does not compile, why."""
     case = next(case for case in CASES if case.name == name)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), compiled_for(capability) as kernels:  # Triton prints refused PTX
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            compiled_for(capability) as kernels,
+        ):  # Triton prints refused PTX
             case.launch()
     except Exception as error:
         return _reason(error)

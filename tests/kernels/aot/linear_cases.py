@@ -19,13 +19,13 @@ from localdflash.kernels.swiglu import swiglu
 from localdflash.weights.blocks import FORMATS
 from localdflash.weights.packing import INT4, INT8, Layout
 from tests.kernels.aot.case import (
+    EVERY,
     HKV,
     HQ,
     META,
     Q4_K,
     Q6_K,
     SLOTS,
-    EVERY,
     Case,
     D,
     F,

@@ -1,7 +1,5 @@
 """The mixture of experts, in the shapes of Qwen3-30B-A3B."""
 
-from typing import Any
-
 from localdflash.kernels.moe import Routing, combine, experts_down, experts_gate_up, route, router_plan
 from localdflash.kernels.split_k import Workspace
 from tests.kernels.aot.case import META, Q4_K, Case, floats, halves, ints, norm, planes, planes_tile, rows
@@ -36,6 +34,7 @@ def _combine() -> None:
 
 
 CASES = (
+    Case("moe route", _route),
     Case("moe gate_up", _gate_up, planes_tile, (90, 120)),
     Case("moe down", _down, planes_tile, (90, 120)),
     Case("moe combine", _combine),

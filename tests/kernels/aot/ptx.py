@@ -1,4 +1,4 @@
-"""Reading PTX: which tensor-core instructions, what a ticket is fenced by, what is touched before griddepcontrol.wait."""
+"""Reading PTX: tensor-core instructions, the order around tickets, what is touched before griddepcontrol.wait."""
 
 import re
 
@@ -8,6 +8,7 @@ _PARAMETER = re.compile(r"ld\.param\S*\s+\{?([^;]*?)\}?,\s*\[\w+_param_(\d+)")
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(.*?);", re.M)
 _ADDRESS = re.compile(r"(%rd\d+)")
 _TICKET = re.compile(r"atom\.global\.gpu\.(\w+)\.add\.[us](?:32|64)")
+_PAST_L1 = re.compile(r"ld\.global\.cg|atom\.global\.gpu\.acq_rel")
 _WAIT = "griddepcontrol.wait"
 
 
@@ -19,7 +20,7 @@ def mma_mnemonics(ptx: str) -> list[str]:
 def ticket_is_fenced(ptx: str) -> bool | None:
     """Whether every last-arriver ticket is safe; None if there is none.
 
-    Partial results are stored, then a barrier, the ticket (acq_rel), a barrier, and only then loads that bypass L1.
+    Partial results are stored, then a barrier, the ticket (acq_rel), a barrier, and only then reads that bypass L1.
     """
     code = ptx.split(".section", 1)[0]
     parts = _TICKET.split(code)
@@ -30,7 +31,7 @@ def ticket_is_fenced(ptx: str) -> bool | None:
         order == "acq_rel"
         and "bar.sync" in before[max(before.rfind("st.global"), before.rfind("atom.")) :]
         and "bar.sync" in after.split("ld.global", 1)[0]
-        and "ld.global.cg" in after
+        and _PAST_L1.search(after) is not None
         for before, order, after in around
     )
 

@@ -1,10 +1,12 @@
-"""The small kernels between the large ones: blocks, candidates, acceptance, lookup."""
+"""The small kernels between the large ones: candidates, sampling, acceptance, lookup."""
 
 import torch
 
 from localdflash.kernels.accept import accept
 from localdflash.kernels.block import gather_taps
 from localdflash.kernels.lookup import lookup
+from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
+from localdflash.kernels.sample import SampleScratch, sample
 from localdflash.kernels.top_k import TopKScratch, top_k
 from tests.kernels.aot.case import META, SLOTS, Case, H, V, floats, halves, ints, rows
 
@@ -27,9 +29,24 @@ def _lookup() -> None:
     lookup(ints(SLOTS), ints(8), ints(16), ints(1 << 20), ints(1), scratch, 3, 15)
 
 
+def _rounds() -> None:
+    state, draft = ints(8), ints(16)
+    begin(ints(SLOTS), state, draft, 151669)
+    next_tokens(ints(SLOTS), state, draft)
+    propose(ints(16), state, draft, 16)
+    caught_up(state)
+
+
+def _sample() -> None:
+    arguments = (floats(4), ints(4), ints(SLOTS), ints(16), ints(8)[0:1], ints(16))
+    sample(floats(16, V), *arguments, SampleScratch.empty(V, META))
+
+
 CASES = (
     Case("gather_taps", _gather_taps),
     Case("top_k", _top_k),
     Case("accept", _accept),
     Case("lookup", _lookup),
+    Case("rounds", _rounds),
+    Case("sample", _sample),
 )

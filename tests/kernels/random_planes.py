@@ -1,0 +1,76 @@
+"""Random planes of every layout that files come in, with an oracle in float64."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from localdflash.kernels.planes import Code, Planes, Scaling, dequantize, pack_bytes, pack_fields, pack_halves
+
+# name: R, bits of the high plane, scaling, code, zero, minimum
+LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {
+    "int4 by 128": (32, 0, "block", "int", 8, False),
+    "int4 by 128, minimum": (32, 0, "block", "int", 0, True),
+    "int4 by 64, minimum": (16, 0, "block", "int", 0, True),
+    "int4 by 32": (32, 0, "half4", "int", 8, False),
+    "int8 by 128": (32, 4, "block", "int", 128, False),
+    "fp8": (32, 4, "block", "e4m3", 0, False),
+    "mxfp4": (32, 0, "half4", "e2m1", 0, False),
+    "nvfp4": (16, 0, "half4", "e2m1", 0, False),
+    "q8_0": (32, 4, "half4", "int", 128, False),
+    "q4_k": (32, 0, "byte4", "int", 0, True),
+    "q5_k": (32, 2, "byte4", "int", 0, True),
+    "q6_k": (16, 2, "byte4", "int", 32, False),
+}
+
+
+def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) -> Planes:
+    """Planes [n, k], k a multiple of the layout's block (of 256 for "byte4"); weights are of the order of 0.1."""
+    rows, high_bits, scaling, code, zero, has_minimum = LAYOUTS[name]
+    random = torch.Generator().manual_seed(seed)
+    width, depth = (n + 127) // 128 * 128, k * experts
+    blocks = depth // (4 * rows)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=random)
+
+    def sizes(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=random) * 0.02 + 0.001
+
+    top = {"q5_k": 32, "q6_k": 64}.get(name, 256)
+    codes = integers(0, 16 if high_bits == 0 else top, depth, width)
+    if code == "e4m3":
+        codes = torch.where((codes & 0x78) == 0x78, codes ^ 0x40, codes)  # no NaN, nothing above 15
+    planes = Planes(
+        n, k, rows, pack_fields(codes & 15, rows, 4), pack_fields(codes >> 4, rows, high_bits) if high_bits else None,
+        scaling, sizes(blocks, width), zero=zero, code=code, experts=experts,
+    )  # fmt: skip
+    if scaling == "block":
+        return replace(planes, minimum=sizes(blocks, width) if has_minimum else None)
+    if scaling == "half4":
+        return replace(planes, scale=pack_halves(sizes(blocks, 2, width), sizes(blocks, 2, width)))
+    signed = rows == 16
+    return replace(
+        planes,
+        scale=pack_bytes(integers(-128 if signed else 0, 128 if signed else 64, 4 * blocks, width)),
+        supers=pack_halves(sizes(depth // 256, width) / 16, sizes(depth // 256, width) / 16),
+        minimum=pack_bytes(integers(0, 64, 4 * blocks, width)) if has_minimum else None,
+    )
+
+
+def exact(a: Tensor, planes: Planes, expert: int = 0) -> Tensor:
+    """a @ W^T in float64, [16, n], from the definition of planes."""
+    weights = dequantize(planes).double().view(planes.experts, planes.n, planes.k)[expert]
+    return a[:, : planes.k].double() @ weights.T
+
+
+def activations(planes: Planes, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Rows float16 [16, padded_k], and their sums float32 [padded_k / 32, 16]."""
+    a = torch.randn(16, planes.padded_k, generator=torch.Generator().manual_seed(seed)).half()
+    a[:, planes.k :] = 0
+    return a, group_sums(a)
+
+
+def group_sums(a: Tensor) -> Tensor:
+    """Sums over groups of 32 along k, float32 [K / 32, 16]."""
+    return a.float().unflatten(1, (-1, 32)).sum(-1).T.contiguous()
