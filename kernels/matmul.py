@@ -82,7 +82,7 @@ def accumulate(
     if SCALING == "byte4" and R == 32:
         acc *= TINY
         if HAS_MIN:
-            acc -= _minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM, BN, ASM)
+            acc -= minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM, BN, ASM)
     return acc * unit(CODE)
 
 
@@ -128,7 +128,7 @@ def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
 
 
 @triton.jit
-def _minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr):
+def minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr):
     """Sums times minimums over blocks of four groups of 32, sixteen blocks at a time, float32 [BM, BN]."""
     m = tl.arange(0, BM)
     n = tl.arange(0, BN)

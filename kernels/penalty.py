@@ -39,8 +39,8 @@ def _penalise(logits, params, ints, tokens, draft, start, seen, V, words, CHUNK:
         logits += m * V
         for first in range(newest + 1 - window, newest + 1, CHUNK):
             token, valid = _window_tokens(first, newest, tokens, draft, context, V, CHUNK)
-            bit = 1 << (token % 32)
-            before = tl.atomic_or(seen + token // 32, bit, mask=valid)
+            bit = 1 << (token & 31)
+            before = tl.atomic_or(seen + (token >> 5), bit, mask=valid)
             is_new = valid & ((before & bit) == 0)
             logit = tl.load(logits + token, mask=is_new, other=0.0)
             logit = tl.where(logit > 0, tl.div_rn(logit, penalty), logit * penalty)
@@ -48,7 +48,7 @@ def _penalise(logits, params, ints, tokens, draft, start, seen, V, words, CHUNK:
         tl.debug_barrier()
         for first in range(newest + 1 - window, newest + 1, CHUNK):
             token, valid = _window_tokens(first, newest, tokens, draft, context, V, CHUNK)
-            tl.store(seen + token // 32, 0, mask=valid)
+            tl.store(seen + (token >> 5), 0, mask=valid)
 
 
 def penalise(

@@ -128,7 +128,7 @@ class Machine:
         """One round: draft, verify, choose the target's tokens, accept, record; attention covers `splits` chunks."""
         if way in DRAFTING:
             self.catch_up()
-            self._fill_block(splits)
+            self.fill_block(splits)
         else:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
         if way in ("lookup", "block"):
@@ -212,7 +212,7 @@ class Machine:
             )
         ops.caught_up(self.state)
 
-    def _fill_block(self, splits: int) -> None:
+    def fill_block(self, splits: int) -> None:
         """The drafter's proposals for the slots after the anchor."""
         block = self.block
         assert block is not None
