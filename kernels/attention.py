@@ -307,7 +307,7 @@ def attention_reference(
         grouped = q[t].float().view(keys.shape[1], heads // keys.shape[1], head_dim)  # [HKV, G, D]
         scores = grouped @ keys.permute(1, 2, 0) * head_dim**-0.5  # [HKV, G, n]
         out[t, :width] = (scores.softmax(-1) @ values.transpose(0, 1)).flatten().to(out.dtype)
-    sums[: width // 32] = out[:, :width].float().unflatten(1, (-1, 32)).sum(-1).t()
+    sums[: width // 32] = out[:, :width].float().reshape(rows, -1, 32).sum(-1).t()
 
 
 def _slots(t: int, begin: int, mask: Mask, block: int, ancestors: Tensor | None, window: int) -> slice | Tensor:

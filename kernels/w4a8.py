@@ -1,4 +1,4 @@
-"""The 16-row GEMM of `matmul` with int8 activations on integer matrix instructions: opt-in, since it rounds activations.
+"""The GEMM of `matmul` with int8 activations on integer matrix instructions: opt-in, since it rounds activations.
 
 `quantize_rows` gives every row of a a scale for each 128 values along k; the product with the weights' codes is exact
 in int32. Four-bit planes of groups of 128 ("block", zero 0 or 8) and Q4_K ("byte4"), R = 32.
@@ -16,7 +16,7 @@ from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import minimums, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import ROWS, Workspace, arrive, gather
+from localdflash.kernels.split_k import Workspace, arrive, gather
 from localdflash.kernels.unpack import half
 
 GROUP = 128  # values of a row under one scale

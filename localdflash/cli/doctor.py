@@ -3,13 +3,13 @@
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 from localdflash.cli.output import print_json, print_table
-from localdflash.errors import LocaldflashError
+from localdflash.errors import LocaldflashError, NoDevice
 
 SELF_TEST_TOKENS = 64
 SELF_TEST_PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
@@ -41,6 +41,7 @@ def _checks() -> Iterator[Check]:
     for name, check in (
         ("python", _python),
         ("torch", _torch),
+        ("cuda", _cuda),
         ("llama-cpp-python", _llama),
         ("processor", _processor),
         ("memory", _memory),
@@ -68,9 +69,25 @@ def _python(name: str) -> Check:
 def _torch(name: str) -> Check:
     import torch
 
-    if torch.cuda.is_available():
-        return Check(name, "ok", f"{torch.__version__}, {torch.cuda.get_device_name()}: not used yet, CPU only")
-    return Check(name, "ok", f"{torch.__version__}, no CUDA device: CPU")
+    return Check(
+        name, "ok", f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPU build'}"
+    )
+
+
+def _cuda(name: str) -> Check:
+    """Which path the CUDA engine takes on this chip, or why there is none."""
+    from localdflash.cuda.device import driver_present, features, find_device
+
+    if not driver_present():
+        return Check(name, "ok", "no NVIDIA driver: llama.cpp runs every pair")
+    try:
+        device = find_device()
+    except NoDevice as error:
+        what, _, remedy = str(error).partition(": ")
+        return Check(name, "warning", f"{what}; llama.cpp runs every pair", remedy)
+    import torch
+
+    return Check(name, "ok", f"{torch.cuda.get_device_name(device)}: {features(device).summary()}")
 
 
 def _llama(name: str) -> Check:
@@ -113,13 +130,16 @@ def _self_test(name: str) -> Check:
     from localdflash.loading import LoadedPair, Options
     from localdflash.text.fim import build
 
-    with LoadedPair(Options()) as loaded, LoadedPair(Options(draft=False)) as plain_pair:
+    options = Options(backend="auto")
+    with LoadedPair(options) as loaded, LoadedPair(replace(options, draft=False)) as plain_pair:
         ids = build(loaded.fim_format(), loaded.tokenizer, SELF_TEST_PREFIX, "\n")
         drafted, plain = Request(ids, SELF_TEST_TOKENS), Request(ids, SELF_TEST_TOKENS)
         with_drafts = [token for step in generate(loaded.pair, drafted) for token in step.tokens]
         without = [token for step in generate(plain_pair.pair, plain) for token in step.tokens]
     stats = drafted.stats
-    detail = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
+    detail = (
+        f"{loaded.backend}: {stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
+    )
     if with_drafts != without:
         return Check(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
     return Check(name, "ok", f"{detail}, identical to plain decoding")

@@ -7,20 +7,7 @@ the whole pair; under Triton's interpreter the kernels run on a CPU too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localdflash.kernels import (
-    accept,
-    attention,
-    block,
-    embed,
-    head,
-    lookup,
-    moe,
-    qkv,
-    residual,
-    rounds,
-    sample,
-    swiglu,
-)
+from localdflash.kernels import accept, attention, embed, head, lookup, moe, qkv, residual, rounds, sample, swiglu, taps
 
 Op = Callable[..., None]
 
@@ -61,7 +48,7 @@ KERNELS = Ops(
     combine=moe.combine,
     head=head.head,
     sample=sample.sample,
-    gather_taps=block.gather_taps,
+    gather_taps=taps.gather_taps,
     begin=rounds.begin,
     next_tokens=rounds.next_tokens,
     propose=rounds.propose,
@@ -81,7 +68,7 @@ REFERENCES = Ops(
     combine=moe.combine_reference,
     head=head.head_reference,
     sample=sample.sample_reference,
-    gather_taps=block.gather_taps_reference,
+    gather_taps=taps.gather_taps_reference,
     begin=rounds.begin_reference,
     next_tokens=rounds.next_tokens_reference,
     propose=rounds.propose_reference,

@@ -8,7 +8,7 @@ from localdflash.cli import doctor
 from localdflash.cli.doctor import Check
 from localdflash.errors import ModelError
 
-NAMES = ["python", "torch", "llama-cpp-python", "processor", "memory", "embedded pair"]
+NAMES = ["python", "torch", "cuda", "llama-cpp-python", "processor", "memory", "embedded pair"]
 
 
 def test_a_sound_installation(run: Callable[..., Any]) -> None:

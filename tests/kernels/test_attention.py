@@ -186,6 +186,14 @@ def test_small_values_keep_their_precision() -> None:
     case.check(5e-7)
 
 
+def test_scores_far_below_zero() -> None:
+    """Nothing is compared with zero on the way, where the weights of such scores would vanish."""
+    case = Case(300)
+    case.q.fill_(8)
+    case.cache.k[:316].abs_().mul_(-8)
+    case.run().check(2e-3)
+
+
 @pytest.mark.parametrize("case", [Case(600), Case(600, window=300), Case(250, "tree", live=8, ancestors=FORKED)])
 def test_the_number_of_chunks_launched_does_not_show(case: Case) -> None:
     first = case.run()
@@ -262,7 +270,7 @@ def test_the_assembly_that_unpacks_int8() -> None:
     """The interpreter has no inline assembly, so that its text is executed here, on every code in every place."""
     codes = np.stack([np.roll(np.arange(256, dtype=np.uint8), i) for i in range(4)], 1).reshape(-1)
     registers = {"$2": codes.view(np.uint32)}
-    execute = {
+    execute: dict[str, Callable[..., np.ndarray]] = {
         "mov.b32": lambda a: a,
         "xor.b32": lambda a, b: a ^ b,
         "prmt.b32": permute_bytes,

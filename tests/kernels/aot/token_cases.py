@@ -1,14 +1,16 @@
-"""The small kernels between the large ones: candidates, sampling, acceptance, lookup."""
+"""The small kernels between the large ones: candidates, sampling, acceptance, lookup, moving what is kept."""
 
 import torch
 
 from localdflash.kernels.accept import accept
-from localdflash.kernels.block import gather_taps
+from localdflash.kernels.taps import gather_taps
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.compact import compact
 from localdflash.kernels.lookup import lookup
 from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
 from localdflash.kernels.sample import SampleScratch, sample
 from localdflash.kernels.top_k import TopKScratch, top_k
-from tests.kernels.aot.case import META, SLOTS, Case, H, V, floats, halves, ints, rows
+from tests.kernels.aot.case import HKV, META, SLOTS, Case, D, H, V, floats, halves, ints, rows
 
 
 def _gather_taps() -> None:
@@ -42,7 +44,12 @@ def _sample() -> None:
     sample(floats(16, V), *arguments, SampleScratch.empty(V, META))
 
 
+def _compact() -> None:
+    compact(Cache.empty(36, SLOTS, HKV, D, torch.int8, META), ints(8)[0:1], ints(16), ints(18)[1:2])
+
+
 CASES = (
+    Case("compact", _compact),
     Case("gather_taps", _gather_taps),
     Case("top_k", _top_k),
     Case("accept", _accept),

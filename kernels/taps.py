@@ -1,9 +1,4 @@
-"""The start of a step: the masked block that the drafter fills, and the taps of the tokens that it has not seen.
-
-Device state (int32 [8]): CONTEXT = tokens in the target's cache, the anchor is token number CONTEXT; DRAFTER = tokens
-in the drafter's cache. A step gives the drafter the 16 taps from DRAFTER on (`gather_taps`), then asks for a block
-(`begin_block`, which counts those taps as seen, as far as they exist). A verify adds at most 16: one step catches up.
-"""
+"""The taps of the next 16 tokens that the drafter has not seen, gathered from the ring where the target left them."""
 
 import torch
 import triton
@@ -13,39 +8,8 @@ from torch import Tensor
 from localdflash.kernels.launch import pdl, release, wait
 
 ROWS = 16
-CONTEXT, DRAFTER = 0, 1  # slots of the device state
 GROUP = 32  # columns under one entry of `sums`
 CHUNK = 1024  # columns of a row that one program copies
-
-
-@triton.jit
-def _begin_block(tokens, state, draft, mask_id, CONTEXT: tl.constexpr, DRAFTER: tl.constexpr, PDL: tl.constexpr):
-    """Grid (1,)."""
-    m = tl.arange(0, 16)
-    wait(PDL)
-    release(PDL)
-    context = tl.load(state + CONTEXT)
-    seen = tl.load(state + DRAFTER)
-    anchor = tl.load(tokens + context)
-    tl.store(draft + m, tl.where(m == 0, anchor, mask_id))
-    tl.store(state + DRAFTER, tl.minimum(seen + 16, context))
-
-
-def begin_block(tokens: Tensor, state: Tensor, draft: Tensor, mask_id: int) -> None:
-    """Write the drafter's input, the anchor and 15 mask ids, into draft; DRAFTER = min(DRAFTER + 16, CONTEXT).
-
-    tokens: int32 [capacity + 16], committed ids by position. state: int32 [8]. draft: int32 [16].
-    """
-    _begin_block[(1,)](
-        tokens, state, draft, mask_id, CONTEXT=CONTEXT, DRAFTER=DRAFTER, num_warps=1, **pdl(draft.device)
-    )
-
-
-def begin_block_reference(tokens: Tensor, state: Tensor, draft: Tensor, mask_id: int) -> None:
-    """Do what `begin_block` does, in torch."""
-    draft.fill_(mask_id)
-    draft[:1] = tokens.index_select(0, state[CONTEXT : CONTEXT + 1])
-    state[DRAFTER] = torch.minimum(state[DRAFTER] + ROWS, state[CONTEXT])
 
 
 @triton.jit

@@ -1,26 +1,13 @@
-"""The masked block and the gathered taps, in the interpreter against plain indexing."""
+"""Gathered taps, in the interpreter against plain indexing."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from localdflash.kernels.block import begin_block, begin_block_reference, gather_taps, gather_taps_reference
+from localdflash.kernels.taps import gather_taps, gather_taps_reference
 
-begin_blocks = pytest.mark.parametrize("begin", [begin_block, begin_block_reference])
 gathers = pytest.mark.parametrize("gather", [gather_taps, gather_taps_reference])
-
-
-@begin_blocks
-@pytest.mark.parametrize(("context", "seen", "after"), [(0, 0, 0), (5, 0, 5), (40, 8, 24), (40, 24, 40), (40, 25, 40)])
-def test_begin_block(begin: Callable[..., None], context: int, seen: int, after: int) -> None:
-    tokens = torch.arange(1000, 1064, dtype=torch.int32)
-    state = torch.tensor([context, seen, 3, 4, 5, 6, 7, 8], dtype=torch.int32)
-    draft = torch.full((16,), -7, dtype=torch.int32)
-    begin(tokens, state, draft, 77)
-    assert draft.tolist() == [1000 + context] + [77] * 15
-    assert state.tolist() == [context, after, 3, 4, 5, 6, 7, 8]
-    assert torch.equal(tokens, torch.arange(1000, 1064, dtype=torch.int32))
 
 
 @gathers

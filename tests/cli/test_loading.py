@@ -1,0 +1,42 @@
+"""What the user sees while a pair loads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.cli.loading import _Bar
+from localdflash.cuda import device
+
+
+def test_a_fallback_is_one_line_on_stderr(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    source = tmp_path / "a.py"
+    source.write_text("def add(a, b):\n    return \n")
+    done = run("complete", f"{source}:2:12", "--max-tokens", "4", "--threads", "1")
+    assert done.code == 0
+    assert done.err.startswith("llama.cpp runs this pair, not the CUDA engine: this PyTorch")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_asked_for_cuda_without_one(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "driver_present", lambda: False)
+    said = fails(1, "complete", f"{__file__}:1:1", "--backend", "cuda")
+    assert said == "no NVIDIA driver was found: install it, or use --backend llama.cpp"
+
+
+def test_a_bar_appears_only_where_it_takes_long_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
+    quick, slow = _Bar(), _Bar()
+    quick(5, 10)
+    assert capsys.readouterr().err == ""
+    slow._began -= 60
+    slow(3 * 10**9, 6 * 10**9)
+    slow(3 * 10**9 + 1, 6 * 10**9)  # nothing new to draw
+    assert capsys.readouterr().err == "\rloading [###############...............] 3.0 of 6.0 GB"
+    slow(6 * 10**9, 6 * 10**9)
+    assert capsys.readouterr().err.strip("\r ") == ""
