@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localdflash.kernels.keys import index_of, key_of, value_of
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.noise import noise, noise_reference
-from localdflash.kernels.order import best, key_of, score_of, scores, sortable, token_of
 from localdflash.kernels.penalty import penalise, penalise_reference
 
 TILE = 4096  # tokens that one program scans
@@ -59,6 +59,21 @@ class SampleScratch:
 
 
 @triton.jit
+def _scores(logits, token, mask):
+    """Logits, with infinity for what is not a number."""
+    score = tl.load(logits + token, mask=mask, other=-float("inf"))
+    return tl.where(score <= float("inf"), score, float("inf"))
+
+
+@triton.jit
+def _best(noisy, key, mask):
+    """The largest of noisy where mask, and its key; of equals the largest key."""
+    LEAST: tl.constexpr = -(2**63)
+    value = tl.max(tl.where(mask, noisy, -float("inf")), 0)
+    return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
+
+
+@triton.jit
 def _scan(
     logits,
     params,
@@ -81,7 +96,7 @@ def _scan(
     token = tile * TILE + tl.arange(0, TILE)
     wait(PDL)
     release(PDL)
-    score = scores(logits + m * V, token, token < V)
+    score = _scores(logits + m * V, token, token < V)
     group = at * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
     tl.store(peaks + group, tl.max(tl.reshape(score, (TILE // GROUP, GROUP)), 1))
     temperature = tl.load(params)
@@ -91,7 +106,7 @@ def _scan(
         tl.store(tile_peaks + at, peak)
         tl.store(tile_weights + at, tl.sum(weight, 0))
         noisy = score + temperature * noise(ints, tl.load(start) + m, token)
-        value, key = best(noisy, key_of(score, token), token < V)
+        value, key = _best(noisy, key_of(score, token), token < V)
         tl.store(tile_noisy + at, value)
         tl.store(tile_keys + at, key)
 
@@ -104,7 +119,7 @@ def _members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.con
     group = tl.load(members + first + i // GROUP, mask=first + i // GROUP < count, other=0)
     token = group * GROUP + i % GROUP
     mask = (first + i // GROUP < count) & (token < V)
-    score = scores(logits, token, mask)
+    score = _scores(logits, token, mask)
     return score, token, tl.where(mask, key_of(score, token), LEAST)
 
 
@@ -131,7 +146,7 @@ def _before(
         score, token, key = _members(logits, members, first, count, V, GROUP, PART)
         weight += tl.sum(tl.where(key > bound, tl.exp((score - top) / temperature), 0.0), 0)
         noisy = score + temperature * noise(ints, position, token)
-        part_value, part_winner = best(noisy, key, key > bound)
+        part_value, part_winner = _best(noisy, key, key > bound)
         better = (part_value > value) | ((part_value == value) & (part_winner > winner))
         value = tl.where(better, part_value, value)
         winner = tl.where(better, part_winner, winner)
@@ -140,7 +155,7 @@ def _before(
 
 @triton.jit
 def _peak_bound(peaks, k):
-    """A lower bound for the k-th largest score, sortable: the k-th largest peak, or the least if there are fewer."""
+    """A lower bound for the k-th largest score: the k-th largest peak, or less than any if there are fewer."""
     low = tl.full((), -(2**31), tl.int64)
     high = tl.full((), 2**31, tl.int64)
     while high - low > 1:
@@ -196,9 +211,9 @@ def _draw(
             limited = (top_k > 0) & (top_k < V)
             at = m * tiles + t
             noisy = tl.load(tile_noisy + at, mask=t < tiles, other=-INFINITY)
-            _, drawn = best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
+            _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
             bound = drawn >> 32
-            ordered = sortable(peak)
+            ordered = key_of(peak, g) >> 32
             if limited:
                 bound = _peak_bound(ordered, top_k)
             member = (ordered >= bound) & (g < groups)
@@ -208,7 +223,7 @@ def _draw(
 
             if limited:
                 low = bound << 32
-                high = (sortable(top).to(tl.int64) + 1) << 32
+                high = ((key_of(top, 0) >> 32) + 1) << 32
                 survivors = _count(low, logits, members, count, V, GROUP, PART)
                 while survivors > top_k:
                     middle = (low >> 1) + (high >> 1) + (low & high & 1)
@@ -231,14 +246,14 @@ def _draw(
                     drawn, logits, members, count, V, top, temperature, ints, position, GROUP, PART
                 )
                 in_nucleus = (top_p >= 1.0) | (before < top_p * total)
-                likely = tl.exp((score_of(drawn) - top) / temperature) >= min_p
+                likely = tl.exp((value_of(drawn) - top) / temperature) >= min_p
                 refused = (following > LEAST) & ((in_nucleus & likely) == 0)
                 drawn = tl.where(refused, following, drawn)
-            token = token_of(drawn)
+            token = index_of(drawn)
         else:
             first = tl.min(tl.where(peak == top, g, GROUPS), 0)
             tokens = first * GROUP + tl.arange(0, GROUP)
-            score = scores(logits, tokens, tokens < V)
+            score = _scores(logits, tokens, tokens < V)
             token = tl.min(tl.where(score == top, tokens, 0x7FFFFFFF), 0)
     tl.store(choice + m, token)
 

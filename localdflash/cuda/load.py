@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
-from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, file_bytes, predict
+from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, gguf_drafter_bytes, predict
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
@@ -104,7 +104,7 @@ def _read_drafter(path: Path, target: DecoderConfig, device: torch.device, setti
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         config = config_of_gguf(header)
-        file = _DrafterFile(config, GGUFSource(header, device), file_bytes(header))
+        file = _DrafterFile(config, GGUFSource(header, device), gguf_drafter_bytes(header))
     else:
         module = load_module(path)
         config, bits = module.config, settings.drafter_bits

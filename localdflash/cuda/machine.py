@@ -133,7 +133,7 @@ class Machine:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
         if way in ("lookup", "block"):
             self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
-        self._forward(splits)
+        self.forward(splits)
         self._choose(greedy)
         self.ops.accept(self.draft, self.choice, self.tokens, self.state, self.records)
 
@@ -144,9 +144,9 @@ class Machine:
     def extend(self, splits: int) -> None:
         """Keys, values and taps of the 16 tokens from CONTEXT on; the caller counts those that are the prompt's."""
         self.ops.next_tokens(self.tokens, self.state, self.draft)
-        self._forward(splits)
+        self.forward(splits)
 
-    def _forward(self, splits: int) -> None:
+    def forward(self, splits: int) -> None:
         start = self.field(CONTEXT)
         self.stack.embed(self.draft, self.target.embedding)
         self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)

@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from localdflash.cuda.machine import SLACK, TAP_SLOTS
+from localdflash.cuda.machine import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.cuda.stack import ROWS
 from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.errors import ModelError, OutOfMemory
@@ -67,13 +67,20 @@ def predict(
     header: GGUFHeader, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
     """What a target, and a drafter whose weights take `drafter_bytes`, will need."""
-    per_token = _kv_bytes(config, kv) + config.head_dim * 4 + 4
-    fixed = _activation_bytes(config)
+    per_token = _kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
+    fixed = _activation_bytes(config) + DOCUMENTS * 4
     if drafter:
         per_token += _kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size
         fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
+        fixed += ROWS * config.hidden_size * 6
     return Memory(file_bytes(header), drafter_bytes, fixed, per_token)
+
+
+def gguf_drafter_bytes(header: GGUFHeader) -> int:
+    """Bytes on the device of a GGUF drafter, whose k and v are there twice: with q, and stacked for the context."""
+    twice = (info for name, info in header.tensors.items() if name.endswith(("attn_k.weight", "attn_v.weight")))
+    return file_bytes(header) + sum(tensor_bytes(info.ggml_type, info.shape) for info in twice)
 
 
 def file_bytes(header: GGUFHeader) -> int:
@@ -114,6 +121,11 @@ def _kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
     scales = 4 if kv.itemsize == 1 else 0
     return config.num_hidden_layers * 2 * config.num_key_value_heads * (config.head_dim * kv.itemsize + scales)
+
+
+def _scratch_bytes(config: DecoderConfig) -> int:
+    """Attention's scratch by token: a row's sums for every chunk."""
+    return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
 
 
 def _activation_bytes(config: DecoderConfig) -> int:

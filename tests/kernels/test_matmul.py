@@ -163,12 +163,6 @@ def test_the_plan_gives_every_multiprocessor_work():
     assert plan(6144, 2560, CPU, BN=64).tiles == 96
 
 
-def test_a_workspace_serves_the_largest_plan():
-    workspace = Workspace(CPU, [Plan(3, 128, 2), Plan(9, 64, 1), Plan(2, 128, 8)])
-    assert workspace.partials.numel() == 2 * 8 * 16 * 128
-    assert workspace.counters.numel() == 3
-
-
 # ---- accumulate on its own: what other kernels use of it
 
 

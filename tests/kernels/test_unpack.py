@@ -86,9 +86,13 @@ def test_codes_times_bytes_are_exact():
 
 
 def test_every_byte_scales_its_own_tile():
-    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": np.array([0x04030201], np.uint32)})
-    assert numbers(factors["$0"]).tolist() == [1, 3]
-    assert (numbers(factors["$1"]) * 16).tolist() == [2, 4]
+    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": np.array([0x04030201, 0x08070605], np.uint32)})
+    for i in range(4):
+        words = factors["$1" if i % 2 else "$0"]
+        text = unpack.SCALE_HIGH_ASM.value if i > 1 else unpack.SCALE_LOW_ASM.value
+        ones = np.array([0x00100010 if i % 2 else 0x00010001], np.uint32)
+        out = run_ptx(text, **{"$1": ones, "$2": words[:1], "$3": words[1:]})
+        assert (numbers(out["$0"]) * unpack.TINY.value).tolist() == [i + 1, i + 5]
 
 
 def test_minimums_lose_nothing():

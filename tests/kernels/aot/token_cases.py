@@ -3,12 +3,12 @@
 import torch
 
 from localdflash.kernels.accept import accept
-from localdflash.kernels.taps import gather_taps
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.compact import compact
 from localdflash.kernels.lookup import lookup
 from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
 from localdflash.kernels.sample import SampleScratch, sample
+from localdflash.kernels.taps import gather_taps
 from localdflash.kernels.top_k import TopKScratch, top_k
 from tests.kernels.aot.case import HKV, META, SLOTS, Case, D, H, V, floats, halves, ints, rows
 

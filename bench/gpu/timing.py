@@ -1,0 +1,75 @@
+"""How long launches take: replays of a captured graph between events on a GPU, wall time on a CPU."""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+
+Call = Callable[[], object]
+WARM_MS, ROUNDS = 30.0, 30  # a clock that has ramped up; samples of a median
+ASSUMED_L2 = 1 << 16  # of a CPU, where only the scripts are tried
+
+
+def microseconds(calls: Sequence[Call], device: torch.device) -> float:
+    """Median time of one of `calls`, which run one after another in one graph. Their first run compiles them."""
+    replay = captured(calls) if device.type == "cuda" else lambda: [call() for call in calls]
+    return milliseconds(replay, device) * 1e3 / len(calls)
+
+
+def captured(calls: Sequence[Call]) -> Call:
+    """Replays of a graph of the calls."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph.replay
+
+
+def milliseconds(call: Call, device: torch.device, prepare: Call | None = None, rounds: int = ROUNDS) -> float:
+    """Median time of a call on the device; `prepare` runs before each and does not count."""
+    return _on_gpu(call, prepare, rounds) if device.type == "cuda" else _on_cpu(call, prepare)
+
+
+def _on_gpu(call: Call, prepare: Call | None, rounds: int) -> float:
+    began = time.perf_counter()
+    while (time.perf_counter() - began) * 1e3 < WARM_MS:
+        if prepare:
+            prepare()
+        call()
+        torch.cuda.synchronize()
+    pairs = []
+    for _ in range(rounds):  # without waiting: the GPU never waits for Python
+        if prepare:
+            prepare()
+        began_at, ended_at = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began_at.record()
+        call()
+        ended_at.record()
+        pairs.append((began_at, ended_at))
+    torch.cuda.synchronize()
+    return median(began_at.elapsed_time(ended_at) for began_at, ended_at in pairs)
+
+
+def _on_cpu(call: Call, prepare: Call | None) -> float:
+    if prepare:
+        prepare()
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Size of the chip's L2 cache."""
+    return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else ASSUMED_L2
+
+
+def copies_for_cold_l2(nbytes: int, device: torch.device) -> int:
+    """How many copies of so many bytes, used in turn, make sure that no cache holds the next one."""
+    return max(2, -(-4 * l2_bytes(device) // nbytes))

@@ -1,0 +1,223 @@
+"""GGUF files of random weights in the shape and the types of a real pair: speed does not depend on the numbers.
+
+Types are mixed as llama.cpp's Q4_K_M does, scales are such that activations stay in the range of float16, and the
+vocabulary is made of numbers, with just the keys that llama.cpp asks for. Blocks are taken out of a pool of random ones
+from random places on, so that writing takes no longer than the disk needs. Needs numpy only.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.weights.ggml_types import GGMLType
+
+QWEN3_8B = DecoderConfig(
+    vocab_size=151_936,
+    hidden_size=4096,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    intermediate_size=12_288,
+    rope_theta=1e6,
+    context_length=40_960,
+    tie_word_embeddings=False,
+)
+QWEN3_8B_DRAFTER = DFlashConfig(replace(QWEN3_8B, num_hidden_layers=5), 16, 151_669, (1, 9, 17, 25, 33))
+TINY = replace(
+    QWEN3_8B,
+    vocab_size=512,
+    hidden_size=256,
+    num_hidden_layers=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    intermediate_size=512,
+    context_length=4096,
+)
+TINY_DRAFTER = DFlashConfig(replace(TINY, num_hidden_layers=2), 16, 511, (1, 3, 5))
+
+ALIGNMENT = 32
+POOL = 1 << 16  # random blocks of a type
+STD = 0.02  # of weights
+# Where the float16 scales are in a block, and the size that makes random codes and sub-scales weights of STD. The
+# second scale of Q4_K is that of the minimums, which makes the mean zero: a code's mean is 7.5.
+SCALES: dict[GGMLType, dict[int, float]] = {
+    GGMLType.Q4_K: {0: STD / 258, 2: 7.5 * STD / 258},
+    GGMLType.Q6_K: {208: STD / 1365},
+    GGMLType.Q8_0: {0: STD / 74},
+}
+U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor to write; shape as in torch, rows first."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: GGMLType
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the file."""
+        return prod(self.shape) // self.kind.block_weights * self.kind.block_bytes
+
+
+def write_target(path: Path, config: DecoderConfig, name: str) -> None:
+    """A Q4_K_M target."""
+    c, prefix = config, "qwen3"
+    tensors = [
+        Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), GGMLType.Q4_K),
+        Tensor("output_norm.weight", (c.hidden_size,), GGMLType.F32),
+        *_layers(config, GGMLType.Q4_K, GGMLType.Q6_K),
+    ]
+    if not c.tie_word_embeddings:
+        tensors.append(Tensor("output.weight", (c.vocab_size, c.hidden_size), GGMLType.Q6_K))
+    _write(path, [_string("general.architecture", prefix), *_metadata(prefix, name, config)], tensors)
+
+
+def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -> None:
+    """A drafter whose matrices all are of one type; embedding and head are the target's."""
+    c, prefix = config.decoder, "dflash"
+    tensors = [
+        Tensor("fc.weight", (c.hidden_size, len(config.taps) * c.hidden_size), kind),
+        Tensor("enc.output_norm.weight", (c.hidden_size,), GGMLType.F32),
+        Tensor("output_norm.weight", (c.hidden_size,), GGMLType.F32),
+        *_layers(c, kind, kind),
+    ]
+    metadata = [
+        _string("general.architecture", prefix),
+        *_metadata(prefix, name, c),
+        _number("tokenizer.ggml.mask_token_id", config.mask_token_id),
+        _number(f"{prefix}.block_size", config.block_size),
+        _numbers(f"{prefix}.target_layers", [tap + 1 for tap in config.taps]),  # llama.cpp counts layer inputs
+    ]
+    _write(path, metadata, tensors)
+
+
+def more_bits(layer: int, layers: int) -> bool:
+    """Whether llama.cpp's Q4_K_M keeps attn_v and ffn_down of this layer in Q6_K."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _layers(config: DecoderConfig, kind: GGMLType, fine: GGMLType) -> Iterator[Tensor]:
+    c = config
+    q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    for layer in range(c.num_hidden_layers):
+        mixed = fine if more_bits(layer, c.num_hidden_layers) else kind
+        for name, shape, its in (
+            ("attn_norm", (c.hidden_size,), GGMLType.F32),
+            ("attn_q", (q, c.hidden_size), kind),
+            ("attn_k", (kv, c.hidden_size), kind),
+            ("attn_v", (kv, c.hidden_size), mixed),
+            ("attn_output", (c.hidden_size, q), kind),
+            ("attn_q_norm", (c.head_dim,), GGMLType.F32),
+            ("attn_k_norm", (c.head_dim,), GGMLType.F32),
+            ("ffn_norm", (c.hidden_size,), GGMLType.F32),
+            ("ffn_gate", (c.intermediate_size, c.hidden_size), kind),
+            ("ffn_up", (c.intermediate_size, c.hidden_size), kind),
+            ("ffn_down", (c.hidden_size, c.intermediate_size), mixed),
+        ):
+            yield Tensor(f"blk.{layer}.{name}.weight", shape, its)
+
+
+def _metadata(prefix: str, name: str, config: DecoderConfig) -> list[bytes]:
+    c = config
+    return [
+        _string("general.name", name),
+        _number("general.file_type", 15),  # Q4_K_M
+        _number(f"{prefix}.context_length", c.context_length),
+        _number(f"{prefix}.embedding_length", c.hidden_size),
+        _number(f"{prefix}.block_count", c.num_hidden_layers),
+        _number(f"{prefix}.feed_forward_length", c.intermediate_size),
+        _number(f"{prefix}.attention.head_count", c.num_attention_heads),
+        _number(f"{prefix}.attention.head_count_kv", c.num_key_value_heads),
+        _number(f"{prefix}.attention.key_length", c.head_dim),
+        _number(f"{prefix}.attention.value_length", c.head_dim),
+        _pair(f"{prefix}.rope.freq_base", F32, struct.pack("<f", c.rope_theta)),
+        _pair(f"{prefix}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", c.rms_norm_eps)),
+        _number(f"{prefix}.vocab_size", c.vocab_size),
+        _string("tokenizer.ggml.model", "gpt2"),
+        _string("tokenizer.ggml.pre", "qwen2"),
+        _strings("tokenizer.ggml.tokens", [f"<{i}>" for i in range(c.vocab_size)]),
+        _numbers("tokenizer.ggml.token_type", [1] * c.vocab_size, I32),
+        _strings("tokenizer.ggml.merges", ["< 0"]),
+        _number("tokenizer.ggml.eos_token_id", c.vocab_size - 1),
+        _pair("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
+    ]
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _pair(key: str, kind: int, value: bytes) -> bytes:
+    return _text(key) + struct.pack("<I", kind) + value
+
+
+def _string(key: str, value: str) -> bytes:
+    return _pair(key, STRING, _text(value))
+
+
+def _number(key: str, value: int) -> bytes:
+    return _pair(key, U32, struct.pack("<I", value))
+
+
+def _numbers(key: str, values: Sequence[int], kind: int = U32) -> bytes:
+    return _pair(key, ARRAY, struct.pack("<IQ", kind, len(values)) + struct.pack(f"<{len(values)}i", *values))
+
+
+def _strings(key: str, values: Sequence[str]) -> bytes:
+    return _pair(key, ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(_text, values)))
+
+
+def _write(path: Path, metadata: Sequence[bytes], tensors: Sequence[Tensor]) -> None:
+    """Header, tensor descriptions and data, in this order; under another name until it is complete."""
+    header, offset = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata), 0
+    for tensor in tensors:
+        dimensions = tensor.shape[::-1]
+        header += _text(tensor.name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+        header += struct.pack("<IQ", tensor.kind, offset)
+        offset += tensor.nbytes + -tensor.nbytes % ALIGNMENT
+    unfinished, random = path.with_suffix(".part"), np.random.default_rng(0)
+    with unfinished.open("wb") as stream:
+        stream.write(header + bytes(-len(header) % ALIGNMENT))
+        for tensor in tensors:
+            _write_blocks(stream, tensor, random)
+            stream.write(bytes(-tensor.nbytes % ALIGNMENT))
+    unfinished.replace(path)
+
+
+def _write_blocks(stream: BinaryIO, tensor: Tensor, random: np.random.Generator) -> None:
+    if tensor.kind == GGMLType.F32:
+        stream.write(np.ones(tensor.shape, np.float32).tobytes())
+        return
+    pool = random_blocks(tensor.kind)
+    left, start = tensor.nbytes // tensor.kind.block_bytes, int(random.integers(POOL))
+    while left:
+        part = pool[start : start + left]
+        stream.write(part.data)
+        left, start = left - len(part), 0
+
+
+@cache
+def random_blocks(kind: GGMLType) -> NDArray[np.uint8]:
+    """Blocks of weights of about STD: uint8 [POOL, bytes per block]."""
+    random = np.random.default_rng(int(kind))
+    blocks = random.integers(0, 256, (POOL, kind.block_bytes), dtype=np.uint8)
+    for offset, size in SCALES[kind].items():
+        scale = (random.uniform(0.9, 1.1, (POOL, 1)) * size).astype(np.float16)
+        blocks[:, offset : offset + 2] = scale.view(np.uint8)
+    return blocks

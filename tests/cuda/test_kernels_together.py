@@ -1,0 +1,84 @@
+"""The whole pair with the kernels themselves, in Triton's interpreter: every way gives the same text, to the token.
+
+The oracle of the numbers is the same pair in float32 with the references, which is checked against Hugging Face.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.machine import CONTEXT, Way
+from localdflash.cuda.ops import KERNELS, REFERENCES
+from localdflash.cuda.pair import CudaPair
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling import SamplingParams
+from tests.cuda.tiny import EXPERTS, SHAPE, write_drafter, write_target
+
+CPU = torch.device("cpu")
+PROMPT = [7, 8, 9, 10, 11, 12, 13, 7, 8, 9, 10, 11, 12, 13, 7, 8, 9, 10]
+MOE: dict[str, Any] = EXPERTS
+
+
+@pytest.fixture(scope="module", params=["dense f16", "dense int8", "experts"])
+def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
+    """The same pair with the kernels, and in float32."""
+    folder = tmp_path_factory.mktemp("tiny")
+    shape = replace(SHAPE, **MOE) if request.param == "experts" else SHAPE
+    target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)
+    settings = Settings(context=256, kv="int8" if "int8" in request.param else "f16")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+        kernels, exact = (load_pair(target, drafter, CPU, settings, ops) for ops in (KERNELS, REFERENCES))
+    return kernels, exact
+
+
+def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = None) -> tuple[list[int], float]:
+    pair = pair.only(way)
+    pair.forget()
+    request = Request(PROMPT, count, params or SamplingParams())
+    return [token for step in generate(pair, request) for token in step.tokens], request.stats.tau
+
+
+@pytest.mark.timeout(300)
+def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
+    kernels, _ = pairs
+    plain, _ = run(kernels, "plain", 10)
+    kernels.set_documents([[*PROMPT, *plain[:5], 3, 3, 3]])  # a draft that is right for a while
+    lookup, tau = run(kernels, "lookup", 10)
+    block, _ = run(kernels, "block", 10)
+    assert lookup == plain
+    assert block == plain
+    assert tau > 1
+    kernels.set_documents([])
+
+
+@pytest.mark.timeout(300)
+def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
+    kernels, _ = pairs
+    params = SamplingParams(temperature=1.0, top_k=20, top_p=0.9, repetition_penalty=1.2, seed=3)
+    plain, _ = run(kernels, "plain", 6, params)
+    assert run(kernels, "block", 6, params)[0] == plain
+
+
+@pytest.mark.timeout(300)
+def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, CudaPair]) -> None:
+    """Before any token is chosen, where a near tie could hide or fake a difference."""
+    for pair in pairs:
+        pair.forget()
+        pair.prefill(PROMPT)
+        pair.machine.draft.copy_(torch.arange(20, 36))
+        pair.machine.state[2] = 16
+        pair.machine.forward(8)
+    ours, exact = (pair.machine.stack for pair in pairs)
+    assert int(pairs[0].machine.state[CONTEXT]) == len(PROMPT) - 1
+    scale = exact.buffers.x.abs().max()
+    assert (ours.buffers.x - exact.buffers.x).abs().max() < 0.02 * scale
+    for pair in pairs:
+        pair.machine.catch_up()
+        pair.machine.fill_block(8)
+    drafts = [pair.machine.block.stack.buffers.x for pair in pairs if pair.machine.block]
+    assert (drafts[0] - drafts[1])[:8].abs().max() < 0.02 * drafts[1][:8].abs().max()

@@ -1,0 +1,334 @@
+"""Runs compiled kernels without a GPU: interprets a kernel's PTX, all threads of a block in step, with numpy.
+
+What Triton's interpreter cannot check is checked here: layouts, inline assembly, shared memory and matrix instructions
+as they were compiled. It knows the instructions that the kernels of this package use, takes asynchronous copies as
+done at once, and expects branches that all threads take alike. Slow: some seconds for a block of a small matrix.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+_STATEMENT = re.compile(r"^\s*(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);", re.S)
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
+_TYPES = {
+    "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16,
+    "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
+    "f16": np.float16, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+_SHARED = 1 << 40  # addresses of shared memory start at zero; those of global memory here
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+
+
+def _as(x: Array, kind: type) -> Array:
+    """The low bits of 64-bit registers as another type."""
+    return np.ascontiguousarray(x).view(np.uint8).reshape(-1, 8)[:, : np.dtype(kind).itemsize].copy().view(kind)[:, 0]
+
+
+def _register(x: Array) -> Array:
+    """Any type as a 64-bit register."""
+    return x.view(f"u{x.dtype.itemsize}").astype(np.uint64)
+
+
+def _literal(text: str) -> int:
+    return int(text[2:], 16) if text.startswith(("0f", "0d")) else int(text.rstrip("U"), 0)
+
+
+class Machine:
+    """One kernel as PTX; `launch` runs its grid on torch tensors, in place."""
+
+    def __init__(self, ptx: str, threads: int, shared: int) -> None:
+        body = ptx[ptx.index("\n{", ptx.index(".entry")) + 2 :]
+        body = body.split(".section")[0]
+        body = re.sub(r"//[^\n]*|/\*.*?\*/", "", body, flags=re.S)
+        body = re.sub(r"^\s*\.(?:loc|file|reg|pragma)[^\n]*$", "", body, flags=re.M)
+        self.kinds = re.findall(r"\.param \.(\w+) ", ptx[: ptx.index("\n{", ptx.index(".entry"))])
+        self.threads, self.shared_bytes = threads, shared
+        self.code: list[tuple[str, str | None, bool, list[str]]] = []
+        self.labels: dict[str, int] = {}
+        for piece in re.split(r"(?<=;)|(?<=:)\s*\n|[{}]\s*\n", body):
+            if label := re.match(r"\s*(\$\w+):?\s*$", piece.strip().rstrip(":")):
+                self.labels[label.group(1)] = len(self.code)
+            elif statement := _STATEMENT.match(piece):
+                negate, predicate, name, operands = statement.groups()
+                self.code.append((name, predicate, negate == "!", _OPERAND.findall(operands)))
+
+    def launch(self, grid: Sequence[int], *arguments: Any) -> None:
+        """Run every program of a grid; tensors and numbers in the order of the kernel's own arguments."""
+        tensors: list[tuple[torch.Tensor, int]] = []
+        memory = bytearray(256)
+        values = []
+        for argument in arguments:
+            if not isinstance(argument, torch.Tensor):
+                values.append(argument)
+                continue
+            values.append(_SHARED + len(memory))
+            tensors.append((argument, len(memory)))
+            memory += argument.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            memory += bytes(-len(memory) % 256)
+        self.memory = np.frombuffer(bytes(memory), np.uint8).copy()
+        self.parameters = [
+            int(np.float32(value).view(np.uint32)) if kind == "f32" else int(value) & (2**64 - 1)
+            for kind, value in zip(self.kinds, [*values, _SHARED, _SHARED], strict=False)
+        ]
+        for y in range(grid[1] if len(grid) > 1 else 1):
+            for x in range(grid[0]):
+                self._run((x, y))
+        for tensor, start in tensors:
+            size = tensor.numel() * tensor.element_size()
+            tensor.copy_(torch.from_numpy(self.memory[start : start + size].copy()).view(tensor.dtype).view(tensor.shape))
+
+    # ---- one program
+
+    def _run(self, program: tuple[int, int]) -> None:
+        self.shared = np.full(self.shared_bytes, 0xFF, np.uint8)  # not-a-number, whatever the type
+        lanes = np.arange(self.threads, dtype=np.uint64)
+        self.registers: dict[str, Array] = {"%tid.x": lanes, "global_smem": lanes * 0}
+        for axis, index in zip("xyz", (*program, 0), strict=True):
+            self.registers[f"%ctaid.{axis}"] = lanes * 0 + np.uint64(index)
+        at = 0
+        while at < len(self.code):
+            name, predicate, negate, operands = self.code[at]
+            at += 1
+            active = np.ones(self.threads, bool)
+            if predicate is not None:
+                active = self.registers[predicate] ^ negate
+            if name == "ret":
+                return
+            if name.startswith("bra"):
+                assert active.all() or not active.any(), "a branch that threads take differently"
+                at = self.labels[operands[0]] if active.any() else at
+            else:
+                self._execute(name, operands, active)
+
+    def _read(self, text: str) -> Array:
+        if text in self.registers:
+            return self.registers[text]
+        return np.full(self.threads, _literal(text) & (2**64 - 1), np.uint64)
+
+    def _write(self, text: str, value: Array, active: Array) -> None:
+        if text == "_":
+            return
+        old = self.registers.get(text)
+        self.registers[text] = value if old is None or active.all() else np.where(active, value, old)
+
+    def _address(self, text: str) -> Array:
+        base, _, offset = text.strip("[] ").partition("+")
+        return self._read(base.strip()) + np.uint64(_literal(offset.strip() or "0") & (2**64 - 1))
+
+    def _pool(self, address: Array) -> tuple[Array, Array]:
+        if int(address.max()) >= _SHARED:
+            return self.memory, (address - np.uint64(_SHARED)).astype(np.int64)
+        return self.shared, address.astype(np.int64)
+
+    def _load(self, address: Array, kind: type, active: Array) -> Array:
+        """Values at addresses; zero where not active."""
+        size = np.dtype(kind).itemsize
+        out = np.zeros((len(address), size), np.uint8)
+        if active.any():
+            pool, at = self._pool(address[active])
+            assert at.min() >= 0
+            assert at.max() + size <= len(pool), "outside of memory"
+            out[active] = pool[at[:, None] + np.arange(size)]
+        return out.view(kind)[:, 0]
+
+    def _store(self, address: Array, value: Array, active: Array) -> None:
+        if not active.any():
+            return
+        pool, at = self._pool(address[active])
+        assert at.max() + value.dtype.itemsize <= len(pool), "outside of memory"
+        pool[at[:, None] + np.arange(value.dtype.itemsize)] = value[active].view(np.uint8).reshape(len(at), -1)
+
+    # ---- instructions
+
+    def _execute(self, name: str, operands: list[str], active: Array) -> None:
+        parts = name.split(".")
+        head = parts[0]
+        if head in {"bar", "createpolicy", "griddepcontrol"} or name.startswith(("cp.async.commit", "cp.async.wait")):
+            return
+        if special := getattr(self, f"_{head}", None):
+            special(parts, operands, active)
+            return
+        target, *sources = operands
+        kind = _TYPES.get(parts[-1], np.uint32)
+        if parts[-1] == "f16x2":
+            values = [_as(self._read(x), np.uint32).view(np.float16).astype(np.float64) for x in sources]
+            result = _arithmetic(head, parts, values).astype(np.float16).view(np.uint32)
+        elif parts[-1] in {"f16", "f32"}:
+            values = [_as(self._read(x), kind).astype(np.float64) for x in sources]
+            result = _arithmetic(head, parts, values).astype(kind)
+        else:
+            values = [self._read(x) for x in sources]
+            result = _integers(head, parts, kind, values)
+        self._write(target, _register(result), active)
+
+    def _mov(self, parts: list[str], operands: list[str], active: Array) -> None:
+        target, source = operands
+        size = 8 * np.dtype(_TYPES[parts[-1]]).itemsize
+        if source.startswith("{"):
+            pieces = [self._read(x) for x in _OPERAND.findall(source[1:-1])]
+            width = np.uint64(size // len(pieces))
+            mask = np.uint64(2 ** int(width) - 1)
+            value = sum(((x & mask) << np.uint64(i) * width for i, x in enumerate(pieces)), np.zeros_like(pieces[0]))
+            self._write(target, value, active)
+        elif target.startswith("{"):
+            names = _OPERAND.findall(target[1:-1])
+            width = np.uint64(size // len(names))
+            for i, register in enumerate(names):
+                value = (self._read(source) >> np.uint64(i) * width) & np.uint64(2 ** int(width) - 1)
+                self._write(register, value, active)
+        else:
+            self._write(target, self._read(source), active)
+
+    def _ld(self, parts: list[str], operands: list[str], active: Array) -> None:
+        kind = _TYPES[parts[-1]]
+        targets = _OPERAND.findall(operands[0].strip("{}"))
+        if parts[1] == "param":
+            value = np.full(self.threads, self.parameters[int(operands[1].strip("[]").rsplit("_", 1)[1])], np.uint64)
+            self._write(targets[0], value, active)
+            return
+        address = self._address(operands[1])
+        for i, register in enumerate(targets):
+            value = self._load(address + np.uint64(i * np.dtype(kind).itemsize), kind, active)
+            self._write(register, _register(value), active)
+
+    def _st(self, parts: list[str], operands: list[str], active: Array) -> None:
+        kind = _TYPES[parts[-1]]
+        address = self._address(operands[0])
+        for i, register in enumerate(_OPERAND.findall(operands[1].strip("{}"))):
+            self._store(address + np.uint64(i * np.dtype(kind).itemsize), _as(self._read(register), kind), active)
+
+    def _cp(self, parts: list[str], operands: list[str], active: Array) -> None:
+        to, source, size, *rest = operands
+        present = active & (_as(self._read(rest[0]), np.uint32) > 0) if rest and rest[0].startswith("%r") else active
+        to_at, from_at = self._address(to), self._address(source)
+        for i in range(0, _literal(size), 4):
+            value = self._load(from_at + np.uint64(i), np.uint32, present)
+            self._store(to_at + np.uint64(i), value, active)
+
+    def _atom(self, parts: list[str], operands: list[str], active: Array) -> None:
+        address, value = self._address(operands[1]), _as(self._read(operands[2]), np.uint32)
+        old = np.zeros(self.threads, np.uint32)
+        for thread in np.flatnonzero(active):
+            one = np.arange(self.threads) == thread
+            old[thread] = self._load(address, np.uint32, one)[thread]
+            self._store(address, old + value, one)
+        self._write(operands[0], _register(old), active)
+
+    def _setp(self, parts: list[str], operands: list[str], active: Array) -> None:
+        left, right = (_as(self._read(x), _TYPES[parts[-1]]) for x in operands[1:3])
+        result = _COMPARE[parts[1]](left, right)
+        for combine, function in (("and", np.logical_and), ("or", np.logical_or)):
+            if combine in parts:
+                result = function(result, self.registers[operands[3]])
+        self.registers[operands[0]] = result
+
+    def _selp(self, parts: list[str], operands: list[str], active: Array) -> None:
+        value = np.where(self.registers[operands[3]], self._read(operands[1]), self._read(operands[2]))
+        self._write(operands[0], value, active)
+
+    def _shfl(self, parts: list[str], operands: list[str], active: Array) -> None:
+        lanes, other = np.arange(self.threads), self._read(operands[2]).astype(np.int64)
+        lanes = lanes ^ other if parts[2] == "bfly" else lanes // 32 * 32 + other
+        assert parts[2] in {"bfly", "idx"}
+        self._write(operands[0].partition("|")[0], self._read(operands[1])[lanes], active)
+
+    def _cvt(self, parts: list[str], operands: list[str], active: Array) -> None:
+        to, source = parts[-2], _TYPES[parts[-1]]
+        if to == "f16x2":  # the first operand goes to the upper half
+            high, low = (_as(self._read(x), np.float32).astype(np.float16) for x in operands[1:])
+            value = np.stack([low, high], 1).copy().view(np.uint32)[:, 0]
+        else:
+            value = _as(self._read(operands[1]), source)
+            value = (np.rint(value) if "rni" in parts else value).astype(_TYPES[to])
+        self._write(operands[0], _register(value), active)
+
+    def _ldmatrix(self, parts: list[str], operands: list[str], active: Array) -> None:
+        targets = _OPERAND.findall(operands[0].strip("{}"))
+        address = self._address(operands[1]).reshape(-1, 32)
+        for i, register in enumerate(targets):
+            rows = address[:, 8 * i : 8 * i + 8].reshape(-1)
+            every = np.ones(len(rows), bool)
+            loaded = [self._load(rows + np.uint64(2 * c), np.uint16, every) for c in range(8)]
+            matrix = np.stack(loaded, 1).reshape(-1, 8, 8)
+            matrix = matrix.transpose(0, 2, 1) if "trans" in parts else matrix
+            value = np.ascontiguousarray(matrix).view(np.uint32).reshape(-1)  # lane: row lane / 4, pair lane % 4
+            self._write(register, _register(value), active)
+
+    def _mma(self, parts: list[str], operands: list[str], active: Array) -> None:
+        integer = parts[3] == "m16n8k32"
+        assert integer or parts[3] == "m16n8k16"
+        kind: type = np.int8 if integer else np.float16
+        d, a, b, c = ([self._register_of(x) for x in _OPERAND.findall(group.strip("{}"))] for group in operands)
+        pieces = [np.ascontiguousarray(_as(x[1], np.uint32)).view(kind).reshape(-1, 8, 4, 4 // np.dtype(kind).itemsize)
+                  for x in (*a, *b)]  # fmt: skip
+        flat = [x.reshape(len(x), 8, -1) for x in pieces]  # [warps, 8, k / 2]
+        left = np.concatenate([np.concatenate([flat[0], flat[2]], 2), np.concatenate([flat[1], flat[3]], 2)], 1)
+        right = np.concatenate([flat[4], flat[5]], 2)
+        wide: type = np.int64 if integer else np.float64
+        product = left.astype(wide) @ right.astype(wide).transpose(0, 2, 1)  # [warps, 16, 8]
+        out: type = np.int32 if integer else np.float32
+        for i, (register, _) in enumerate(d):
+            own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
+            value = (_as(c[i][1], out).astype(wide) + own).astype(out)
+            self._write(register, _register(value), active)
+
+    def _register_of(self, text: str) -> tuple[str, Array]:
+        return text, self.registers[text] if text in self.registers or not text.startswith("%") else _ZERO(self.threads)
+
+
+def _ZERO(threads: int) -> Array:
+    return np.zeros(threads, np.uint64)
+
+
+def _arithmetic(head: str, parts: list[str], x: list[Array]) -> Array:
+    functions: dict[str, Callable[..., Array]] = {
+        "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+        "abs": np.abs, "min": np.fmin, "max": np.fmax, "fma": lambda a, b, c: a * b + c,
+        "rsqrt": lambda a: 1 / np.sqrt(a), "sqrt": np.sqrt,
+    }  # fmt: skip
+    with np.errstate(all="ignore"):
+        return functions[head](*x)
+
+
+def _integers(head: str, parts: list[str], kind: type, x: list[Array]) -> Array:
+    bits = 8 * np.dtype(kind).itemsize
+    if head == "lop3":
+        a, b, c = (_as(value, np.uint32) for value in x[:3])
+        terms = [(a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c) for i in range(8)]
+        return np.bitwise_or.reduce([term for i, term in enumerate(terms) if int(x[3][0]) >> i & 1])
+    if head == "prmt":
+        pool = np.stack([_as(x[0], np.uint32), _as(x[1], np.uint32)], 1).copy().view(np.uint8)  # [threads, 8]
+        picks = (x[2][:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(4))) & np.uint64(15)
+        chosen = np.take_along_axis(pool, (picks & np.uint64(7)).astype(np.int64), 1)
+        chosen = np.where(picks & np.uint64(8), np.where(chosen > 127, 255, 0), chosen).astype(np.uint8)
+        return np.ascontiguousarray(chosen).view(np.uint32)[:, 0]
+    if head == "bfe":
+        start, length = (int(value[0]) for value in x[1:3])
+        field = (_as(x[0], np.uint32).astype(np.int64) >> start) & (2**length - 1)
+        return np.where(field >> (length - 1) & (kind is np.int32), field - 2**length, field).astype(kind)
+    if head in {"mul", "mad"} and parts[1] in {"wide", "hi"}:
+        wide: type = np.int64 if np.issubdtype(kind, np.signedinteger) else np.uint64
+        product = _as(x[0], kind).astype(wide) * _as(x[1], kind).astype(wide)
+        if parts[1] == "hi":
+            return (product >> bits).astype(kind)
+        return product + _as(x[2], wide) if head == "mad" else product
+    values = [_as(value, kind) for value in x]
+    if head in {"shl", "shr"}:
+        by = np.minimum(_as(x[1], np.uint32), 63)
+        value = values[0].astype(np.int64 if np.issubdtype(kind, np.signedinteger) else np.uint64)
+        return (value << by.astype(value.dtype) if head == "shl" else value >> by.astype(value.dtype)).astype(kind)
+    functions: dict[str, Callable[..., Array]] = {
+        "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+        "xor": np.bitwise_xor, "not": np.invert, "neg": np.negative, "min": np.minimum, "max": np.maximum,
+        "mad": lambda a, b, c: a * b + c, "cvta": lambda a: a, "div": np.floor_divide, "rem": np.remainder,
+    }  # fmt: skip
+    with np.errstate(all="ignore"):
+        return functions[head](*values)
