@@ -22,23 +22,9 @@ HEADER = 6  # of them, before the ids
 
 
 @triton.jit
-def _accept(
-    draft,
-    choice,
-    tokens,
-    state,
-    record,
-    parents,
-    path,
-    slots,
-    TREE: tl.constexpr,
-    CONTEXT: tl.constexpr,
-    LIVE: tl.constexpr,
-    STEP: tl.constexpr,
-    STATUS: tl.constexpr,
-    DRAFTED_BY: tl.constexpr,
-    PDL: tl.constexpr,
-):
+def _accept(draft, choice, tokens, state, record, parents, path, slots, TREE: tl.constexpr,
+            CONTEXT: tl.constexpr, LIVE: tl.constexpr, STEP: tl.constexpr, STATUS: tl.constexpr,
+            DRAFTED_BY: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (1,)."""
     i = tl.arange(0, 16)
     wait(PDL)
@@ -109,23 +95,10 @@ def accept(
     and values are to be kept, the anchor's first (then -1).
     """
     _accept[(1,)](
-        draft,
-        choice,
-        tokens,
-        state,
-        record,
-        draft if parents is None else parents,
-        draft if path is None else path,
-        record.shape[0],
-        TREE=parents is not None,
-        CONTEXT=CONTEXT,
-        LIVE=LIVE,
-        STEP=STEP,
-        STATUS=STATUS,
-        DRAFTED_BY=DRAFTED_BY,
-        num_warps=1,
-        **pdl(draft.device),
-    )
+        draft, choice, tokens, state, record, draft if parents is None else parents,
+        draft if path is None else path, record.shape[0], TREE=parents is not None, CONTEXT=CONTEXT, LIVE=LIVE,
+        STEP=STEP, STATUS=STATUS, DRAFTED_BY=DRAFTED_BY, num_warps=1, **pdl(draft.device),
+    )  # fmt: skip
 
 
 def accept_reference(

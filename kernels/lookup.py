@@ -38,23 +38,9 @@ def _longest(text, n, tokens, context, rank, best, LONGEST: tl.constexpr, PLACES
 
 
 @triton.jit
-def _lookup(
-    tokens,
-    state,
-    draft,
-    documents,
-    length,
-    scratch,
-    min_match,
-    limit,
-    CONTEXT: tl.constexpr,
-    LIVE: tl.constexpr,
-    DRAFTED_BY: tl.constexpr,
-    LOOKUP: tl.constexpr,
-    LONGEST: tl.constexpr,
-    PLACES: tl.constexpr,
-    PDL: tl.constexpr,
-):
+def _lookup(tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT: tl.constexpr,
+            LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, LOOKUP: tl.constexpr, LONGEST: tl.constexpr,
+            PLACES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (programs,). Place p is documents[p], from `length` on tokens[p - length]."""
     wait(PDL)
     release(PDL)
@@ -100,23 +86,9 @@ def lookup(
     documents: int32 [any], of which length (int32 [1]) are filled, -1 between documents. scratch: int64 [2], zero.
     """
     _lookup[(PROGRAMS,)](
-        tokens,
-        state,
-        draft,
-        documents,
-        length,
-        scratch,
-        min_match,
-        limit,
-        CONTEXT=CONTEXT,
-        LIVE=LIVE,
-        DRAFTED_BY=DRAFTED_BY,
-        LOOKUP=LOOKUP,
-        LONGEST=LONGEST,
-        PLACES=PLACES,
-        num_warps=4,
-        **pdl(draft.device),
-    )
+        tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT=CONTEXT, LIVE=LIVE,
+        DRAFTED_BY=DRAFTED_BY, LOOKUP=LOOKUP, LONGEST=LONGEST, PLACES=PLACES, num_warps=4, **pdl(draft.device),
+    )  # fmt: skip
 
 
 def lookup_reference(

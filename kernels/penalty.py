@@ -25,12 +25,12 @@ def _window_tokens(first, newest, tokens, draft, context, V, CHUNK: tl.constexpr
 
 
 @triton.jit
-def _penalise(logits, params, ints, tokens, draft, start, seen, V, words, CHUNK: tl.constexpr, PDL: tl.constexpr):
+def _penalise(logits, floats, ints, tokens, draft, start, seen, V, words, CHUNK: tl.constexpr, PDL: tl.constexpr):
     """Grid (rows,)."""
     m = tl.program_id(0)
     wait(PDL)
     release(PDL)
-    penalty = tl.load(params + 3)
+    penalty = tl.load(floats + 3)
     if penalty != 1.0:
         context = tl.load(start)
         newest = context + m

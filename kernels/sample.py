@@ -74,21 +74,8 @@ def _best(noisy, key, mask):
 
 
 @triton.jit
-def _scan(
-    logits,
-    params,
-    ints,
-    start,
-    peaks,
-    tile_peaks,
-    tile_weights,
-    tile_noisy,
-    tile_keys,
-    V,
-    TILE: tl.constexpr,
-    GROUP: tl.constexpr,
-    PDL: tl.constexpr,
-):
+def _scan(logits, floats, ints, start, peaks, tile_peaks, tile_weights, tile_noisy, tile_keys, V,
+          TILE: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, rows)."""
     tile = tl.program_id(0)
     m = tl.program_id(1)
@@ -99,7 +86,7 @@ def _scan(
     score = _scores(logits + m * V, token, token < V)
     group = at * (TILE // GROUP) + tl.arange(0, TILE // GROUP)
     tl.store(peaks + group, tl.max(tl.reshape(score, (TILE // GROUP, GROUP)), 1))
-    temperature = tl.load(params)
+    temperature = tl.load(floats)
     if temperature > 0:
         peak = tl.max(score, 0)
         weight = tl.where(score > -float("inf"), tl.exp((score - peak) / temperature), 0.0)
@@ -160,34 +147,16 @@ def _peak_bound(peaks, k):
     high = tl.full((), 2**31, tl.int64)
     while high - low > 1:
         middle = (low + high) >> 1
-        enough = tl.sum((peaks >= middle).to(tl.int32), 0) >= k
+        enough = tl.sum((peaks >= middle.to(tl.int32)).to(tl.int32), 0) >= k
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
     return low
 
 
 @triton.jit
-def _draw(
-    logits,
-    params,
-    ints,
-    start,
-    peaks,
-    members,
-    tile_peaks,
-    tile_weights,
-    tile_noisy,
-    tile_keys,
-    choice,
-    V,
-    groups,
-    tiles,
-    GROUPS: tl.constexpr,
-    TILES: tl.constexpr,
-    GROUP: tl.constexpr,
-    PART: tl.constexpr,
-    PDL: tl.constexpr,
-):
+def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights, tile_noisy, tile_keys,
+          choice, V, groups, tiles, GROUPS: tl.constexpr, TILES: tl.constexpr, GROUP: tl.constexpr,
+          PART: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (rows,)."""
     INFINITY: tl.constexpr = float("inf")
     LEAST: tl.constexpr = -(2**63)
@@ -200,12 +169,12 @@ def _draw(
     release(PDL)
     peak = tl.load(peaks + m * groups + g, mask=g < groups, other=-INFINITY)
     top = tl.max(peak, 0)
-    temperature = tl.load(params)
+    temperature = tl.load(floats)
     token = tl.full((), -1, tl.int32)
     if tl.abs(top) < INFINITY:
         if temperature > 0:
-            top_p = tl.load(params + 1)
-            min_p = tl.load(params + 2)
+            top_p = tl.load(floats + 1)
+            min_p = tl.load(floats + 2)
             top_k = tl.load(ints)
             position = tl.load(start) + m
             limited = (top_k > 0) & (top_k < V)
@@ -213,17 +182,17 @@ def _draw(
             noisy = tl.load(tile_noisy + at, mask=t < tiles, other=-INFINITY)
             _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
             bound = drawn >> 32
-            ordered = key_of(peak, g) >> 32
+            ordered = (key_of(peak, g) >> 32).to(tl.int32)
             if limited:
                 bound = _peak_bound(ordered, top_k)
-            member = (ordered >= bound) & (g < groups)
+            member = (ordered >= bound.to(tl.int32)) & (g < groups)
             tl.store(members + tl.cumsum(member.to(tl.int32), 0) - 1, g, mask=member)
             count = tl.sum(member.to(tl.int32), 0)
             tl.debug_barrier()
 
             if limited:
                 low = bound << 32
-                high = ((key_of(top, 0) >> 32) + 1) << 32
+                high = (tl.max(ordered, 0).to(tl.int64) + 1) << 32
                 survivors = _count(low, logits, members, count, V, GROUP, PART)
                 while survivors > top_k:
                     middle = (low >> 1) + (high >> 1) + (low & high & 1)
@@ -279,43 +248,14 @@ def sample(
     penalise(logits, params, ints, tokens, draft, start, s.seen)
     tiles, groups = s.tile_peaks.shape[1], s.peaks.shape[1]
     _scan[(tiles, rows)](
-        logits,
-        params,
-        ints,
-        start,
-        s.peaks,
-        s.tile_peaks,
-        s.tile_weights,
-        s.tile_noisy,
-        s.tile_keys,
-        vocab,
-        TILE=TILE,
-        GROUP=GROUP,
-        num_warps=8,
-        **pdl(logits.device),
-    )
+        logits, params, ints, start, s.peaks, s.tile_peaks, s.tile_weights, s.tile_noisy, s.tile_keys, vocab,
+        TILE=TILE, GROUP=GROUP, num_warps=8, **pdl(logits.device),
+    )  # fmt: skip
     _draw[(rows,)](
-        logits,
-        params,
-        ints,
-        start,
-        s.peaks,
-        s.members,
-        s.tile_peaks,
-        s.tile_weights,
-        s.tile_noisy,
-        s.tile_keys,
-        choice,
-        vocab,
-        groups,
-        tiles,
-        GROUPS=triton.next_power_of_2(groups),
-        TILES=triton.next_power_of_2(tiles),
-        GROUP=GROUP,
-        PART=PART,
-        num_warps=8,
-        **pdl(logits.device),
-    )
+        logits, params, ints, start, s.peaks, s.members, s.tile_peaks, s.tile_weights, s.tile_noisy,
+        s.tile_keys, choice, vocab, groups, tiles, GROUPS=triton.next_power_of_2(groups),
+        TILES=triton.next_power_of_2(tiles), GROUP=GROUP, PART=PART, num_warps=8, **pdl(logits.device),
+    )  # fmt: skip
 
 
 def sample_reference(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from localdflash.targets.llamacpp import LlamaCppTarget
 
 Backend = Literal["auto", "llama.cpp", "torch", "cuda"]
+UNPROVEN = "the CUDA engine has not been tried on a GPU by its authors yet; --backend llama.cpp is the proven way"
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -36,7 +37,7 @@ class Options:
     context: int = 0
     draft: bool = True
     documents: Sequence[str] = ()  # texts that lookup may copy from
-    kv: str = "f16"  # keys and values of the CUDA engine: f16 or int8
+    kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
     progress: Progress | None = None
 
 
@@ -67,7 +68,9 @@ class LoadedPair:
             return "cuda", self._cuda()
         if backend == "auto" and driver_present():
             try:
-                return "cuda", self._cuda()
+                pair = self._cuda()
+                self.notice = UNPROVEN
+                return "cuda", pair
             except (NoDevice, ModelError) as error:
                 self.notice = f"llama.cpp runs this pair, not the CUDA engine: {error}"
         if backend == "torch":

@@ -15,7 +15,7 @@ from localdflash.paths import cache_folder, config_folder
 from localdflash.strict_toml import Table, did_you_mean, listed, matching, number, one_of, read_toml, text, whole
 
 SCHEMA = 1
-BACKENDS = ("llama.cpp", "torch", "remote")
+BACKENDS = ("llama.cpp", "torch", "cuda", "remote")
 
 Kind = Literal["dflash", "dflash2"]
 

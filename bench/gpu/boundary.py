@@ -19,7 +19,7 @@ LAUNCHES = 20
 
 
 @triton.jit
-def _tick(counter, PDL: tl.constexpr):
+def _tick(counter, PDL: tl.constexpr):  # noqa: N803 (Triton spells compile-time constants so)
     wait(PDL)
     release(PDL)
     if tl.program_id(0) == 0:

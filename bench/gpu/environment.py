@@ -12,7 +12,7 @@ from bench.gpu.setup import Report, Setup
 from localdflash.bench.machine import device, gpu, gpu_bandwidth
 from localdflash.cuda.device import Features
 
-QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu,vbios_version"
+QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
 
 
 def run(setup: Setup, report: Report) -> None:

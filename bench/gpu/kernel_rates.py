@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import Report, Setup, guarded
 from bench.gpu.timing import copies_for_cold_l2, microseconds
 from localdflash.bench.synthetic import POOL, random_blocks
 from localdflash.kernels import matmul as gemm
@@ -143,16 +143,6 @@ def run(setup: Setup, report: Report) -> None:
             name = f"{context} {str(dtype).removeprefix('torch.')}"
             found[name] = guarded(partial(_attention, context, dtype, *heads, setup.device, chips))
             report.put(attention=found)
-
-
-def guarded(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, or why not; a CUDA error ends the phase, since nothing works after it."""
-    try:
-        return measure()
-    except Exception as error:
-        if "CUDA error" in str(error):
-            raise
-        return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 
 def _gemm(shape: Shape, device: torch.device, chips: int) -> dict[str, Any]:

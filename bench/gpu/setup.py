@@ -1,6 +1,7 @@
 """What every phase gets: the device, the operations, where files go, and where results go."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,13 @@ class Setup:
     def ops(self) -> Ops:
         """The kernels; their references on a CPU."""
         return KERNELS if self.device.type == "cuda" else REFERENCES
+
+
+def guarded(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, or why not; a CUDA error ends the phase, since nothing works after it."""
+    try:
+        return measure()
+    except Exception as error:
+        if "CUDA error" in str(error):
+            raise
+        return {"error": f"{type(error).__name__}: {error}"[:500]}

@@ -38,7 +38,7 @@ from localdflash.targets.gguf_decoder import decoder_config
 from localdflash.weights import gguf
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
-KV_TYPES = {"f16": torch.float16, "int8": torch.int8}
+KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True)

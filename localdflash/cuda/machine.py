@@ -147,6 +147,7 @@ class Machine:
         self.forward(splits)
 
     def forward(self, splits: int) -> None:
+        """The target over the 16 rows of `draft`, from CONTEXT on: its last hidden states, its cache, its taps."""
         start = self.field(CONTEXT)
         self.stack.embed(self.draft, self.target.embedding)
         self.stack.forward(start, self.masks, splits, self.block.ring if self.block else None)

@@ -46,10 +46,10 @@ def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = No
 @pytest.mark.timeout(300)
 def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
-    plain, _ = run(kernels, "plain", 10)
-    kernels.set_documents([[*PROMPT, *plain[:5], 3, 3, 3]])  # a draft that is right for a while
-    lookup, tau = run(kernels, "lookup", 10)
-    block, _ = run(kernels, "block", 10)
+    plain, _ = run(kernels, "plain", 6)
+    kernels.set_documents([[*PROMPT, *plain[:4], 3, 3, 3]])  # a draft that is right for a while
+    lookup, tau = run(kernels, "lookup", 6)
+    block, _ = run(kernels, "block", 6)
     assert lookup == plain
     assert block == plain
     assert tau > 1
@@ -57,11 +57,12 @@ def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("pairs", ["dense f16"], indirect=True)
 def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
     params = SamplingParams(temperature=1.0, top_k=20, top_p=0.9, repetition_penalty=1.2, seed=3)
-    plain, _ = run(kernels, "plain", 6, params)
-    assert run(kernels, "block", 6, params)[0] == plain
+    plain, _ = run(kernels, "plain", 3, params)
+    assert run(kernels, "block", 3, params)[0] == plain
 
 
 @pytest.mark.timeout(300)

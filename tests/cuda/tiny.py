@@ -10,13 +10,13 @@ from safetensors.torch import save_file
 from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import LAYER_TENSORS
+from localdflash.targets.gguf_decoder import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.targets.torch_decoder import Decoder
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
 TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
-LAYER = {ours: theirs for theirs, ours in LAYER_TENSORS.items()}
+LAYER = {ours: theirs for theirs, ours in (LAYER_TENSORS | EXPERT_TENSORS).items()}
 
 
 def write_target(path: Path, shape: DecoderConfig) -> Path:

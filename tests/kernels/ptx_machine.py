@@ -21,7 +21,8 @@ _TYPES = {
     "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64,
     "f16": np.float16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
-_SHARED = 1 << 40  # addresses of shared memory start at zero; those of global memory here
+_GLOBAL = 1 << 40  # addresses of global memory start here; those of shared memory at zero
+_ALL = 2**64 - 1
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
@@ -60,39 +61,42 @@ class Machine:
                 negate, predicate, name, operands = statement.groups()
                 self.code.append((name, predicate, negate == "!", _OPERAND.findall(operands)))
 
-    def launch(self, grid: Sequence[int], *arguments: Any) -> None:
-        """Run every program of a grid; tensors and numbers in the order of the kernel's own arguments."""
-        tensors: list[tuple[torch.Tensor, int]] = []
-        memory = bytearray(256)
-        values = []
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+        """Run every program of a grid; tensors (a view shares its storage) and numbers, as the compiled kernel asks."""
+        storages: dict[int, tuple[torch.Tensor, int]] = {}
+        memory = bytearray()
+        values: list[float] = []
         for argument in arguments:
             if not isinstance(argument, torch.Tensor):
                 values.append(argument)
                 continue
-            values.append(_SHARED + len(memory))
-            tensors.append((argument, len(memory)))
-            memory += argument.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            memory += bytes(-len(memory) % 256)
-        self.memory = np.frombuffer(bytes(memory), np.uint8).copy()
+            storage = argument.untyped_storage()
+            if storage.data_ptr() not in storages:
+                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                memory += bytes((storage.data_ptr() - len(memory)) % 256)  # the compiler saw that alignment
+                storages[storage.data_ptr()] = whole, len(memory)
+                memory += whole.numpy().tobytes()
+            values.append(_GLOBAL + storages[storage.data_ptr()][1] + argument.data_ptr() - storage.data_ptr())
+        self.memory = np.frombuffer(memory, np.uint8)
         self.parameters = [
-            int(np.float32(value).view(np.uint32)) if kind == "f32" else int(value) & (2**64 - 1)
-            for kind, value in zip(self.kinds, [*values, _SHARED, _SHARED], strict=False)
+            int(np.float32(value).view(np.uint32)) if kind == "f32" else int(value) & _ALL
+            for kind, value in zip(self.kinds, [*values, _GLOBAL, _GLOBAL], strict=True)  # two of Triton's own
         ]
-        for y in range(grid[1] if len(grid) > 1 else 1):
-            for x in range(grid[0]):
-                self._run((x, y))
-        for tensor, start in tensors:
-            size = tensor.numel() * tensor.element_size()
-            tensor.copy_(torch.from_numpy(self.memory[start : start + size].copy()).view(tensor.dtype).view(tensor.shape))
+        sizes = (*grid, 1, 1)[:3]
+        for z, y, x in np.ndindex(sizes[::-1]):
+            self._run((x, y, z), sizes)
+        for whole, start in storages.values():
+            whole.copy_(torch.from_numpy(self.memory[start : start + whole.numel()].copy()))
 
     # ---- one program
 
-    def _run(self, program: tuple[int, int]) -> None:
+    def _run(self, program: Sequence[int], grid: Sequence[int]) -> None:
         self.shared = np.full(self.shared_bytes, 0xFF, np.uint8)  # not-a-number, whatever the type
         lanes = np.arange(self.threads, dtype=np.uint64)
         self.registers: dict[str, Array] = {"%tid.x": lanes, "global_smem": lanes * 0}
-        for axis, index in zip("xyz", (*program, 0), strict=True):
+        for axis, index, size in zip("xyz", program, grid, strict=True):
             self.registers[f"%ctaid.{axis}"] = lanes * 0 + np.uint64(index)
+            self.registers[f"%nctaid.{axis}"] = lanes * 0 + np.uint64(size)
         at = 0
         while at < len(self.code):
             name, predicate, negate, operands = self.code[at]
@@ -111,7 +115,9 @@ class Machine:
     def _read(self, text: str) -> Array:
         if text in self.registers:
             return self.registers[text]
-        return np.full(self.threads, _literal(text) & (2**64 - 1), np.uint64)
+        if text.startswith("%"):  # undefined: the compiler knows that it does not matter
+            return np.full(self.threads, 2**64 - 1, np.uint64)
+        return np.full(self.threads, _literal(text) & _ALL, np.uint64)
 
     def _write(self, text: str, value: Array, active: Array) -> None:
         if text == "_":
@@ -121,11 +127,11 @@ class Machine:
 
     def _address(self, text: str) -> Array:
         base, _, offset = text.strip("[] ").partition("+")
-        return self._read(base.strip()) + np.uint64(_literal(offset.strip() or "0") & (2**64 - 1))
+        return self._read(base.strip()) + np.uint64(_literal(offset.strip() or "0") & _ALL)
 
     def _pool(self, address: Array) -> tuple[Array, Array]:
-        if int(address.max()) >= _SHARED:
-            return self.memory, (address - np.uint64(_SHARED)).astype(np.int64)
+        if int(address.max()) >= _GLOBAL:
+            return self.memory, (address - np.uint64(_GLOBAL)).astype(np.int64)
         return self.shared, address.astype(np.int64)
 
     def _load(self, address: Array, kind: type, active: Array) -> Array:
@@ -158,9 +164,10 @@ class Machine:
             return
         target, *sources = operands
         kind = _TYPES.get(parts[-1], np.uint32)
-        if parts[-1] == "f16x2":
-            values = [_as(self._read(x), np.uint32).view(np.float16).astype(np.float64) for x in sources]
-            result = _arithmetic(head, parts, values).astype(np.float16).view(np.uint32)
+        if parts[-1] in {"f16x2", "f32x2"}:
+            half, whole = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
+            values = [_as(self._read(x), whole).view(half).astype(np.float64) for x in sources]
+            result = _arithmetic(head, parts, values).astype(half).view(whole)
         elif parts[-1] in {"f16", "f32"}:
             values = [_as(self._read(x), kind).astype(np.float64) for x in sources]
             result = _arithmetic(head, parts, values).astype(kind)
@@ -207,7 +214,7 @@ class Machine:
 
     def _cp(self, parts: list[str], operands: list[str], active: Array) -> None:
         to, source, size, *rest = operands
-        present = active & (_as(self._read(rest[0]), np.uint32) > 0) if rest and rest[0].startswith("%r") else active
+        present = active & (_as(self._read(rest[0]), np.uint32) > 0) if rest and re.match(r"%r\d", rest[0]) else active
         to_at, from_at = self._address(to), self._address(source)
         for i in range(0, _literal(size), 4):
             value = self._load(from_at + np.uint64(i), np.uint32, present)
@@ -262,31 +269,30 @@ class Machine:
             value = np.ascontiguousarray(matrix).view(np.uint32).reshape(-1)  # lane: row lane / 4, pair lane % 4
             self._write(register, _register(value), active)
 
+    def _stmatrix(self, parts: list[str], operands: list[str], active: Array) -> None:
+        address = self._address(operands[0]).reshape(-1, 32)
+        for i, register in enumerate(_OPERAND.findall(operands[1].strip("{}"))):
+            rows = address[:, 8 * i : 8 * i + 8].reshape(-1)
+            pairs = _as(self._read(register), np.uint32).view(np.uint16).reshape(-1, 8, 8)
+            matrix = (pairs.transpose(0, 2, 1) if "trans" in parts else pairs).reshape(-1, 8)
+            for c in range(8):
+                self._store(rows + np.uint64(2 * c), np.ascontiguousarray(matrix[:, c]), np.ones(len(rows), bool))
+
     def _mma(self, parts: list[str], operands: list[str], active: Array) -> None:
         integer = parts[3] == "m16n8k32"
         assert integer or parts[3] == "m16n8k16"
         kind: type = np.int8 if integer else np.float16
-        d, a, b, c = ([self._register_of(x) for x in _OPERAND.findall(group.strip("{}"))] for group in operands)
-        pieces = [np.ascontiguousarray(_as(x[1], np.uint32)).view(kind).reshape(-1, 8, 4, 4 // np.dtype(kind).itemsize)
-                  for x in (*a, *b)]  # fmt: skip
-        flat = [x.reshape(len(x), 8, -1) for x in pieces]  # [warps, 8, k / 2]
+        d, a, b, c = (_OPERAND.findall(group.strip("{}")) for group in operands)
+        flat = [_as(self._read(x), np.uint32).view(kind).reshape(self.threads // 32, 8, -1) for x in (*a, *b)]
         left = np.concatenate([np.concatenate([flat[0], flat[2]], 2), np.concatenate([flat[1], flat[3]], 2)], 1)
         right = np.concatenate([flat[4], flat[5]], 2)
         wide: type = np.int64 if integer else np.float64
         product = left.astype(wide) @ right.astype(wide).transpose(0, 2, 1)  # [warps, 16, 8]
         out: type = np.int32 if integer else np.float32
-        for i, (register, _) in enumerate(d):
+        for i, register in enumerate(d):
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
-            value = (_as(c[i][1], out).astype(wide) + own).astype(out)
+            value = (_as(self._read(c[i]), out).astype(wide) + own).astype(out)
             self._write(register, _register(value), active)
-
-    def _register_of(self, text: str) -> tuple[str, Array]:
-        return text, self.registers[text] if text in self.registers or not text.startswith("%") else _ZERO(self.threads)
-
-
-def _ZERO(threads: int) -> Array:
-    return np.zeros(threads, np.uint64)
-
 
 def _arithmetic(head: str, parts: list[str], x: list[Array]) -> Array:
     functions: dict[str, Callable[..., Array]] = {

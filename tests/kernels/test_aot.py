@@ -57,7 +57,7 @@ BUDGETS: dict[str, Limits] = {
 }
 OTHERS = dict.fromkeys(
     (
-        *("embed", "dequantize", "gather_taps", "top_k", "accept", "lookup", "compact", "rounds", "sample"),
+        *("embed", "gather_taps", "top_k", "accept", "lookup", "compact", "rounds", "sample"),
         *("moe route", "moe combine"),
     ),
     MOST,

@@ -104,7 +104,7 @@ def test_the_reference_keeps_the_tokens_that_the_host_keeps(
     assert sorted(order[keeps].tolist()) == sorted(expected.tolist())
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**63),
     vocab=st.integers(1, 150),
@@ -133,16 +133,16 @@ def test_a_large_vocabulary_in_full_tiles(params: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("op", [penalise, penalise_reference])
-@pytest.mark.parametrize("window", [0, 1, 3, 6, 1000])
+@pytest.mark.parametrize("window", [0, 3, 1000])
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3])
 def test_each_row_is_penalised_for_its_own_text_once(op: Op, window: int, penalty: float) -> None:
-    logits, after = quarters(3, 16, 12), text(length=5)
+    logits, after = quarters(3, 6, 12), text(length=5, rows=6)
     params = SamplingParams(1.0, repetition_penalty=penalty, penalty_window=window)
     expected = logits.double().numpy()
-    for row in range(16):
+    for row in range(6):
         if window and penalty != 1.0:
             Sampler(params)._penalise(expected[row], after.before(row))
-    seen = torch.zeros(16, 1, dtype=torch.int32)
+    seen = torch.zeros(6, 1, dtype=torch.int32)
     op(logits, *packed(params), *after.tensors(), seen)
     torch.testing.assert_close(logits, torch.from_numpy(expected).float(), rtol=1e-6, atol=0)
     assert not seen.any()
@@ -184,9 +184,9 @@ def test_rows_that_are_not_numbers_have_no_token_and_leave_the_others(op: Op, te
 
 @OPS
 def test_of_equal_logits_the_filters_keep_the_lowest_ids(op: Op) -> None:
-    flat = torch.zeros(3, 70)
-    assert run(op, flat, replace(HOT, top_p=1e-6)) == [0] * 3
-    assert run(op, flat, replace(HOT, top_k=1)) == [0] * 3
+    flat = torch.zeros(2, 70)
+    assert run(op, flat, replace(HOT, top_p=1e-6)) == [0] * 2
+    assert run(op, flat, replace(HOT, top_k=1)) == [0] * 2
     drawn = run(op, flat, replace(HOT, top_k=40))
     assert max(drawn) < 40
     assert len(set(drawn)) > 1

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from localdflash.kernels.cache import Cache
-from localdflash.kernels.dequantize import dequantize
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
 from localdflash.kernels.head import HeadScratch, head
@@ -87,10 +86,6 @@ def _embed() -> None:
     embed(ints(16), planes(V, H, Q4_K), floats(H), floats(16, H), *rows(H), floats(H // 128, 16), 1.0, 1e-6)
 
 
-def _dequantize() -> None:
-    dequantize(planes(H, H, Q4_K), halves(H, H))
-
-
 def _fp4(group: int) -> None:
     def scales(n: int) -> Tensor:
         kind = torch.uint8 if group == 32 else torch.float8_e4m3fn
@@ -120,7 +115,6 @@ CASES = (
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
     Case("head", _head, planes_tile),
     Case("embed", _embed),
-    Case("dequantize", _dequantize),
     Case("fp4 mx", partial(_fp4, 32), _fp4_tile, (120,)),
     Case("fp4 nv", partial(_fp4, 16), _fp4_tile, (120,)),
 )

@@ -1,0 +1,179 @@
+"""Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.aot.whole_pair 120` prints JSON.
+
+A machine is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
+sequences that are captured as graphs. {"kernels": {pair: facts of each}, "others": operations of torch in them}.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from localdflash.bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
+from localdflash.cuda.load import _shared
+from localdflash.cuda.machine import SLACK, Machine, Way
+from localdflash.cuda.ops import KERNELS
+from localdflash.cuda.weights import load_drafter, load_target
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.kernels import matmul
+from localdflash.kernels.attention import BUCKETS
+from localdflash.kernels.planes import Planes
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.weights.blocks import FORMATS
+from localdflash.weights.ggml_types import GGMLType
+from localdflash.weights.packing import INT8, Layout
+from tests.kernels.aot.case import META, planes
+from tests.kernels.aot.compiling import MULTIPROCESSORS, compiled_for
+from tests.kernels.aot.ptx import ticket_is_fenced, touched_before_wait
+from tests.kernels.aot.sass import Sass, count
+
+CONTEXT = 40_960
+Q4_K, Q6_K = (FORMATS[kind].layout for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
+WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do besides launching
+
+DENSE = replace(QWEN3_8B, num_hidden_layers=4)
+EXPERTS = replace(
+    DENSE,
+    hidden_size=2048,
+    num_key_value_heads=4,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=768,
+    norm_topk_prob=True,
+)
+
+
+class Absent:
+    """A `Source` of tensors without memory: a Q4_K_M file, or with a layout of its own every matrix in that."""
+
+    def __init__(self, config: DecoderConfig, layout: Layout | None = None, taps: int = 1) -> None:
+        c, self._layout = config, layout
+        q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        f = c.moe_intermediate_size or c.intermediate_size
+        self._shapes = {
+            **{"attn_q": (q, c.hidden_size), "attn_k": (kv, c.hidden_size), "attn_v": (kv, c.hidden_size)},
+            **{"attn_output": (c.hidden_size, q), "fc": (c.hidden_size, taps * c.hidden_size)},
+            **{f"ffn_{name}": (f, c.hidden_size) for name in ("gate", "up", "gate_exps", "up_exps")},
+            **dict.fromkeys(("ffn_down", "ffn_down_exps"), (c.hidden_size, f)),
+            **dict.fromkeys(("token_embd", "output"), (c.vocab_size, c.hidden_size)),
+        }
+        self._config = config
+
+    def kind(self, name: str) -> Layout:
+        """The file's mixture: values and down matrices of the first layers, and the head, are finer."""
+        fine = name in ("blk.0.attn_v.weight", "blk.1.attn_v.weight", "output.weight")
+        fine = fine or name.startswith(("blk.0.ffn_down", "blk.1.ffn_down"))
+        return self._layout or (Q6_K if fine else Q4_K)
+
+    def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
+        """The shapes of `names` one below the other."""
+        shapes = [self._shapes[name.split(".")[-2]] for name in names]
+        experts = self._config.num_experts if names[0].endswith("_exps.weight") else 1
+        return planes(sum(n for n, _ in shapes), shapes[0][1], self.kind(names[0]), experts)
+
+    def vector(self, name: str) -> Tensor | None:
+        """Gains, and the router's matrix; no biases."""
+        c, part = self._config, name.split(".")[-2]
+        if name.endswith("bias"):
+            return None
+        shape = {"ffn_gate_inp": (c.num_experts, c.hidden_size), "attn_q_norm": (c.head_dim,)}
+        return torch.empty(shape.get(part.replace("_k_", "_q_"), (c.hidden_size,)), device=META)
+
+
+def machine(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype) -> Machine:
+    """As `load_pair` makes it."""
+    positions, drafting = CONTEXT + SLACK, None
+    with patch("localdflash.cuda.weights.scaled", lambda planes, _factor: planes):  # it looks at the numbers
+        target = load_target(Absent(config), config, positions, llama=False)
+        if drafter:
+            source = Absent(drafter.decoder, INT8, len(drafter.taps))
+            drafting = load_drafter(source, drafter, target, positions, None)
+    made = Machine(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
+    made.set_sampling((1.0, 1.0, 0.0, 1.0), (0, 0, 0, 0))
+    return made
+
+
+def pairs() -> Iterator[tuple[str, Machine]]:
+    """Dense, with a drafter that has a sliding and a full layer; the mixture of experts, with quantized keys."""
+    drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
+    drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
+    yield "dense", machine(DENSE, drafter, torch.float16)
+    yield "experts", machine(EXPERTS, None, torch.int8)
+
+
+def run(made: Machine, splits: Sequence[int]) -> None:
+    """Every sequence that a runner captures."""
+    for chunks in splits:
+        made.extend(chunks)
+        for way in WAYS if made.block else WAYS[:2]:
+            for greedy in (True, False):
+                made.step(way, greedy, chunks)
+    if made.block:
+        made.catch_up()
+
+
+class Watch(TorchDispatchMode):
+    """Notes what torch itself is asked to do: a captured sequence must only launch kernels over static memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch."""
+        name = func.overloadpacket.__name__
+        if name not in VIEWS:
+            self.others.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def chip(capability: int) -> Iterator[list[Any]]:
+    """As `compiled_for`, with GEMMs cut for that chip."""
+    found = (MULTIPROCESSORS[capability], capability == 90)
+    matmul.plan.cache_clear()
+    with compiled_for(capability) as kernels, patch.object(matmul, "_multiprocessors", lambda _device: found):
+        yield kernels
+    matmul.plan.cache_clear()
+
+
+def facts(kernel: Any) -> dict[str, Any]:
+    """What must be right about a kernel."""
+    ptx, opcodes = kernel.asm["ptx"], count(Sass(kernel.asm["cubin"]).opcodes)
+    arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
+    early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
+    return {
+        "kernel": kernel.metadata.name,
+        "shared": kernel.metadata.shared,
+        "spills": opcodes["STL"] + opcodes["LDL"],
+        "waits": "griddepcontrol.wait" in ptx,
+        "ticket_fenced": ticket_is_fenced(ptx),
+        "before_wait": [name for name, kind in early if kind.startswith("*")],
+    }
+
+
+def main() -> None:
+    """Compile for the chips that are named."""
+    result: dict[str, dict[str, Any]] = {}
+    for capability in map(int, sys.argv[1:]):
+        found = result.setdefault(str(capability), {"kernels": {}})
+        for name, made in pairs():
+            with chip(capability) as kernels, Watch() as watch:
+                run(made, (BUCKETS[0], BUCKETS[2]))
+            distinct = {id(kernel): kernel for kernel in kernels}
+            found["kernels"][name] = [facts(kernel) for kernel in distinct.values()]
+            found[f"launches {name}"] = len(kernels)
+            found["others"] = sorted(watch.others | set(found.get("others", ())))
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
