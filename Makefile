@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test lint format bench
+.PHONY: setup chat test lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -34,3 +34,14 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/localdflash bench --threads 2 --json bench/results/cpu.json
+
+# On the machine with the GPU, which may have nothing but a Python with torch, triton, numpy, safetensors and pytest:
+# neither .venv nor an installed package is needed. LLAMA_SOURCE: sources of llama.cpp, to measure it on the same file.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
+LLAMA_SOURCE ?=
+
+gpu-test:
+	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest tests/gpu
+
+gpu-bench:
+	$(GPU_PYTHON) bench/gpu/run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 from bench.gpu.setup import Report, Setup
 
 ROOT = Path(__file__).parents[2]
+WORKERS = 6
 SECONDS_A_TEST = 240  # kernels compile in the first that uses them
 # A machine with a GPU may have other versions of what the tests stand on: warnings are shown there, not raised.
 OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "-o", f"timeout={SECONDS_A_TEST}")
@@ -38,7 +40,10 @@ def _run_file(setup: Setup, path: Path) -> tuple[int, str, Path]:
     if setup.tiny:
         command += ["-k", "accept"]
     gpu = setup.device.type == "cuda"
+    if gpu and find_spec("xdist"):
+        command += ["-n", str(WORKERS)]  # most of the time goes into compiling kernels
     environment = os.environ | {"LOCALDFLASH_GPU_TESTS": "1" if gpu else "interpreter", "PYTHONPATH": str(ROOT)}
+    environment["OMP_NUM_THREADS"] = "2"
     if gpu:
         environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

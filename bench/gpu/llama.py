@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ OPTIONS = (
     "-DBUILD_SHARED_LIBS=OFF",
     "-DGGML_CUDA_GRAPHS=ON",
     "-DGGML_CUDA_NCCL=OFF",  # of several GPUs
+    "-DGGML_CUDA_NO_VMM=ON",  # a memory pool, which would need the driver's library for linking
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_SERVER=OFF",
@@ -46,7 +48,8 @@ def run(setup: Setup, report: Report) -> None:
         for context in TINY_CONTEXTS if setup.tiny else CONTEXTS:
             command = [str(binary), "-m", str(target), "-ngl", "99", "-fa", str(flash), "-d", str(context)]
             command += ["-p", ",".join(map(str, ROWS)), "-n", str(8 if setup.tiny else TOKENS)]
-            command += ["-r", str(REPEATS), "-o", "json"]
+            command += ["-r", "1" if setup.tiny else str(REPEATS), "-o", "json"]
+            command += ["-t", "1"] if setup.tiny else []
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             name = f"{context} {'with' if flash else 'without'} flash attention"
             if done.returncode:
@@ -77,7 +80,7 @@ def _build(setup: Setup, report: Report) -> None:
     source, build = _source(setup), setup.folder / "llama-build"
     chip = "".join(map(str, torch.cuda.get_device_capability(setup.device)))
     configure = ["cmake", "-S", str(source), "-B", str(build), *OPTIONS]
-    configure += ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={chip}"]
+    configure += ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={chip}", *_cublas()]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
     compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count()), "--target", "llama-bench"]
@@ -86,6 +89,26 @@ def _build(setup: Setup, report: Report) -> None:
         if done.returncode:
             raise RuntimeError(f"llama.cpp: {step} failed: {(done.stdout + done.stderr)[-1500:]}")
         report.put(**{step: "done"})
+
+
+def _cublas() -> list[str]:
+    """Options for a toolkit without cuBLAS: torch has brought the library as a wheel."""
+    toolkit = Path(shutil.which("nvcc") or "").resolve().parents[1]
+    if any(toolkit.glob("lib*/libcublas.so")) or any(toolkit.glob("targets/*/lib/libcublas.so")):
+        return []
+    wheels = find_spec("nvidia")
+    for folder in wheels.submodule_search_locations or () if wheels else ():
+        libraries = sorted(Path(folder).glob("*/lib/libcublas.so.*"))
+        headers = sorted(Path(folder).glob("*/include/cublas_v2.h"))
+        if libraries and headers:
+            light = libraries[0].with_name(libraries[0].name.replace("libcublas", "libcublasLt"))
+            return [
+                f"-DCUDA_cublas_LIBRARY={libraries[0]}",
+                f"-DCUDA_cublasLt_LIBRARY={light}",
+                f"-DCMAKE_CUDA_FLAGS=-I{headers[0].parent}",
+                f"-DCMAKE_CXX_FLAGS=-I{headers[0].parent}",
+            ]
+    return []
 
 
 def _source(setup: Setup) -> Path:

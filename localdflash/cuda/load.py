@@ -6,9 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
-from localdflash.cuda.memory import check_kinds, choose_context, drafter_bytes, gguf_drafter_bytes, predict
+from localdflash.cuda.memory import (
+    check_kinds,
+    choose_context,
+    drafter_bytes,
+    file_bytes,
+    gguf_drafter_bytes,
+    predict_bytes,
+    tensor_bytes,
+)
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
@@ -31,11 +41,12 @@ from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_o
 from localdflash.drafters.dflash_files import load as load_module
 from localdflash.errors import OutOfMemory
 from localdflash.kernels import attention, head, matmul, moe
-from localdflash.kernels.planes import Planes
+from localdflash.kernels.planes import COLUMNS, Planes
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.targets.gguf_decoder import decoder_config
-from localdflash.weights import gguf
+from localdflash.weights import gguf, short_vocabulary
+from localdflash.weights.packing import padded as padded_to
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -52,12 +63,24 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class _TargetFiles:
+    """A target whose headers were read, but that was not put on the device."""
+
+    config: DecoderConfig
+    source: Source
+    nbytes: int
+    head_nbytes: int
+    llama: bool = False  # the rows of q and k are in llama.cpp's order
+
+
+@dataclass(frozen=True)
 class _DrafterFile:
     """A drafter that was read, but not put on the device."""
 
     config: DFlashConfig
     source: Source
-    nbytes: int
+    nbytes: int  # those of a short head included
+    short: Tensor | None  # ids of a short draft vocabulary
 
 
 def load_pair(
@@ -68,25 +91,25 @@ def load_pair(
     ops: Ops = KERNELS,
     progress: Progress | None = None,
 ) -> CudaPair:
-    """A pair that is ready to step. ModelError, OutOfMemory and UsageError say what is wrong before much is loaded.
+    """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
+
+    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded. A short draft vocabulary beside the
+    drafter is used (see short_vocabulary.py).
 
     On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
     """
-    header = gguf.read_header(target)
-    config = decoder_config(header)
-    check_kinds(header)
-    file = _read_drafter(drafter, config, device, settings) if drafter else None
+    files = _read_target(target, device, progress)
+    config = files.config
+    file = _read_drafter(drafter, files, device, settings) if drafter else None
     exact = device.type == "cpu" and ops is not KERNELS
     dtype = torch.float32 if exact else torch.float16
     kv = torch.float32 if exact else KV_TYPES[settings.kv]
-    memory = predict(header, config, file.config if file else None, file.nbytes if file else 0, kv)
+    memory = predict_bytes(files.nbytes, config, file.config if file else None, file.nbytes if file else 0, kv)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
     context = choose_context(memory, settings.context, config.context_length, free)
     try:
-        weights = load_target(
-            GGUFSource(header, device, progress), config, context + SLACK, header.architecture == "llama"
-        )
-        drafting = load_drafter(file.source, file.config, weights, context + SLACK, None) if file else None
+        weights = load_target(files.source, config, context + SLACK, files.llama)
+        drafting = _load_drafter(file, weights, context + SLACK) if file else None
         machine = Machine(ops, weights, drafting, context, _shared(weights, drafting, context, device), dtype, kv)
         runner = Runner(machine)
         step_ms = measure(machine, runner, _ways(machine, settings))
@@ -99,18 +122,50 @@ def load_pair(
     return CudaPair(machine, runner, Ways(step_ms))
 
 
-def _read_drafter(path: Path, target: DecoderConfig, device: torch.device, settings: Settings) -> _DrafterFile:
+def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
+    if path.is_dir():
+        checkpoint = CheckpointSource(path, device, progress)
+        return _TargetFiles(checkpoint.config, checkpoint, checkpoint.nbytes, checkpoint.head_nbytes)
+    header = gguf.read_header(path)
+    config = decoder_config(header)
+    check_kinds(header)
+    head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
+    head_nbytes = tensor_bytes(head.ggml_type, head.shape)
+    source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
+    return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
+
+
+def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: Settings) -> _DrafterFile:
     """GGUF drafters keep their quantized types; safetensors are quantized at load."""
+    source: Source
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         config = config_of_gguf(header)
-        file = _DrafterFile(config, GGUFSource(header, device), gguf_drafter_bytes(header))
+        source, nbytes = GGUFSource(header, device), gguf_drafter_bytes(header)
     else:
         module = load_module(path)
         config, bits = module.config, settings.drafter_bits
-        file = _DrafterFile(config, ModuleSource(module, device, bits), drafter_bytes(config, bits))
-    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
-    return file
+        source, nbytes = ModuleSource(module, device, bits), drafter_bytes(config, bits)
+    c = target.config
+    check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    list_path = path.with_name(short_vocabulary.FILE)
+    short = short_vocabulary.load(list_path, c.vocab_size) if list_path.exists() else None
+    return _DrafterFile(config, source, nbytes + _short_bytes(target, short), short)
+
+
+def _short_bytes(target: _TargetFiles, short: Tensor | None) -> int:
+    """Bytes of a head of some of the target's rows, and of their ids."""
+    if short is None:
+        return 0
+    rows, all_rows = padded_to(len(short), COLUMNS), padded_to(target.config.vocab_size, COLUMNS)
+    return target.head_nbytes * rows // all_rows + short.nbytes
+
+
+def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
+    short = None
+    if file.short is not None:
+        short = short_vocabulary.rows_of(target.head, file.short), file.short.to(target.final_gain.device)
+    return load_drafter(file.source, file.config, target, positions, short)
 
 
 def _shared(target: TargetWeights, drafter: DrafterWeights | None, context: int, device: torch.device) -> Shared:

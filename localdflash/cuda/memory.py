@@ -66,7 +66,14 @@ def choose_context(memory: Memory, wanted: int, trained: int, free: int) -> int:
 def predict(
     header: GGUFHeader, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
-    """What a target, and a drafter whose weights take `drafter_bytes`, will need."""
+    """What a GGUF target, and a drafter whose weights take `drafter_bytes`, will need."""
+    return predict_bytes(file_bytes(header), config, drafter, drafter_bytes, kv)
+
+
+def predict_bytes(
+    target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
+) -> Memory:
+    """The same for a target whose weights take `target_bytes`."""
     per_token = _kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
     fixed = _activation_bytes(config) + DOCUMENTS * 4
     if drafter:
@@ -74,7 +81,7 @@ def predict(
         width = len(drafter.taps) * config.hidden_size
         fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
         fixed += ROWS * config.hidden_size * 6
-    return Memory(file_bytes(header), drafter_bytes, fixed, per_token)
+    return Memory(target_bytes, drafter_bytes, fixed, per_token)
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
@@ -98,7 +105,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     )
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
-    return sum(_matrix_bytes(*kind, n, k) for n, k in [*shapes, (h, len(config.taps) * h)])
+    return sum(matrix_bytes(*kind, n, k) for n, k in [*shapes, (h, len(config.taps) * h)])
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
@@ -106,10 +113,11 @@ def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
     if len(shape) < 2:
         return prod(shape) * 4
     bits, rows = PLANES.get(kind, INT8)
-    return prod(shape[:-2]) * _matrix_bytes(bits, rows, shape[-2], shape[-1])
+    return prod(shape[:-2]) * matrix_bytes(bits, rows, shape[-2], shape[-1])
 
 
-def _matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
+def matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
+    """Bytes on the device of planes [n, k], of so many bits a weight and padded to blocks of 4 * `rows`."""
     return int(_up(n, COLUMNS) * _up(k, 4 * rows) * bits / 8)
 
 

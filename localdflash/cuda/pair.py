@@ -221,6 +221,8 @@ def _bytes(cache: Cache, length: int) -> bytes:
 
 def _fill(cache: Cache, saved: bytes, length: int) -> None:
     """The inverse of `_bytes`."""
+    if not length:
+        return
     flat, offset = torch.frombuffer(bytearray(saved), dtype=torch.uint8), 0
     for part in _parts(cache, length):
         part.copy_(flat[offset : offset + part.nbytes].view(part.dtype).view(part.shape))

@@ -2,11 +2,12 @@
 
 Reading the head is most of a quantized drafter's step, and a few ten thousand tokens cover nearly all of a model's own
 output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
-whole, so answers do not change.
+whole, so answers do not change. The list lies beside the drafter, as a safetensors file of one tensor: `ids`.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,9 @@ from torch.nn.functional import pad
 
 from localdflash.errors import ModelError, UsageError
 from localdflash.kernels.planes import COLUMNS, Planes
+from localdflash.weights import safetensors
+
+FILE = "short_vocabulary.safetensors"
 
 
 class ShortVocabulary(NamedTuple):
@@ -22,6 +26,7 @@ class ShortVocabulary(NamedTuple):
 
     ids: Tensor  # int32 [size]
     coverage: float  # share of the counted tokens that are in `ids`; 1.0 if nothing was counted
+    counted: int
 
 
 def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequence[int] = ()) -> ShortVocabulary:
@@ -36,13 +41,40 @@ def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequ
         raise UsageError(f"a draft vocabulary cannot have {size} tokens; choose a size from {limits}")
     counts = torch.zeros(vocab_size, dtype=torch.int64)
     for sequence in ids:
-        counts += torch.bincount(_checked(sequence, vocab_size), minlength=vocab_size)
+        tokens = _checked(sequence, vocab_size)
+        counts.index_add_(0, tokens, torch.ones_like(tokens))
     rank = counts.clone()
     rank[_checked(fixed, vocab_size)] = torch.iinfo(torch.int64).max
     chosen = torch.argsort(rank, descending=True, stable=True)[:size].sort().values
     total = int(counts.sum())
     coverage = int(counts[chosen].sum()) / total if total else 1.0
-    return ShortVocabulary(chosen.to(torch.int32), coverage)
+    return ShortVocabulary(chosen.to(torch.int32), coverage, total)
+
+
+def save(path: Path, short: ShortVocabulary) -> None:
+    """Write the list, with what it covers as metadata; UsageError where it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    metadata = {"coverage": f"{short.coverage:.6f}", "counted_tokens": str(short.counted)}
+    try:
+        save_file({"ids": short.ids}, path, metadata)
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path}: cannot be written: {error}; give a file in a folder that exists") from None
+
+
+def load(path: Path, vocab_size: int) -> Tensor:
+    """Read the ids of a list for a target of `vocab_size` tokens, int32 [size]; ModelError if they cannot be that."""
+    tensors = safetensors.load(path)
+    ids = tensors.get("ids")
+    again = "make it again with `localdflash train vocabulary`, or remove it"
+    if ids is None or len(tensors) > 1 or ids.dtype != torch.int32 or ids.dim() != 1 or not len(ids):
+        raise ModelError(f"{path}: expected one tensor, ids, of type int32 [size]; {again}")
+    if bool((ids[1:] <= ids[:-1]).any()):
+        raise ModelError(f"{path}: its ids do not ascend; {again}")
+    if not 0 <= int(ids[0]) <= int(ids[-1]) < vocab_size:
+        raise ModelError(f"{path}: its ids {int(ids[0])} to {int(ids[-1])} are not all below {vocab_size}; {again}")
+    return ids
 
 
 def rows_of(planes: Planes, ids: Tensor) -> Planes:

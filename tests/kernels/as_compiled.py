@@ -31,21 +31,20 @@ CHIP = int(os.environ.get("CHIP", "86"))
 
 @pytest.fixture(autouse=True)
 def _as_compiled() -> Iterator[None]:
-    machines: dict[int, Machine] = {}
+    machines: dict[str, Machine] = {}
     with compiled_for(CHIP) as kernels:
         record = JITFunction.run
 
         def run(self: Any, *args: Any, grid: Any, **options: Any) -> None:
             record(self, *args, grid=grid, **options)
             kernel = kernels.pop()
-            machine = machines.setdefault(
-                id(kernel),
-                Machine(kernel.asm["ptx"], 32 * kernel.metadata.num_warps, kernel.metadata.shared),
-            )
+            ptx = kernel.asm["ptx"]
+            if ptx not in machines:
+                machines[ptx] = Machine(ptx, 32 * kernel.metadata.num_warps, kernel.metadata.shared)
             given = {name: value for name, value in options.items() if name in self.arg_names}
             bound = self.signature.bind(*args, **given).arguments
             values = [bound[name] for name, kind in kernel.src.signature.items() if kind != "constexpr"]
-            machine.launch(grid(bound) if callable(grid) else grid, values)
+            machines[ptx].launch(grid(bound) if callable(grid) else grid, values)
 
         with patch.object(JITFunction, "run", run), torch.no_grad():
             yield

@@ -5,6 +5,7 @@ as they were compiled. It knows the instructions that the kernels of this packag
 done at once, and expects branches that all threads take alike. Slow: some seconds for a block of a small matrix.
 """
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ _TYPES = {
 }  # fmt: skip
 _GLOBAL = 1 << 40  # addresses of global memory start here; those of shared memory at zero
 _ALL = 2**64 - 1
+_ROUND: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rmi": np.floor, "rpi": np.ceil, "rzi": np.trunc}
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
@@ -164,6 +166,10 @@ class Machine:
             return
         target, *sources = operands
         kind = _TYPES.get(parts[-1], np.uint32)
+        if parts[-1] == "pred":
+            logic = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
+            self._write(target, logic[head](*(self._read(x).astype(bool) for x in sources)), active)
+            return
         if parts[-1] in {"f16x2", "f32x2"}:
             half, whole = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
             values = [_as(self._read(x), whole).view(half).astype(np.float64) for x in sources]
@@ -178,6 +184,9 @@ class Machine:
 
     def _mov(self, parts: list[str], operands: list[str], active: Array) -> None:
         target, source = operands
+        if parts[-1] == "pred":
+            self._write(target, self._read(source).astype(bool), active)
+            return
         size = 8 * np.dtype(_TYPES[parts[-1]]).itemsize
         if source.startswith("{"):
             pieces = [self._read(x) for x in _OPERAND.findall(source[1:-1])]
@@ -231,11 +240,17 @@ class Machine:
 
     def _setp(self, parts: list[str], operands: list[str], active: Array) -> None:
         left, right = (_as(self._read(x), _TYPES[parts[-1]]) for x in operands[1:3])
-        result = _COMPARE[parts[1]](left, right)
+        unordered = np.isnan(left) | np.isnan(right) if parts[-1].startswith("f") else np.zeros(self.threads, bool)
+        if parts[1] in {"num", "nan"}:
+            result = unordered if parts[1] == "nan" else ~unordered
+        elif parts[1] in _COMPARE:
+            result = _COMPARE[parts[1]](left, right) & ~unordered
+        else:
+            result = _COMPARE[parts[1][:-1]](left, right) | unordered
         for combine, function in (("and", np.logical_and), ("or", np.logical_or)):
             if combine in parts:
                 result = function(result, self.registers[operands[3]])
-        self.registers[operands[0]] = result
+        self._write(operands[0], result, active)
 
     def _selp(self, parts: list[str], operands: list[str], active: Array) -> None:
         value = np.where(self.registers[operands[3]], self._read(operands[1]), self._read(operands[2]))
@@ -247,14 +262,29 @@ class Machine:
         assert parts[2] in {"bfly", "idx"}
         self._write(operands[0].partition("|")[0], self._read(operands[1])[lanes], active)
 
+    def _redux(self, parts: list[str], operands: list[str], active: Array) -> None:
+        function = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or, "and": np.bitwise_and}
+        warps = _as(self._read(operands[1]), _TYPES[parts[-1]]).reshape(-1, 32)
+        value = function[parts[2]].reduce(warps, 1).astype(warps.dtype).repeat(32)
+        self._write(operands[0], _register(value), active)
+
     def _cvt(self, parts: list[str], operands: list[str], active: Array) -> None:
-        to, source = parts[-2], _TYPES[parts[-1]]
+        to = parts[-2]
         if to == "f16x2":  # the first operand goes to the upper half
             high, low = (_as(self._read(x), np.float32).astype(np.float16) for x in operands[1:])
             value = np.stack([low, high], 1).copy().view(np.uint32)[:, 0]
+        elif to == "e4m3x2":  # the same, of bytes
+            pair = [_as(self._read(x), np.float32) for x in reversed(operands[1:])]
+            codes = torch.from_numpy(np.stack(pair, 1)).clamp(-448, 448).to(torch.float8_e4m3fn)
+            value = codes.view(torch.uint8).numpy().view(np.uint16)[:, 0]
+        elif parts[-1] == "e4m3x2":
+            codes = torch.from_numpy(_as(self._read(operands[1]), np.uint16).copy()).view(torch.float8_e4m3fn)
+            value = codes.half().numpy().view(np.uint32)
         else:
-            value = _as(self._read(operands[1]), source)
-            value = (np.rint(value) if "rni" in parts else value).astype(_TYPES[to])
+            value = _as(self._read(operands[1]), _TYPES[parts[-1]])
+            rounded = next((_ROUND[part](value) for part in parts if part in _ROUND), value)
+            with np.errstate(invalid="ignore"):
+                value = rounded.astype(_TYPES[to])
         self._write(operands[0], _register(value), active)
 
     def _ldmatrix(self, parts: list[str], operands: list[str], active: Array) -> None:
@@ -294,11 +324,12 @@ class Machine:
             value = (_as(self._read(c[i]), out).astype(wide) + own).astype(out)
             self._write(register, _register(value), active)
 
+
 def _arithmetic(head: str, parts: list[str], x: list[Array]) -> Array:
     functions: dict[str, Callable[..., Array]] = {
         "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
-        "abs": np.abs, "min": np.fmin, "max": np.fmax, "fma": lambda a, b, c: a * b + c,
-        "rsqrt": lambda a: 1 / np.sqrt(a), "sqrt": np.sqrt,
+        "abs": np.abs, "min": lambda *x: functools.reduce(np.fmin, x), "max": lambda *x: functools.reduce(np.fmax, x), "fma": lambda a, b, c: a * b + c,
+        "rsqrt": lambda a: 1 / np.sqrt(a), "sqrt": np.sqrt, "ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "sin": np.sin, "cos": np.cos,
     }  # fmt: skip
     with np.errstate(all="ignore"):
         return functions[head](*x)

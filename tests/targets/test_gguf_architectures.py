@@ -200,13 +200,13 @@ def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_verified_row_is_the_plain_one_to_the_bit(name: str, tmp_path: Path) -> None:
     target = TorchTarget(load_decoder(case_of(name).write(tmp_path / "model.gguf")))
-    prompt, tokens = ids_of(30), ids_of(20, seed=3)
+    prompt, tokens = ids_of(16), ids_of(17, seed=3)
     target.extend(prompt)
     expected = []
     for token in tokens:
         expected.append(target.verify(token, NOTHING).logits[0].copy())
         target.keep([0])
-    for width in (1, 2, 7, 16, 17, 20):
+    for width in (2, 16, 17):
         target.crop(len(prompt))
         draft = Draft.chain("test", tokens[1:width], [1.0] * (width - 1))
         seen = target.verify(tokens[0], draft).logits

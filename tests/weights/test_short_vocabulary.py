@@ -1,17 +1,20 @@
 """The short draft vocabulary against Counter, and its rows of a head against the dense weights."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 
 from localdflash.errors import ModelError, UsageError
 from localdflash.kernels.planes import Planes, pack_halves
-from localdflash.weights.short_vocabulary import count, rows_of
+from localdflash.weights.safetensors import read_header
+from localdflash.weights.short_vocabulary import count, load, rows_of, save
 
 
 @given(
@@ -27,6 +30,7 @@ def test_count(sequences: list[list[int]], size: int, always: list[int]) -> None
     assert short.ids.tolist() == sorted(order[:size])
     inside = sum(counter[token] for token in order[:size])
     assert short.coverage == (inside / counter.total() if counter else 1.0)
+    assert short.counted == counter.total()
 
 
 @pytest.mark.parametrize("size", [0, 1, 11])
@@ -92,3 +96,38 @@ def test_rows_of_refuses() -> None:
     stack = Planes(300, 128, 32, planes.base, None, "block", planes.scale, experts=2)
     with pytest.raises(ModelError, match="2 experts"):
         rows_of(stack, torch.tensor([1]))
+
+
+# As a file
+
+
+def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
+    short = count([[5, 5, 2], [9]], 10, 3)
+    save(tmp_path / "list.safetensors", short)
+    assert torch.equal(load(tmp_path / "list.safetensors", 10), short.ids)
+    assert short.ids.tolist() == [2, 5, 9]
+    metadata = read_header(tmp_path / "list.safetensors").metadata
+    assert metadata == {"coverage": "1.000000", "counted_tokens": "4"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"ids": torch.tensor([2, 1]).int()}, "its ids do not ascend; make it again"),
+        ({"ids": torch.tensor([1, 1]).int()}, "its ids do not ascend"),
+        ({"ids": torch.tensor([1, 10]).int()}, "its ids 1 to 10 are not all below 10"),
+        ({"ids": torch.tensor([-1, 1]).int()}, "its ids -1 to 1 are not all below 10"),
+        ({"ids": torch.tensor([1, 2])}, "expected one tensor, ids"),
+        ({"ids": torch.tensor([[1, 2]]).int()}, "expected one tensor, ids"),
+        ({"ids": torch.tensor([]).int()}, "expected one tensor, ids"),
+        ({"tokens": torch.tensor([1]).int()}, "expected one tensor, ids"),
+        ({"ids": torch.tensor([1]).int(), "more": torch.ones(1)}, "expected one tensor, ids"),
+    ],
+)
+def test_lists_that_are_refused(tensors: dict[str, Tensor], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "list.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(ModelError, match=said) as caught:
+        load(path, 10)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,166 @@
+"""`localdflash train vocabulary`, and the pair that drafts from what it wrote."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.machine import Way
+from localdflash.cuda.memory import predict_bytes
+from localdflash.cuda.ops import REFERENCES
+from localdflash.cuda.pair import CudaPair
+from localdflash.engine.generate import Request, generate
+from localdflash.errors import ModelError
+from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.train.dataset import EXAMPLE_DTYPE
+from localdflash.weights.safetensors import read_header
+from localdflash.weights.short_vocabulary import FILE
+
+CPU = torch.device("cpu")
+ANSWERS = [([400, 401, 402], [7, 7, 7, 9]), ([403], [9, 300, 7]), ([404, 404], [])]
+
+
+@pytest.fixture
+def folder(tiny_pair: Path, tmp_path: Path) -> Path:
+    """A folder as `train drafter` leaves it, with these answers."""
+    folder = Path(shutil.copytree(tiny_pair, tmp_path / "folder"))
+    write_answers(folder / "answers", ANSWERS)
+    return folder
+
+
+def write_answers(folder: Path, examples: Sequence[tuple[list[int], list[int]]]) -> None:
+    rows, tokens = [], list[int]()
+    for prompt, answer in examples:
+        rows.append((len(tokens), len(prompt), len(prompt) + len(answer), 0))
+        tokens += [*prompt, *answer]
+    folder.mkdir(exist_ok=True)
+    np.array(tokens, np.uint16).tofile(folder / "tokens.bin")
+    np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))
+
+
+def test_the_tokens_of_the_answers_are_counted(folder: Path, run: Callable[..., Any]) -> None:
+    ends = Tokenizer.load(folder / "target.gguf").ends
+    assert ends
+    done = run("train", "vocabulary", folder, "--size", len(ends) + 2)
+    assert (done.code, done.out) == (0, "")
+    assert f"{len(ends) + 2} of " in done.err
+    assert "tokens cover 85.71% of 7 in the answers" in done.err
+    assert load_file(folder / FILE)["ids"].tolist() == sorted({7, 9} | ends)
+    assert read_header(folder / FILE).metadata == {"coverage": "0.857143", "counted_tokens": "7"}
+
+
+def test_out_is_written_instead(folder: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere.safetensors"
+    assert run("train", "vocabulary", folder, "--size", 100, "--out", out).code == 0
+    assert len(load_file(out)["ids"]) == 100
+    assert not (folder / FILE).exists()
+
+
+def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    size = load_decoder(folder / "target.gguf").config.vocab_size
+    for wanted in (size, 32_768):
+        said = fails(2, "train", "vocabulary", folder, "--size", wanted)
+        assert said == f"--size {wanted}: expected less than the {size} tokens of the target's vocabulary"
+    assert "choose a size from" in fails(2, "train", "vocabulary", folder, "--size", 1)
+    assert "expected less" in fails(2, "train", "vocabulary", folder)  # the default is more than this target has
+    write_answers(folder / "answers", [([1, 2], [])])
+    assert "holds no token of an answer" in fails(1, "train", "vocabulary", folder, "--size", 100)
+    write_answers(folder / "answers", [([1], [size])])
+    assert f"token {size} is not in a vocabulary" in fails(3, "train", "vocabulary", folder, "--size", 100)
+    for damaged in (b"", b"\0\0"):
+        (folder / "answers" / "tokens.bin").write_bytes(damaged)
+        assert "answers: cannot be read" in fails(1, "train", "vocabulary", folder, "--size", 100)
+    shutil.rmtree(folder / "answers")
+    said = fails(1, "train", "vocabulary", folder, "--size", 100)
+    assert said.endswith(f"holds no answers: run `localdflash train drafter {folder}` first")
+    said = fails(1, "train", "vocabulary", tmp_path / "empty")
+    assert f"run `localdflash train target {tmp_path / 'empty'}` first" in said
+    missing = tmp_path / "missing" / "list.safetensors"
+    write_answers(folder / "answers", ANSWERS)
+    assert f"{missing}: cannot be written" in fails(2, "train", "vocabulary", folder, "--size", 100, "--out", missing)
+
+
+# The pair that drafts from it
+
+
+def open_pair(folder: Path, drafter: str) -> CudaPair:
+    return load_pair(folder / "target.gguf", folder / drafter, CPU, Settings(context=256), REFERENCES)
+
+
+def answer(pair: CudaPair, way: Way, ids: list[int]) -> list[int]:
+    pair = pair.only(way)
+    pair.forget()
+    return [token for step in generate(pair, Request(ids, 16)) for token in step.tokens]
+
+
+def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
+    """What the drafter proposes after these ids."""
+    pair.forget()
+    pair.prefill(ids)
+    pair.machine.catch_up()
+    pair.machine.fill_block(8)
+    found: list[int] = pair.machine.draft[1:8].tolist()
+    return found
+
+
+@pytest.mark.parametrize("drafter", ["drafter.gguf", "drafter.safetensors"])
+def test_drafts_are_of_the_list_and_answers_stay(drafter: str, folder: Path, run: Callable[..., Any]) -> None:
+    long = open_pair(folder, drafter)
+    prompts = [list(range(10 + seed, 40 + seed)) for seed in range(3)]
+    before = [answer(long, "draft", ids) for ids in prompts]
+    free = Counter(token for ids in prompts for token in drafts(long, ids))
+    listed = sorted(free)[: len(free) // 2 or 1]  # half of what it would say, and some more
+    write_answers(folder / "answers", [([1], [*listed, *range(100, 130)])])
+    assert run("train", "vocabulary", folder, "--size", 60).code == 0
+    ids = set(load_file(folder / FILE)["ids"].tolist())
+    assert set(listed) < ids
+    assert not set(free) <= ids
+    short = open_pair(folder, drafter)
+    for text in prompts:
+        assert set(drafts(short, text)) <= ids
+    assert [answer(short, "draft", text) for text in prompts] == before
+    assert [answer(short, "plain", text) for text in prompts] == before
+
+
+def test_a_whole_list_changes_nothing(folder: Path) -> None:
+    """Drafts that are right are still found: the rows are those of the ids."""
+    long = open_pair(folder, "drafter.gguf")
+    vocabulary = long.machine.target.config.vocab_size
+    ids = list(range(10, 40))
+    expected = drafts(long, ids)
+    save_file({"ids": torch.arange(vocabulary).int()}, folder / FILE)
+    assert drafts(open_pair(folder, "drafter.gguf"), ids) == expected
+    some = sorted({*expected, *range(0, vocabulary, 3)})
+    save_file({"ids": torch.tensor(some).int()}, folder / FILE)
+    assert drafts(open_pair(folder, "drafter.gguf"), ids) == expected
+
+
+def test_memory_of_the_list_is_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = list[int]()
+
+    def remember(target: int, config: Any, drafting: Any, nbytes: int, kv: Any) -> Any:
+        planned.append(nbytes)
+        return predict_bytes(target, config, drafting, nbytes, kv)
+
+    monkeypatch.setattr("localdflash.cuda.load.predict_bytes", remember)
+    open_pair(folder, "drafter.gguf")
+    save_file({"ids": torch.arange(200).int()}, folder / FILE)
+    block = open_pair(folder, "drafter.gguf").machine.block
+    assert block
+    assert block.weights.head_ids is not None
+    assert planned[1] - planned[0] == block.weights.head.nbytes + block.weights.head_ids.nbytes
+    assert block.weights.head.n == 200
+
+
+def test_a_list_that_does_not_fit_is_refused(folder: Path) -> None:
+    save_file({"ids": torch.tensor([1, 100_000]).int()}, folder / FILE)
+    with pytest.raises(ModelError, match=r"its ids 1 to 100000 are not all below .*train vocabulary"):
+        open_pair(folder, "drafter.gguf")

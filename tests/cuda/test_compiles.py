@@ -1,0 +1,68 @@
+"""Whole pairs in the shape of Qwen3-8B and Qwen3-30B-A3B compile for RTX 30 and RTX 50, in another process.
+
+Triton is an interpreter in this one; see tests/kernels/aot.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for the compiler
+
+SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
+CONSTANT = {"gain", "gain_ptr"}  # what a kernel may read before its predecessors have finished
+Facts = dict[str, Any]
+on_each = pytest.mark.parametrize("chip", SHARED)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Facts]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", *map(str, SHARED)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Facts] = json.loads(done.stdout)
+    return found
+
+
+def kernels(results: dict[str, Facts], chip: int) -> list[Facts]:
+    return [kernel for pair in results[str(chip)]["kernels"].values() for kernel in pair]
+
+
+@on_each
+def test_every_kernel_of_every_way_fits(results: dict[str, Facts], chip: int) -> None:
+    found = kernels(results, chip)
+    names = {kernel["kernel"] for kernel in found}
+    assert {"_embed", "_qkv", "attention_kernel", "merge_kernel", "_residual", "_swiglu", "_head", "_accept"} <= names
+    assert {"_lookup", "_gather_taps", "_propose", "_draw", "_route", "_gate_up", "_down", "_combine"} <= names
+    for kernel in found:
+        assert kernel["shared"] <= SHARED[chip]
+        assert kernel["spills"] == 0
+        assert kernel["ticket_fenced"] is not False
+
+
+@on_each
+def test_every_kernel_waits_for_its_predecessor(results: dict[str, Facts], chip: int) -> None:
+    for kernel in kernels(results, chip):
+        assert kernel["waits"] is (chip >= 90)
+        assert set(kernel["before_wait"]) <= CONSTANT
+
+
+@on_each
+def test_a_sequence_is_launches_alone(results: dict[str, Facts], chip: int) -> None:
+    """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
+    assert results[str(chip)]["others"] == []
+
+
+@on_each
+def test_steps_do_not_compile_anything_twice(results: dict[str, Facts], chip: int) -> None:
+    """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
+    assert len(results[str(chip)]["kernels"]["dense"]) <= 37
+    assert len(results[str(chip)]["kernels"]["experts"]) <= 21

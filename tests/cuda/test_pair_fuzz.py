@@ -1,0 +1,335 @@
+"""Random histories of a pair: whatever was asked of it before, every token is the one that plain decoding commits.
+
+The oracle sees the whole text in one forward of the torch decoder. Lengths are such that the context's end, the ring of
+taps and the sizes of attention are all reached; on a CPU a step that was launched ahead has really happened.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.machine import CONTEXT, DRAFTER, Way
+from localdflash.cuda.ops import REFERENCES
+from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.stack import ROWS
+from localdflash.cuda.ways import Ways
+from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.kernels.sample import sample_reference
+from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.targets.torch_decoder import Decoder, causal
+from tests.cuda.tiny import SHAPE, write_drafter, write_target
+
+CPU = torch.device("cpu")
+LENGTH, CHUNK, TAPS = 150, 16, 128  # of the context, of a chunk of attention, of the ring
+WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+SAMPLED = SamplingParams(temperature=0.8, seed=11)
+
+
+class Anything(Ways):
+    """Ways in a random order."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(dict.fromkeys(WAYS, 1.0))
+        self._random = random.Random(seed)
+        self._way: Way = "plain"
+
+    def choose(self) -> Way:
+        """Mostly the same as before."""
+        if self._random.random() < 0.4:
+            self._way = self._random.choice(WAYS)
+        return self._way
+
+
+@dataclass
+class World:
+    """Two pairs over memory of their own, and the model as the oracle has it."""
+
+    pair: CudaPair
+    other: CudaPair
+    model: Decoder
+
+    @torch.inference_mode()
+    def right(self, ids: list[int], first: int, params: SamplingParams) -> list[int]:
+        """The tokens that belong after ids[: first], ids[: first + 1], ... up to all but the last."""
+        text = torch.tensor([ids[:-1]])
+        hidden, _ = self.model(text, torch.arange(len(ids) - 1), causal)
+        logits = self.model.logits(hidden)[0, first - 1 :]
+        if not params.temperature:
+            return [int(token) for token in logits.argmax(-1)]
+        chosen = torch.zeros(len(logits), dtype=torch.int32)
+        whole = torch.tensor([0, params.seed or 0, 0, 0], dtype=torch.int32)
+        floats, start = torch.tensor([params.temperature, 1.0, 0.0, 1.0]), torch.tensor([first - 1])
+        sample_reference(logits.clone(), floats, whole, chosen, chosen, start, chosen)
+        return [int(token) for token in chosen]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("tiny")
+    target, drafter = write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr("localdflash.cuda.runner.CHUNK", CHUNK)
+        patch.setattr("localdflash.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
+        patch.setattr("localdflash.cuda.machine.TAP_SLOTS", TAPS)
+        patch.setattr("localdflash.cuda.pair.TAP_SLOTS", TAPS)
+        both = [load_pair(target, drafter, CPU, Settings(context=LENGTH), REFERENCES) for _ in range(2)]
+        for pair in both:
+            _watch(pair, patch)
+        yield World(*both, load_decoder(target))
+
+
+def _watch(pair: CudaPair, patch: pytest.MonkeyPatch) -> None:
+    """Attention must be launched for as many chunks as a step reaches, and the drafter must have caught up."""
+    machine, step = pair.machine, pair.machine.step
+
+    def checked(way: Way, greedy: bool, splits: int) -> None:
+        context, drafter = int(machine.state[CONTEXT]), int(machine.state[DRAFTER])
+        assert context + ROWS <= splits * CHUNK
+        assert context + 2 * ROWS <= len(machine.tokens)
+        assert way not in ("block", "draft") or context - drafter <= ROWS
+        assert context + ROWS - drafter <= TAPS
+        step(way, greedy, splits)
+
+    patch.setattr(machine, "step", checked)
+
+
+class Broken(RuntimeError):
+    """Something that fails once."""
+
+
+@dataclass
+class History:
+    """What is done to a pair, and what is known about it."""
+
+    world: World
+    random: random.Random
+    checked: int = 0  # ids whose tokens need no checking: the prompt's
+    sampler: Sampler = field(default_factory=lambda: Sampler(SamplingParams()))
+    saved: list[Any] = field(default_factory=list)
+
+    @property
+    def pair(self) -> CudaPair:
+        return self.world.pair
+
+    def prompt(self) -> list[int]:
+        """New text, text that goes on, or text that turns away from what is there."""
+        r, ids = self.random, self.pair.ids
+        kept = ids[: r.choice([0, len(ids), r.randrange(len(ids) + 1)])]
+        new = [r.randrange(20) for _ in range(r.choice([1, 3, 16, 17, 40]))]
+        return (kept + new)[: LENGTH - 1]
+
+    def check(self) -> None:
+        """Every committed token is the right one."""
+        ids = self.pair.ids
+        if len(ids) > self.checked > 0:
+            assert ids[self.checked :] == self.world.right(ids, self.checked, self.sampler.params)
+        self.checked = len(ids)
+
+    def prefill(self) -> None:
+        self.check()
+        ids = self.prompt()
+        self.pair.prefill(ids)
+        assert self.pair.ids == ids
+        self.checked = len(ids)
+
+    def prefill_cancelled(self) -> None:
+        self.check()
+        calls = iter([False] * self.random.randrange(3))
+        self.pair.prefill(self.prompt(), lambda: next(calls, True))
+        self.checked = len(self.pair.ids)
+
+    def prefill_broken(self) -> None:
+        self.check()
+        self._break("extend", self.random.randrange(3), lambda: self.pair.prefill(self.prompt()))
+        self.checked = len(self.pair.ids)
+        self.random.choice([self.prefill, self.steps])()
+
+    def steps(self) -> None:
+        pair = self.pair
+        if not pair.ids:
+            self.prefill()
+        for _ in range(self.random.choice([1, 2, 7])):
+            limit = self.random.choice([1, 2, 16, 1000])
+            if pair.room == 0:
+                return
+            before = list(pair.ids)
+            step = pair.step(self.sampler, limit)
+            assert 1 <= len(step.tokens) <= limit
+            assert pair.ids == before + list(step.tokens)
+            assert not pair.ends.intersection(step.tokens[:-1])
+
+    def step_broken(self) -> None:
+        if self.pair.ids and self.pair.room:
+            name = self.random.choice(["step", "record"])
+            self._break(name, self.random.randrange(2), lambda: self.pair.step(self.sampler, 16))
+            self.check()
+            self.random.choice([self.prefill, self.rollback, self.steps])()
+
+    def request(self) -> None:
+        """The next steps belong to a request of its own."""
+        self.check()
+        self.sampler = Sampler(self.random.choice([SAMPLED, SamplingParams()]))
+        self.pair.ends = frozenset(self.random.sample(range(160), self.random.choice([0, 0, 20])))
+
+    def rollback(self) -> None:
+        self.check()
+        if self.pair.ids:
+            self.pair.rollback(self.random.randrange(len(self.pair.ids)) + 1)
+            self.checked = len(self.pair.ids)
+
+    def save(self) -> None:
+        self.check()
+        self.saved.append(self.pair.save())
+
+    def load(self) -> None:
+        if self.saved:
+            self.check()
+            state = self.random.choice(self.saved)
+            self.pair.load(state)
+            ids = [*state.ids, *[self.random.randrange(20) for _ in range(self.random.choice([1, 5]))]][: LENGTH - 1]
+            self.pair.prefill(ids)
+            self.checked = len(ids)
+
+    def elsewhere(self) -> None:
+        """Another pair over the same memory works in between."""
+        self.check()
+        only = self.pair.only(self.random.choice(WAYS))
+        only.forget()
+        only.prefill([self.random.randrange(20) for _ in range(20)])
+        only.step(Sampler(SAMPLED), 16)
+        self.pair.forget()
+        self.checked = 0
+
+    def documents(self) -> None:
+        r = self.random
+        self.pair.set_documents([[r.randrange(20) for _ in range(r.randrange(30))], self.pair.ids])
+
+    def _break(self, name: str, after: int, call: Callable[[], object]) -> None:
+        """One call of the runner fails, before it does anything or after."""
+        original, calls, late = getattr(self.pair.runner, name), [after], self.random.random() < 0.5
+
+        def broken(*args: Any) -> Any:
+            calls[0] -= 1
+            if calls[0] == -1:
+                if late:
+                    original(*args)
+                raise Broken
+            return original(*args)
+
+        setattr(self.pair.runner, name, broken)
+        try:
+            call()
+        except Broken:
+            pass
+        finally:
+            setattr(self.pair.runner, name, original)
+
+    def end(self) -> None:
+        """Keys, values and what the drafter was told are those of a fresh prefill of the same text."""
+        self.check()
+        if len(self.pair.ids) < 2:
+            return
+        other = self.world.other
+        other.forget()
+        other.prefill(self.pair.ids)
+        ours, fresh = self.pair.save(), other.save()
+        assert ours.ids == fresh.ids
+        np.testing.assert_allclose(_floats(ours.target), _floats(fresh.target), atol=1e-3)
+        np.testing.assert_allclose(_floats(ours.drafters[0]), _floats(fresh.drafters[0]), atol=1e-3)
+
+
+def _floats(state: bytes) -> Any:
+    return np.frombuffer(state, np.float32)
+
+
+ACTS = (
+    *(History.steps, History.steps, History.steps, History.prefill, History.request, History.rollback, History.save),
+    *(History.load, History.documents, History.elsewhere, History.prefill_cancelled),
+)
+FAILING = (*ACTS, History.prefill_broken, History.step_broken)
+
+
+def play(world: World, acts: list[Callable[[History], None]], seed: int) -> None:
+    world.pair.forget()
+    world.pair.ways, world.pair.ends = Anything(seed), frozenset()
+    history = History(world, random.Random(seed))
+    for act in acts:
+        act(history)
+    history.end()
+
+
+fuzz = settings(  # without shrinking, which takes minutes: an example is short as it is
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@fuzz
+@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
+    play(world, acts, seed)
+
+
+@fuzz
+@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
+def test_what_fails_in_between_leaves_nothing_behind(world: World, acts: list[Any], seed: int) -> None:
+    play(world, acts, seed)
+
+
+def test_a_prefill_that_failed_is_not_taken_for_the_text_before_it(world: World) -> None:
+    pair, old, new = world.pair, [1] * 40, [2, 3] * 40
+    pair.forget()
+    pair.prefill(old)
+    with pytest.raises(Broken):
+        pair.prefill(new, _failing(2))
+    pair.prefill(old)
+    pair.step(Sampler(SamplingParams()), 16)
+    assert pair.ids[len(old) :] == world.right(pair.ids, len(old), SamplingParams())
+
+
+def _failing(calls: int) -> Callable[[], bool]:
+    left = iter([False] * calls)
+
+    def cancelled() -> bool:
+        for answer in left:
+            return answer
+        raise Broken
+
+    return cancelled
+
+
+def test_a_way_that_has_to_wait_is_taken_next(world: World) -> None:
+    """A drafter that lookup has left behind waits for the step on its way; the choice must not be lost with it."""
+
+    class Turns(Ways):
+        asked: list[Way] = []  # noqa: RUF012
+
+        def choose(self) -> Way:
+            self.asked.append("block" if len(self.asked) % 4 == 3 else "lookup")
+            return self.asked[-1]
+
+    pair, sampler, taken = world.pair, Sampler(SamplingParams()), list[str]()
+    pair.forget()
+    pair.ways = Turns(dict.fromkeys(WAYS, 1.0))
+    pair.prefill([5, 6, 7])
+    step = pair.runner.step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.runner, "step", lambda way, *rest: (taken.append(way), step(way, *rest))[1])
+        for _ in range(10):
+            pair.step(sampler, 16)
+    assert taken.count("block") == Turns.asked.count("block") > 1

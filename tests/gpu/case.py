@@ -1,0 +1,86 @@
+"""A call of an operation with the same numbers on every device, for the tests in this folder.
+
+A case builds the keyword arguments that kernel and reference share. Shapes are those of real models on a GPU, where
+the GEMMs are split along k, and small in Triton's interpreter.
+"""
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Arguments = dict[str, Any]
+REAL = os.environ.get("LOCALDFLASH_GPU_TESTS") == "1"
+CPU = torch.device("cpu")
+ROW_AXES = {"a": 0, "sums": 1, "x": 0, "q": 0, "logits": 0, "a_out": 0, "sums_out": 1, "squares_out": 1, "q_out": 0}
+ROW_AXES |= {"out": 0, "confidence": 0, "codes": 0, "scales": 1, "y": 0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation with one set of arguments; `free`: rows may change places, since none knows its position."""
+
+    name: str
+    op: Callable[..., None]
+    reference: Callable[..., None]
+    build: Callable[[torch.device], Arguments]
+    outputs: tuple[str, ...]
+    rows: bool = False  # whether rows that are not live may be spoilt
+    free: bool = False
+
+    def run(self, device: torch.device, change: Callable[[Arguments], None] | None = None) -> dict[str, Tensor]:
+        """Outputs of the kernel, on the CPU."""
+        arguments = self.build(device)
+        if change:
+            change(arguments)
+        self.op(**arguments)
+        return self.results(arguments)
+
+    def expected(self) -> dict[str, Tensor]:
+        """Outputs of the reference, in float32 on the CPU."""
+        arguments = self.build(CPU)
+        self.reference(**arguments)
+        return self.results(arguments)
+
+    def results(self, arguments: Arguments) -> dict[str, Tensor]:
+        """What a call has written, by name; the tensors of a dataclass apart."""
+        found = {}
+        for name in self.outputs:
+            value = arguments[name]
+            parts = {name: value} if isinstance(value, Tensor) else {f"{name}.{k}": v for k, v in vars(value).items()}
+            found |= {key: part.cpu() for key, part in parts.items() if isinstance(part, Tensor)}
+        return found
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Arguments on another device; nothing is shared with the original."""
+    if isinstance(value, Tensor):
+        return value.clone().to(device)
+    if isinstance(value, dict):
+        return {name: moved(part, device) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: moved(getattr(value, field.name), device) for field in fields(value)})
+    if hasattr(value, "__dict__") and not callable(value):
+        other = copy.copy(value)
+        vars(other).update({name: moved(part, device) for name, part in vars(value).items()})
+        return other
+    return value
+
+
+def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], Any]) -> Callable[..., Arguments]:
+    """Arguments made on the CPU with a fixed seed and moved, and others made where they are needed."""
+
+    def build(device: torch.device) -> Arguments:
+        torch.manual_seed(0)
+        return moved(make(), device) | {name: maker(device) for name, maker in by_device.items()}
+
+    return build
+
+
+F16, I8, F8 = torch.float16, torch.int8, torch.float8_e4m3fn
+N, K, WIDE = (1000, 4096, 2560) if REAL else (200, 512, 256)
+HEADS, VOCABULARY = ((32, 8, 128), 151_936) if REAL else ((2, 1, 64), 5000)

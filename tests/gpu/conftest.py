@@ -1,0 +1,60 @@
+"""Tests that need an NVIDIA GPU: `make gpu-test`, or LOCALDFLASH_GPU_TESTS=1 and pytest on this folder.
+
+LOCALDFLASH_GPU_TESTS=interpreter runs them on a CPU, on small shapes, in Triton's interpreter: to try the tests
+themselves. Without the variable they are skipped, since the other tests set up the interpreter for the whole process.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import localdflash
+
+ROOT = Path(__file__).parents[2]
+MODE = os.environ.get("LOCALDFLASH_GPU_TESTS", "")
+
+if not (ROOT / "localdflash" / "kernels").exists():
+    localdflash.__path__.append(str(ROOT))  # a source tree that was not installed has kernels/ beside the package
+
+
+def _reason() -> str:
+    """Why these tests cannot run, empty if they can."""
+    if MODE == "interpreter":
+        return ""
+    if MODE != "1":
+        return "GPU tests run by themselves: `make gpu-test`"
+    return "" if torch.cuda.is_available() else "no NVIDIA GPU here"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is below this folder, and skip it where it cannot run."""
+    reason = _reason()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where the kernels run."""
+    return torch.device("cpu" if MODE == "interpreter" else "cuda")
+
+
+@pytest.fixture(autouse=True)
+def _ordered_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the interpreter products are summed in the order of k: numpy's own rounds a row by its place in the matrix."""
+    if MODE != "interpreter":
+        return
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+    def dot(a: TensorHandle, b: TensorHandle, acc: TensorHandle, *_: Any) -> TensorHandle:
+        products = a.data.astype(np.float32)[:, :, None] * b.data.astype(np.float32)
+        return TensorHandle((products.sum(1) + acc.data).astype(acc.data.dtype), acc.dtype.scalar)
+
+    monkeypatch.setattr(interpreter_builder, "create_dot", dot)

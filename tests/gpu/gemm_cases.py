@@ -1,0 +1,184 @@
+"""Cases of everything that multiplies with quantized weights."""
+
+from collections.abc import Callable
+
+import torch
+
+from localdflash.kernels import embed, head, matmul, moe, qkv, residual, swiglu, w4a8
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.norm import Norm
+from localdflash.kernels.qkv import HeadRange
+from localdflash.kernels.residual import Tap
+from localdflash.kernels.rope import rope_tables
+from localdflash.kernels.split_k import Workspace
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
+from tests.kernels.random_planes import LAYOUTS, activations, group_sums, random_planes
+
+
+def _workspace(n: int, k: int) -> Callable[[torch.device], Workspace]:
+    return lambda device: Workspace(device, [matmul.plan(n, k, device, BN=columns) for columns in (64, 128)])
+
+
+def _norm(size: int) -> Norm:
+    parts = -(-size // 128)
+    return Norm(torch.rand(parts, 16) * 300 + 1, torch.rand(parts, 16) * 200 + 1, size, 1e-6)
+
+
+def _gemm(name: str, n: int, k: int) -> Case:
+    def make() -> Arguments:
+        planes = random_planes(name, n, k)
+        a, sums = activations(planes)
+        return {"a": a, "sums": sums, "planes": planes, "out": torch.zeros(16, n), "norm": _norm(k)}
+
+    build = built(make, workspace=_workspace(n, k))
+    return Case(f"matmul {name}", matmul.matmul, matmul.matmul_reference, build, ("out",), True, True)
+
+
+def _w4a8(name: str, n: int, k: int) -> Case:
+    def make() -> Arguments:
+        planes = random_planes(name, n, k)
+        a, sums = activations(planes)
+        codes, scales = torch.zeros(16, k, dtype=torch.int8), torch.zeros(k // 128, 16)
+        w4a8.quantize_rows_reference(a, codes, scales, sums)
+        return {"codes": codes, "scales": scales, "sums": sums, "planes": planes, "out": torch.zeros(16, n)}
+
+    build = built(make, workspace=_workspace(n, k))
+    return Case(f"w4a8 {name}", w4a8.w4a8_matmul, w4a8.w4a8_matmul_reference, build, ("out",), False, True)
+
+
+def _quantize(k: int) -> Case:
+    def make() -> Arguments:
+        codes = torch.zeros(16, k, dtype=torch.int8)
+        return {"a": torch.randn(16, k).half(), "codes": codes, "scales": torch.zeros(k // 128, 16),
+                "sums": torch.zeros(k // 32, 16)}  # fmt: skip
+
+    names = ("codes", "scales", "sums")
+    return Case("quantize_rows", w4a8.quantize_rows, w4a8.quantize_rows_reference, built(make), names, False, True)
+
+
+def _residual(name: str, n: int, k: int, tapped: bool) -> Case:
+    def make() -> Arguments:
+        planes, width = random_planes(name, n, k), -n % 128 + n
+        a, sums = activations(planes)
+        ring = torch.zeros(64, 3 * n, dtype=torch.float16)
+        return {
+            "a": a, "sums": sums, "planes": planes, "x": torch.randn(16, n) * 5, "gain": torch.rand(n) + 0.5,
+            "before": _norm(n), "a_out": torch.zeros(16, width).half(), "sums_out": torch.zeros(width // 32, 16),
+            "squares_out": torch.zeros(width // 128, 16),
+            "tap": Tap(ring, n, torch.tensor([57], dtype=torch.int32)) if tapped else None,
+        }  # fmt: skip
+
+    names = ("x", "a_out", "sums_out", "squares_out") + (("tap",) if tapped else ())
+    build = built(make, workspace=_workspace(n, k))
+    title = f"residual {name}{' with a tap' if tapped else ''}"
+    return Case(title, residual.residual, residual.residual_reference, build, names, not tapped, not tapped)
+
+
+def _swiglu(name: str, features: int, k: int) -> Case:
+    def make() -> Arguments:
+        planes, width = random_planes(name, 2 * features, k), -features % 128 + features
+        a, sums = activations(planes)
+        out, out_sums = torch.zeros(16, width).half(), torch.zeros(width // 32, 16)
+        return {"a": a / 16, "sums": sums / 16, "planes": planes, "norm": _norm(k), "out": out, "sums_out": out_sums}
+
+    build = built(make, workspace=_workspace(2 * features, k))
+    return Case(f"swiglu {name}", swiglu.swiglu, swiglu.swiglu_reference, build, ("out", "sums_out"), True, True)
+
+
+def _qkv(name: str, q_heads: int, kv_heads: int, head_dim: int, k: int, dtype: torch.dtype) -> Case:
+    n = (q_heads + 2 * kv_heads) * head_dim
+
+    def make() -> Arguments:
+        planes = random_planes(name, n, k)
+        a, sums = activations(planes)
+        return {
+            "a": a, "sums": sums, "planes": planes, "norm": _norm(k),
+            "part": HeadRange(0, q_heads + 2 * kv_heads, q_heads, kv_heads), "q_gain": torch.rand(head_dim) + 0.5,
+            "k_gain": torch.rand(head_dim) + 0.5, "rope": rope_tables(96, head_dim, 1e6, CPU),
+            "start": torch.tensor([37], dtype=torch.int32), "offsets": torch.arange(16, dtype=torch.int32),
+            "q_out": torch.zeros(16, q_heads, head_dim).half(),
+            "cache": Cache.empty(1, 96, kv_heads, head_dim, dtype, CPU).layer(0),
+        }  # fmt: skip
+
+    build = built(make, workspace=_workspace(n, k))
+    title = f"qkv {name} {head_dim} {dtype}"
+    return Case(title, qkv.qkv, qkv.qkv_reference, build, ("q_out", "cache"))
+
+
+def _embed(name: str, n: int, k: int) -> Case:
+    def make() -> Arguments:
+        return {
+            "ids": torch.randint(n, (16,), dtype=torch.int32), "table": random_planes(name, n, k),
+            "gain": torch.rand(k) + 0.5, "x": torch.zeros(16, k), "a": torch.zeros(16, k).half(),
+            "sums": torch.zeros(k // 32, 16), "squares": torch.zeros(k // 128, 16), "scale": 1.0, "eps": 1e-6,
+        }  # fmt: skip
+
+    return Case(f"embed {name}", embed.embed, embed.embed_reference, built(make), ("x", "a", "sums", "squares"))
+
+
+def _head(name: str, n: int, k: int, **options: float) -> Case:
+    def make() -> Arguments:
+        planes = random_planes(name, n, k)
+        a, sums = activations(planes)
+        out, logits, confidence = torch.zeros(16, dtype=torch.int32), torch.zeros(16, n), torch.zeros(16)
+        return {"a": a, "sums": sums, "planes": planes, "norm": _norm(k), "out": out, "logits": logits,
+                "confidence": confidence, **options}  # fmt: skip
+
+    shaped = random_planes(name, n, k)
+    build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
+    names = ("out", "logits", "confidence")
+    return Case(f"head {name} {n}", head.head, head.head_reference, build, names, True, True)
+
+
+def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case]:
+    """The four launches of a mixture, each on what the references before it leave."""
+
+    def after(steps: int) -> Arguments:
+        a = torch.randn(16, k).half()
+        norm, router = _norm(k), torch.randn(experts, k) * 0.1
+        gate_up, down = (random_planes("q4_k", *shape, experts=experts) for shape in ((2 * inner, k), (n, inner)))
+        routing = moe.Routing(experts, chosen, CPU)
+        out, sums_out = torch.zeros(routing.slots, 16, inner).half(), torch.zeros(routing.slots, inner // 32, 16)
+        y, live = torch.zeros(16, chosen, n), torch.tensor([9], dtype=torch.int32)
+        if steps > 0:
+            moe.route_reference(a, router, norm, live, routing, None, True)
+        if steps > 1:
+            moe.experts_gate_up_reference(a / 64, group_sums(a / 64), gate_up, norm, routing, out, sums_out)
+        if steps > 2:
+            moe.experts_down_reference(out, sums_out, down, routing, y)
+        common = {"routing": routing}
+        return [
+            common | {"a": a, "router": router, "norm": norm, "live": live, "normalise": True},
+            common | {"a": a / 64, "sums": group_sums(a / 64), "planes": gate_up, "norm": norm, "out": out,
+                      "sums_out": sums_out},
+            common | {"a": out, "sums": sums_out, "planes": down, "out": y},
+            common | {"y": y, "x": torch.randn(16, n), "gain": torch.rand(n) + 0.5, "before": _norm(n),
+                      "a_out": torch.zeros(16, n).half(), "sums_out": torch.zeros(n // 32, 16),
+                      "squares_out": torch.zeros(n // 128, 16)},
+        ][steps]  # fmt: skip
+
+    plans = {"workspace": lambda device: Workspace(device, [moe.router_plan(experts, k)])}
+    return [
+        Case("route", moe.route, moe.route_reference, built(lambda: after(0), **plans), ("routing",)),
+        Case("experts_gate_up", moe.experts_gate_up, moe.experts_gate_up_reference, built(lambda: after(1)),
+             ("out", "sums_out")),
+        Case("experts_down", moe.experts_down, moe.experts_down_reference, built(lambda: after(2)), ("out",)),
+        Case("combine", moe.combine, moe.combine_reference, built(lambda: after(3)),
+             ("x", "a_out", "sums_out", "squares_out")),
+    ]  # fmt: skip
+
+
+CASES: list[Case] = [
+    *(_gemm(name, N, K) for name in LAYOUTS),
+    *(_w4a8(name, N, K) for name in ("q4_k", "int4 by 128", "int4 by 128, minimum")),
+    _quantize(K),
+    *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True), ("q8_0", False))),
+    _swiglu("q4_k", N + 536 if REAL else 128, WIDE),
+    _swiglu("q8_0", 200, WIDE),
+    *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),
+    _qkv("q8_0", 4, 2, 64, 256, F16),
+    *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0")),
+    _head("q6_k", 20_000 if REAL else 600, 1024 if REAL else 256),
+    _head("q4_k", 5_000 if REAL else 300, 512 if REAL else 256, scale=0.2, softcap=20.0),
+    *_experts(1024 if REAL else 128, 1024 if REAL else 256, 512 if REAL else 256, 8 if REAL else 3, 2),
+]

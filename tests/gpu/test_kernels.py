@@ -1,0 +1,160 @@
+"""Every kernel on the GPU against its reference, and bit by bit against itself.
+
+The references are checked against float64 and Hugging Face elsewhere, without a GPU. What only a GPU can show is here:
+the matrix instructions, the inline assembly, split sums across programs that really run at once, dependent launches.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.gpu import gemm_cases, token_cases
+from tests.gpu.case import CPU, ROW_AXES, Arguments, Case
+
+pytestmark = [  # numpy, of rows that hold NaN in the interpreter
+    pytest.mark.filterwarnings("ignore:.*NaN slice:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
+]
+CASES = [*gemm_cases.CASES, *token_cases.CASES]
+NAN = float("nan")
+# Of the largest value: float32 sums in another order; sums of values that were rounded to float16; such values.
+EXACT, SUMS, ROUNDED = 5e-5, 2e-3, 2e-3
+
+
+def named(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+def close(name: str, got: Tensor, want: Tensor) -> None:
+    """Equal up to the rounding of the type; codes may be off by one where a value lies between two."""
+    assert got.shape == want.shape
+    if got.dtype in (torch.int8, torch.float8_e4m3fn):
+        off = (got.view(torch.uint8) != want.view(torch.uint8)).float().mean()
+        assert off < 0.03, f"{name}: {off:.1%} of the codes differ"
+        largest = 1.01 if got.dtype == torch.int8 else 32.5  # the widest step of e4m3
+        assert (got.float() - want.float()).abs().max() <= largest, name
+    elif not got.is_floating_point():
+        assert torch.equal(got, want), name
+    else:
+        part = SUMS if "sums" in name else EXACT if got.dtype == torch.float32 else ROUNDED
+        error = (got.double() - want.double()).abs().max() / want.double().abs().max().clamp_min(1e-30)
+        assert error <= part, f"{name}: error of {error:.1e} of the largest value"
+
+
+def equal(got: Tensor, want: Tensor) -> bool:
+    """The same bits, NaN too."""
+    return torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
+
+
+def rows_of(results: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    """Some rows of every output that has rows."""
+    return {
+        name: value[rows] if ROW_AXES[name] == 0 else value[:, rows]
+        for name, value in results.items()
+        if name in ROW_AXES
+    }
+
+
+@named(CASES)
+def test_against_the_reference(case: Case, device: torch.device) -> None:
+    want = case.expected()
+    for name, got in case.run(device).items():
+        close(name, got, want[name])
+
+
+@named(CASES)
+def test_runs_are_bit_equal(case: Case, device: torch.device) -> None:
+    """In the same buffers too, whose counters must be as they were."""
+    first = case.run(device)
+    arguments = case.build(device)
+    for _ in range(3):
+        fresh = case.build(device)
+        for name in case.outputs:
+            restore(arguments[name], fresh[name])
+        case.op(**arguments)
+    for name, again in case.results(arguments).items():
+        assert equal(first[name], again), name
+
+
+def restore(value: object, fresh: object) -> None:
+    """Give an output, a tensor or an object with tensors, its first contents."""
+    if isinstance(value, Tensor) and isinstance(fresh, Tensor):
+        value.copy_(fresh)
+    elif hasattr(value, "__dict__"):
+        for name, part in vars(value).items():
+            restore(part, vars(fresh)[name])
+
+
+def spoil(live: int) -> Callable[[Arguments], None]:
+    """Fill the rows from `live` on of all inputs with NaN."""
+
+    def change(arguments: Arguments) -> None:
+        for name, value in arguments.items():
+            if name in ROW_AXES and isinstance(value, Tensor) and value.dtype.is_floating_point:
+                (value[live:] if ROW_AXES[name] == 0 else value[:, live:]).fill_(NAN)
+        for norm in (arguments.get("norm"), arguments.get("before")):
+            if norm is not None:
+                norm.squares[:, live:] = NAN
+
+    return change
+
+
+@named([case for case in CASES if case.rows])
+@pytest.mark.parametrize("live", [1, 7])
+def test_rows_do_not_depend_on_the_rows_after_them(case: Case, live: int, device: torch.device) -> None:
+    whole, part = case.run(device), case.run(device, spoil(live))
+    for name, want in rows_of(whole, slice(live)).items():
+        assert equal(rows_of(part, slice(live))[name], want), name
+
+
+def rolled(by: int) -> Callable[[Arguments], None]:
+    """Give every row the place `by` before its own."""
+
+    def change(arguments: Arguments) -> None:
+        for name, value in arguments.items():
+            if name in ROW_AXES and isinstance(value, Tensor):
+                value.copy_(value.roll(-by, ROW_AXES[name]))
+        for norm in (arguments.get("norm"), arguments.get("before")):
+            if norm is not None:
+                for squares in (norm.squares, norm.before):
+                    squares.copy_(squares.roll(-by, 1))
+
+    return change
+
+
+@named([case for case in CASES if case.free])
+@pytest.mark.parametrize("by", [1, 5, 15])
+def test_a_row_has_the_same_bits_in_every_place(case: Case, by: int, device: torch.device) -> None:
+    """A drafted token is verified in another row than plain decoding would compute it in."""
+    whole, turned = case.run(device), case.run(device, rolled(by))
+    for name, got in rows_of(turned, slice(1)).items():
+        assert equal(got, rows_of(whole, slice(by, by + 1))[name]), name
+
+
+@named([case for case in token_cases.CASES if case.name.startswith("attention chain")])
+@pytest.mark.parametrize("t", [1, 6, 15])
+def test_attention_of_a_row_of_a_block_is_plain_decoding(case: Case, t: int, device: torch.device) -> None:
+    def alone(arguments: Arguments) -> None:
+        arguments["start"] += t
+        arguments["q"].copy_(arguments["q"].roll(-t, 0))
+
+    block, plain = case.run(device), case.run(device, alone)
+    assert equal(plain["out"][0], block["out"][t])
+    assert equal(plain["sums"][:, 0], block["sums"][:, t])
+
+
+@named([case for case in gemm_cases.CASES if case.name.startswith("qkv")])
+@pytest.mark.parametrize("t", [1, 6, 15])
+def test_heads_of_a_row_of_a_block_are_those_of_plain_decoding(case: Case, t: int, device: torch.device) -> None:
+    start = int(case.build(CPU)["start"])
+
+    def alone(arguments: Arguments) -> None:
+        rolled(t)(arguments)
+        arguments["start"] += t
+
+    block, plain = case.run(device), case.run(device, alone)
+    assert equal(plain["q_out"][0], block["q_out"][t])
+    for name in (name for name in block if name.startswith("cache.")):
+        assert equal(plain[name][start + t], block[name][start + t]), name

@@ -1,0 +1,168 @@
+"""The whole pair on the GPU: every way gives the same text, and the text is that of float32 but for near ties.
+
+With LOCALDFLASH_GPU_TESTS=interpreter the references stand in for the kernels, since the interpreter would take hours.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from localdflash.bench import synthetic
+from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.machine import Way
+from localdflash.cuda.ops import KERNELS, REFERENCES
+from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.runner import chunks
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.weights.ggml_types import GGMLType
+
+ROOT = Path(__file__).parents[2]
+EMBEDDED = ROOT / "localdflash" / "embedded"
+WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
+REGRET = 0.2  # nats between the token taken and the likeliest one in float32
+
+
+def load(folder: Path, device: torch.device, target: str = "target.gguf", **settings: Any) -> CudaPair:
+    ops = KERNELS if device.type == "cuda" else REFERENCES
+    return load_pair(folder / target, folder / "drafter.gguf", device, Settings(**settings), ops)
+
+
+@pytest.fixture(scope="module")
+def pair(device: torch.device) -> CudaPair:
+    return load(EMBEDDED, device)
+
+
+@pytest.fixture(scope="module")
+def exact() -> CudaPair:
+    """The same in float32, by the references."""
+    return load_pair(
+        EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", torch.device("cpu"), Settings(draft=False), REFERENCES
+    )
+
+
+@pytest.fixture(scope="module")
+def prompts(device: torch.device) -> list[list[int]]:
+    """Some of every category."""
+    found = json.loads((ROOT / "bench" / "gpu" / "embedded_prompts.json").read_text())
+    return [prompt["ids"] for prompt in found[:: 17 if device.type == "cuda" else 90]]
+
+
+@pytest.fixture
+def length(device: torch.device) -> int:
+    """Tokens to generate."""
+    return 96 if device.type == "cuda" else 12
+
+
+def run(pair: CudaPair, ids: Sequence[int], count: int, **params: Any) -> list[int]:
+    pair.forget()
+    return [token for step in generate(pair, Request(ids, count, SamplingParams(**params))) for token in step.tokens]
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_drafts_do_not_change_a_token(pair: CudaPair, prompts: list[list[int]], way: Way, length: int) -> None:
+    for ids in prompts:
+        assert run(pair.only(way), ids, length) == run(pair.only("plain"), ids, length)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 40, "top_p": 0.9}])
+def test_sampled_drafts_do_not_change_a_token_either(
+    pair: CudaPair, prompts: list[list[int]], params: dict[str, Any], length: int
+) -> None:
+    params = params | {"seed": 7, "repetition_penalty": 1.1}
+    for ids in prompts[::3]:
+        plain = run(pair.only("plain"), ids, length, **params)
+        for way in WAYS[1:]:
+            assert run(pair.only(way), ids, length, **params) == plain
+
+
+def test_two_runs_are_equal(pair: CudaPair, prompts: list[list[int]], length: int) -> None:
+    assert run(pair, prompts[0], length) == run(pair, prompts[0], length)
+
+
+def test_integer_keys_and_values(device: torch.device, prompts: list[list[int]], length: int) -> None:
+    pair = load(EMBEDDED, device, kv="int8" if device.type == "cuda" else "f16")
+    for ids in prompts[::5]:
+        assert run(pair.only("block"), ids, length) == run(pair.only("plain"), ids, length)
+
+
+def test_a_graph_replayed_over_a_growing_context(pair: CudaPair, prompts: list[list[int]], length: int) -> None:
+    """Against the same launches without a graph, from 40 tokens across several chunks of attention."""
+    count, machine = 6 * length, pair.machine
+    for way in ("plain", "block"):
+        replayed = run(pair.only(way), prompts[0][:40], count)
+        pair.forget()
+        pair.prefill(prompts[0][:40])
+        for _ in range(count):
+            machine.step(way, True, chunks(machine.context))
+            if int(machine.state[0]) >= 39 + count:
+                break
+        assert machine.tokens[40 : 40 + count].tolist() == replayed
+    pair.forget()
+
+
+def test_a_context_that_outgrows_its_graph(device: torch.device, tmp_path: Path) -> None:
+    """From 8 chunks of attention to 32, which is another graph and another merge, against one number for all steps."""
+    synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
+    target, ops = tmp_path / "target.gguf", KERNELS if device.type == "cuda" else REFERENCES
+    pair = load_pair(target, None, device, Settings(context=3000, draft=False), ops)
+    ids, count, machine = torch.randint(512, (2000,)).tolist(), 80, pair.machine
+    replayed = run(pair, ids, count)
+    pair.forget()
+    pair.prefill(ids)
+    for _ in range(count):
+        machine.step("plain", True, chunks(machine.context))
+    assert machine.tokens[2000 : 2000 + count].tolist() == replayed
+
+
+def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """What the target thinks of the next token."""
+    monkeypatch.setattr("localdflash.cuda.pair.AHEAD", 1)  # the next step would write over the logits
+    pair = pair.only("plain")
+    pair.forget()
+    pair.prefill(ids)
+    pair.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
+    assert pair.machine.sampling is not None
+    return pair.machine.sampling.logits[0].float().cpu()
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 75, 200])
+def test_logits_are_those_of_float32(
+    pair: CudaPair, exact: CudaPair, prompts: list[list[int]], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ids in prompts[::4]:
+        got, want = (logits(one, ids[:size], monkeypatch) for one in (pair, exact))
+        assert float(want.std()) > 0.5
+        assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())
+
+
+def test_where_greedy_text_leaves_float32s_there_was_a_near_tie(
+    pair: CudaPair, exact: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ids in prompts[::4]:
+        count = length // 2
+        got, want = run(pair, ids, count), run(exact.only("plain"), ids, count)
+        first = next((i for i, (one, other) in enumerate(zip(got, want, strict=True)) if one != other), None)
+        if first is not None:
+            scores = logits(exact, [*ids, *want[:first]], monkeypatch).log_softmax(-1)
+            assert float(scores.max() - scores[got[first]]) < REGRET
+
+
+def test_q4_k_m_with_its_mixed_types(
+    device: torch.device, tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """v and down in Q6_K in some of the layers, and a head of another type than the embedding."""
+    synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
+    synthetic.write_drafter(tmp_path / "drafter.gguf", synthetic.TINY_DRAFTER, GGMLType.Q4_K, "tiny")
+    pair, ids = load(tmp_path, device, context=1024), list(range(60))
+    plain = run(pair.only("plain"), ids, length)
+    for way in WAYS[1:]:
+        assert run(pair.only(way), ids, length) == plain
+    exact = load_pair(tmp_path / "target.gguf", None, torch.device("cpu"), Settings(context=1024), REFERENCES)
+    got, want = (logits(one, ids, monkeypatch) for one in (pair, exact))
+    assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())

@@ -1,0 +1,129 @@
+"""Cases of attention, and of what handles tokens."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localdflash.kernels import accept, attention, compact, lookup, rounds, sample, taps, top_k
+from localdflash.kernels.cache import Cache
+from localdflash.kernels.sample import SampleScratch
+from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built
+
+
+def _attention(
+    start: int, mask: str, dtype: torch.dtype, window: int = 0, heads: tuple[int, int, int] = (4, 2, 64)
+) -> Case:
+    q_heads, kv_heads, head_dim = (32, 8, 128) if REAL and heads == (4, 2, 64) else heads
+    chunks = next(bucket for bucket in attention.BUCKETS if start + 16 <= bucket * attention.CHUNK)
+
+    def make() -> Arguments:
+        slots, width = start + 48, q_heads * head_dim
+        cache = Cache.empty(1, slots, kv_heads, head_dim, dtype, CPU).layer(0)
+        cache.write(torch.arange(slots), *torch.randn(2, slots, kv_heads, head_dim))
+        ancestors = torch.tensor([(1 << m // 2 + 1) - 1 | 1 << m for m in range(16)]) if mask == "tree" else None
+        return {
+            "q": torch.randn(16, q_heads, head_dim).half(), "cache": cache,
+            "start": torch.tensor([start], dtype=torch.int32), "out": torch.zeros(16, width).half(),
+            "sums": torch.zeros(width // 32, 16), "mask": mask, "window": window, "ancestors": ancestors,
+            "splits": chunks,
+        }  # fmt: skip
+
+    build = built(make, scratch=lambda device: attention.Scratch(device, q_heads, head_dim, chunks))
+    title = f"attention {mask} {start} {window} {dtype}"
+    return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), mask == "chain")
+
+
+def _sample(vocabulary: int, temperature: float, top_k_: int, top_p: float, min_p: float, penalty: float) -> Case:
+    def make() -> Arguments:
+        return {
+            "logits": torch.randn(16, vocabulary) * 3,
+            "params": torch.tensor([temperature, top_p, min_p, penalty]),
+            "ints": torch.tensor([top_k_, 12345, -678, 64], dtype=torch.int32),
+            "tokens": torch.randint(vocabulary, (200,), dtype=torch.int32),
+            "draft": torch.randint(vocabulary, (16,), dtype=torch.int32),
+            "start": torch.tensor([99], dtype=torch.int32), "choice": torch.zeros(16, dtype=torch.int32),
+        }  # fmt: skip
+
+    build = built(make, scratch=lambda device: SampleScratch.empty(vocabulary, device))
+    title = f"sample {temperature} {top_k_} {top_p} {min_p} {penalty}"
+    return Case(title, sample.sample, sample.sample_reference, build, ("choice",))
+
+
+def _top_k(n: int, k: int) -> Case:
+    def make() -> Arguments:
+        return {"logits": torch.randn(16, n), "values": torch.zeros(16, k),
+                "tokens": torch.zeros(16, k, dtype=torch.int32)}  # fmt: skip
+
+    build = built(make, scratch=lambda device: top_k.TopKScratch(device, n))
+    return Case(f"top_k {k}", top_k.top_k, top_k.top_k_reference, build, ("values", "tokens"))
+
+
+def _state(context: int, drafter: int = 0, live: int = 16) -> Tensor:
+    return torch.tensor([context, drafter, live, 5, 0, 2, 0, 0], dtype=torch.int32)
+
+
+def _ids(*values: int) -> Tensor:
+    return torch.tensor([*values, *range(500, 516 - len(values))], dtype=torch.int32)
+
+
+def _bookkeeping() -> list[Case]:
+    """The small launches of a round."""
+    tokens = torch.arange(1000, 1100, dtype=torch.int32)
+    text = torch.tensor([7, 8, 9, 1, 2, 3, 4, 5, 6] * 5 + [0] * 55, dtype=torch.int32)
+
+    def case(name: str, op: Any, reference: Any, outputs: tuple[str, ...], **arguments: Any) -> Case:
+        return Case(name, op, reference, built(lambda: copy.deepcopy(arguments)), outputs)
+
+    record = torch.zeros(8, 24, dtype=torch.int32)
+    agreeing = {"draft": _ids(*range(16)), "choice": _ids(1, 2, 3, 77), "tokens": tokens, "record": record}
+    found = [
+        case("begin", rounds.begin, rounds.begin_reference, ("state", "draft"),
+             tokens=tokens, state=_state(40), draft=_ids(), fill=77),
+        case("next_tokens", rounds.next_tokens, rounds.next_tokens_reference, ("state", "draft"),
+             tokens=tokens, state=_state(90), draft=_ids()),
+        case("propose", rounds.propose, rounds.propose_reference, ("state", "draft"),
+             choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), block=8),
+        case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
+        case("accept a chain", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
+             **agreeing, state=_state(40)),
+        case("accept a tree", accept.accept, accept.accept_reference, ("tokens", "state", "record", "path"),
+             **agreeing, state=_state(40), parents=torch.arange(-1, 15, dtype=torch.int32),
+             path=torch.zeros(18, dtype=torch.int32)),
+        case("lookup", lookup.lookup, lookup.lookup_reference, ("state", "draft"),
+             tokens=text, state=_state(40), draft=_ids(), documents=torch.arange(5000, dtype=torch.int32),
+             length=torch.tensor([5000], dtype=torch.int32), scratch=torch.zeros(2, dtype=torch.int64),
+             min_match=2, limit=15),
+        case("gather_taps", taps.gather_taps, taps.gather_taps_reference, ("a", "sums"),
+             ring=torch.randn(32, 1280).half(), start=torch.tensor([25], dtype=torch.int32),
+             a=torch.zeros(16, 1280).half(), sums=torch.zeros(40, 16)),
+    ]  # fmt: skip
+    for dtype in (torch.float16, torch.int8):
+        torch.manual_seed(0)
+        stack = Cache.empty(3, 60, 2, 64, dtype, CPU)
+        for layer in range(3):
+            stack.layer(layer).write(torch.arange(60), *torch.randn(2, 60, 2, 64))
+        path = torch.tensor([0, 2, 5, 6, 11, *[15] * 11], dtype=torch.int32)
+        found.append(
+            case(f"compact {dtype}", compact.compact, compact.compact_reference, ("cache",), cache=stack,
+                 start=torch.tensor([33], dtype=torch.int32), rows=path, count=torch.tensor([5], dtype=torch.int32))
+        )  # fmt: skip
+    return found
+
+
+CASES: list[Case] = [
+    *(_attention(start, "chain", dtype) for dtype in (F16, I8, F8) for start in ((0, 250, 1000) if REAL else (250,))),
+    *(_attention(3000, "chain", dtype) for dtype in ((F16, I8) if REAL else ())),
+    _attention(300, "block", F16),
+    _attention(300, "block", I8, window=40),
+    _attention(600, "chain", F16, window=300),
+    _attention(300, "tree", F16),
+    _attention(300, "chain", F16, heads=(5, 1, 64)),
+    _sample(VOCABULARY, 0.8, 50, 0.95, 0.0, 1.0),
+    _sample(VOCABULARY, 1.0, 0, 1.0, 0.0, 1.0),
+    _sample(VOCABULARY, 0.7, 0, 0.9, 0.05, 1.1),
+    _sample(VOCABULARY, 0.0, 0, 1.0, 0.0, 1.3),
+    _top_k(VOCABULARY, 4),
+    *_bookkeeping(),
+]
