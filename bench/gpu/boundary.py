@@ -3,6 +3,7 @@
 import time
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 import triton
@@ -18,8 +19,8 @@ NODES = (50, 200, 400, 800)
 LAUNCHES = 20
 
 
-@triton.jit
-def _tick(counter, PDL: tl.constexpr):  # noqa: N803 (Triton spells compile-time constants so)
+@triton.jit  # type: ignore[untyped-decorator]
+def _tick(counter: Any, PDL: tl.constexpr) -> None:  # noqa: N803 (Triton spells constants so)
     wait(PDL)
     release(PDL)
     if tl.program_id(0) == 0:

@@ -13,8 +13,9 @@ from bench.gpu.setup import Report, Setup
 ROOT = Path(__file__).parents[2]
 WORKERS = 6
 SECONDS_A_TEST = 240  # kernels compile in the first that uses them
-# A machine with a GPU may have other versions of what the tests stand on: warnings are shown there, not raised.
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "-o", f"timeout={SECONDS_A_TEST}")
+# A machine with a GPU may have other versions of what the tests stand on: nothing is strict there.
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default",
+           "-o", f"timeout={SECONDS_A_TEST}")  # fmt: skip
 
 
 def run(setup: Setup, report: Report) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bench.gpu.setup import Report, Setup
+from bench.gpu.timing import event
 from localdflash.bench.machine import device, gpu, gpu_bandwidth
 from localdflash.cuda.device import Features
 
@@ -50,13 +51,13 @@ def _copy_bandwidth() -> float:
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target, times = torch.empty_like(source), []
     for _ in range(8):
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began, ended = event(), event()
         began.record()
         target.copy_(source)
         ended.record()
         ended.synchronize()
         times.append(began.elapsed_time(ended))
-    return 2 * source.nbytes / min(times) / 1e6
+    return float(2 * source.nbytes / min(times) / 1e6)
 
 
 def _nvidia_smi() -> Any:

@@ -6,7 +6,8 @@ what is timed is what a step sees, the boundary between kernels included. GB/s c
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -83,21 +84,16 @@ def _pool(kind: GGMLType, device: torch.device) -> Tensor:
     return torch.from_numpy(random_blocks(kind)).to(device)
 
 
-def copied(planes: Planes) -> Planes:
-    """The same in memory of its own."""
-    tensors = {f.name: getattr(planes, f.name) for f in fields(planes)}
-    return replace(planes, **{name: value.clone() for name, value in tensors.items() if isinstance(value, Tensor)})
-
-
 class Inputs:
     """Activations, outputs and scratch memory for any GEMM of this shape, as in a step."""
 
     def __init__(self, shape: Shape, planes: Planes, device: torch.device) -> None:
         self.shape, self.device, d = shape, device, 128 if shape.n > 1000 else 64
         self.a = torch.randn(ROWS, planes.padded_k, device=device).half()
-        self.sums = self.a.float().unflatten(1, (-1, 32)).sum(-1).t().contiguous()
+        self.sums = self.a.float().view(ROWS, -1, 32).sum(-1).t().contiguous()
         squares = torch.rand(-(-shape.k // 128), ROWS, device=device) * 128
         self.norm = Norm(squares, squares.clone(), shape.k, 1e-6)
+        self.before = Norm(torch.rand(-(-shape.n // 128), ROWS, device=device) * 128, squares, shape.n, 1e-6)
         self.out = torch.zeros(ROWS, shape.n, dtype=torch.float16, device=device)
         self.out_sums = torch.zeros(shape.n // 32, ROWS, device=device)
         self.half, self.half_sums = self.out[:, : shape.n // 2].contiguous(), self.out_sums[: shape.n // 64].clone()
@@ -121,7 +117,7 @@ class Inputs:
                 qkv(self.a, self.sums, planes, self.norm, self.part, self.gains, self.gains, self.rope, self.start,
                     self.offsets, self.q, self.cache, self.workspace)  # fmt: skip
             case "residual":
-                residual(self.a, self.sums, planes, self.x, self.gain, None, self.out, self.out_sums,
+                residual(self.a, self.sums, planes, self.x, self.gain, self.before, self.out, self.out_sums,
                          self.squares_out, self.workspace, add=False)  # fmt: skip
             case "swiglu":
                 swiglu(self.a, self.sums, planes, self.norm, self.half, self.half_sums, self.workspace)
@@ -147,7 +143,7 @@ def run(setup: Setup, report: Report) -> None:
 
 def _gemm(shape: Shape, device: torch.device, chips: int) -> dict[str, Any]:
     planes = planes_of(shape, device)
-    copies = [planes, *(copied(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
+    copies = [planes, *(deepcopy(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
     inputs, cut = Inputs(shape, planes, device), gemm.plan(shape.n, planes.padded_k, device)
     us = microseconds([partial(inputs.call, p) for p in copies], device)
     answer = rate(us, planes.nbytes, chips) | {"plan": plan_fields(cut), "mb": round(planes.nbytes / 1e6, 1)}
@@ -221,7 +217,7 @@ def tune(setup: Setup, report: Report) -> None:
 
 def _neighbours(shape: Shape, device: torch.device) -> Iterator[tuple[str, dict[str, Any]]]:
     planes = planes_of(shape, device)
-    copies = [planes, *(copied(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
+    copies = [planes, *(deepcopy(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
     inputs, best, best_us = Inputs(shape, planes, device), gemm.plan(shape.n, planes.padded_k, device), float("inf")
     steps: tuple[Callable[[Plan], list[Plan]], ...] = (
         lambda p: [replace(p, SPLIT_K=s) for s in _splits(p.SPLIT_K, planes.padded_k // 512)],

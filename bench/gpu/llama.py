@@ -80,7 +80,7 @@ def _build(setup: Setup, report: Report) -> None:
     source, build = _source(setup), setup.folder / "llama-build"
     chip = "".join(map(str, torch.cuda.get_device_capability(setup.device)))
     configure = ["cmake", "-S", str(source), "-B", str(build), *OPTIONS]
-    configure += ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={chip}", *_cublas()]
+    configure += ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={chip}", *_cublas(setup.folder)]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
     compile_ = ["cmake", "--build", str(build), "--parallel", str(os.cpu_count()), "--target", "llama-bench"]
@@ -91,23 +91,21 @@ def _build(setup: Setup, report: Report) -> None:
         report.put(**{step: "done"})
 
 
-def _cublas() -> list[str]:
+def _cublas(folder: Path) -> list[str]:
     """Options for a toolkit without cuBLAS: torch has brought the library as a wheel."""
     toolkit = Path(shutil.which("nvcc") or "").resolve().parents[1]
     if any(toolkit.glob("lib*/libcublas.so")) or any(toolkit.glob("targets/*/lib/libcublas.so")):
         return []
     wheels = find_spec("nvidia")
-    for folder in wheels.submodule_search_locations or () if wheels else ():
-        libraries = sorted(Path(folder).glob("*/lib/libcublas.so.*"))
-        headers = sorted(Path(folder).glob("*/include/cublas_v2.h"))
-        if libraries and headers:
-            light = libraries[0].with_name(libraries[0].name.replace("libcublas", "libcublasLt"))
-            return [
-                f"-DCUDA_cublas_LIBRARY={libraries[0]}",
-                f"-DCUDA_cublasLt_LIBRARY={light}",
-                f"-DCMAKE_CUDA_FLAGS=-I{headers[0].parent}",
-                f"-DCMAKE_CXX_FLAGS=-I{headers[0].parent}",
-            ]
+    for wheel in wheels.submodule_search_locations or () if wheels else ():
+        for library in Path(wheel).glob("*/lib/libcublas.so.*"):
+            headers = folder / "cublas"  # apart from the wheel's other headers, which may not be the toolkit's
+            headers.mkdir(parents=True, exist_ok=True)
+            for header in library.parents[1].glob("include/cublas*"):
+                shutil.copy(header, headers)
+            light = library.with_name(library.name.replace("libcublas", "libcublasLt"))
+            options = [f"CUDA_cublas_LIBRARY={library}", f"CUDA_cublasLt_LIBRARY={light}"]
+            return [f"-D{option}" for option in (*options, f"CMAKE_CUDA_FLAGS=-I{headers}")]
     return []
 
 

@@ -125,18 +125,21 @@ def _on_card(card: Card, cases: list[Case], boundary: float, rate: float, ghz: f
 def _rate_of_a_multiprocessor(report: Report) -> float:
     """GB/s of weights that one reaches here in the largest Q4_K matrix."""
     gemms = [gemm for gemm in report.phase("kernels").get("gemms", {}).values() if "gb_s_per_sm" in gemm]
-    large = [gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "w4a16_matmul_us" in gemm]
-    return max(large or [gemm["gb_s_per_sm"] for gemm in gemms], default=10.0)
+    large: list[float] = [
+        gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "w4a16_matmul_us" in gemm
+    ]
+    return float(max(large or [gemm["gb_s_per_sm"] for gemm in gemms], default=10.0))
 
 
 def _boundary_without_dependent_launch(report: Report) -> float:
     """Microseconds that a boundary takes longer on a chip without it."""
     found = report.phase("boundary")
-    return max(0.0, found.get("us_plain_all", 0.0) - found.get("us_pdl_all", found.get("us_plain_all", 0.0)))
+    plain = float(found.get("us_plain_all", 0.0))
+    return max(0.0, plain - float(found.get("us_pdl_all", plain)))
 
 
 def _clock(environment: dict[str, Any]) -> float:
     """GHz of this GPU at most."""
     smi = environment.get("nvidia_smi")
-    text = smi.get("clocks.max.sm", "") if isinstance(smi, dict) else ""
+    text = str(smi.get("clocks.max.sm", "")) if isinstance(smi, dict) else ""
     return float(text.split()[0]) / 1e3 if text[:1].isdigit() else HERE_GHZ

@@ -145,7 +145,8 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         report.put(error="no NVIDIA GPU here")
         sys.exit(1)
-    setup = Setup(torch.device(arguments.device), arguments.tiny, arguments.folder, arguments.llama_source)
+    device = torch.device("cuda", torch.cuda.current_device()) if arguments.device == "cuda" else torch.device("cpu")
+    setup = Setup(device, arguments.tiny, arguments.folder, arguments.llama_source)
     torch.manual_seed(0)
     try:
         runs[name](setup, report)

@@ -19,7 +19,7 @@ def microseconds(calls: Sequence[Call], device: torch.device) -> float:
 
 def captured(calls: Sequence[Call]) -> Call:
     """Replays of a graph of the calls."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for call in calls:
@@ -48,13 +48,18 @@ def _on_gpu(call: Call, prepare: Call | None, rounds: int) -> float:
     for _ in range(rounds):  # without waiting: the GPU never waits for Python
         if prepare:
             prepare()
-        began_at, ended_at = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began_at, ended_at = (event() for _ in range(2))
         began_at.record()
         call()
         ended_at.record()
         pairs.append((began_at, ended_at))
     torch.cuda.synchronize()
-    return median(began_at.elapsed_time(ended_at) for began_at, ended_at in pairs)
+    return float(median(began_at.elapsed_time(ended_at) for began_at, ended_at in pairs))
+
+
+def event() -> torch.cuda.Event:
+    """A moment on the GPU."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _on_cpu(call: Call, prepare: Call | None) -> float:

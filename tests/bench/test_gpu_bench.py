@@ -1,8 +1,10 @@
 """The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
 
     target, drafters = steps.models(setup)
     machine = load_pair(target, drafters["Q4_K"], setup.device, Settings(context=512), setup.ops).machine
-    steps._use(machine, steps.replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
+    steps._use(machine, replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
     pair, sampler = CudaPair(machine, Runner(machine), Ways({"draft": 1.0})), Sampler(SamplingParams())
     pair.prefill([1, 2, 3])
     assert [len(pair.step(sampler, 100).tokens) for _ in range(6)] == [3, 1, 8] * 2
@@ -106,10 +108,10 @@ def test_what_llama_bench_prints_is_read() -> None:
 
 
 def test_llama_without_its_sources_says_so(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(RuntimeError, match="cmake and nvcc not found"):
         llama.run(setup, report)
-    monkeypatch.setattr(llama.shutil, "which", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
     with pytest.raises(RuntimeError, match="--llama-source"):
         llama.run(setup, report)
 

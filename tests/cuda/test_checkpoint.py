@@ -205,7 +205,7 @@ def test_logits_are_those_of_transformers(
     assert float(expected.std()) > 0.5
     for length in (1, 17, 90):
         found = logits(pair, ids[0, :length].tolist())
-        torch.testing.assert_close(found, expected[length - 1], atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found, expected[length - 1], atol=1e-4, rtol=1e-4)
 
 
 def test_biases_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_biases_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ids = list(range(20))
     with torch.inference_mode():
         expected = oracle(tmp_path / "meant", config, case)(torch.tensor([ids])).logits[0, -1]
-    torch.testing.assert_close(logits(pair, ids), expected, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(logits(pair, ids), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_drafter_drafts_for_a_folder(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Case:
 
     def results(self, arguments: Arguments) -> dict[str, Tensor]:
         """What a call has written, by name; the tensors of a dataclass apart."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name in self.outputs:
             value = arguments[name]
             parts = {name: value} if isinstance(value, Tensor) else {f"{name}.{k}": v for k, v in vars(value).items()}
@@ -76,7 +76,8 @@ def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], A
 
     def build(device: torch.device) -> Arguments:
         torch.manual_seed(0)
-        return moved(make(), device) | {name: maker(device) for name, maker in by_device.items()}
+        arguments: Arguments = moved(make(), device)
+        return arguments | {name: maker(device) for name, maker in by_device.items()}
 
     return build
 

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """Where the kernels run."""
-    return torch.device("cpu" if MODE == "interpreter" else "cuda")
+    return torch.device("cpu") if MODE == "interpreter" else torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.fixture(autouse=True)

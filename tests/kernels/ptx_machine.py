@@ -230,12 +230,15 @@ class Machine:
             self._store(to_at + np.uint64(i), value, active)
 
     def _atom(self, parts: list[str], operands: list[str], active: Array) -> None:
-        address, value = self._address(operands[1]), _as(self._read(operands[2]), np.uint32)
-        old = np.zeros(self.threads, np.uint32)
+        kind = _TYPES[parts[-1]]
+        address, value = self._address(operands[1]), _as(self._read(operands[2]), kind)
+        function = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}.get(parts[-2])
+        assert function is not None or parts[-2] == "exch"
+        old = np.zeros(self.threads, kind)
         for thread in np.flatnonzero(active):
             one = np.arange(self.threads) == thread
-            old[thread] = self._load(address, np.uint32, one)[thread]
-            self._store(address, old + value, one)
+            old[thread] = self._load(address, kind, one)[thread]
+            self._store(address, value if function is None else function(old, value), one)
         self._write(operands[0], _register(old), active)
 
     def _setp(self, parts: list[str], operands: list[str], active: Array) -> None:
@@ -270,7 +273,7 @@ class Machine:
 
     def _cvt(self, parts: list[str], operands: list[str], active: Array) -> None:
         to = parts[-2]
-        if to == "f16x2":  # the first operand goes to the upper half
+        if to == "f16x2" and parts[-1] == "f32":  # the first operand goes to the upper half
             high, low = (_as(self._read(x), np.float32).astype(np.float16) for x in operands[1:])
             value = np.stack([low, high], 1).copy().view(np.uint32)[:, 0]
         elif to == "e4m3x2":  # the same, of bytes

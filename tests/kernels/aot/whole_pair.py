@@ -42,7 +42,6 @@ VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do
 DENSE = replace(QWEN3_8B, num_hidden_layers=4)
 EXPERTS = replace(
     DENSE,
-    hidden_size=2048,
     num_key_value_heads=4,
     num_experts=128,
     num_experts_per_tok=8,
@@ -102,7 +101,7 @@ def machine(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
 
 
 def pairs() -> Iterator[tuple[str, Machine]]:
-    """Dense, with a drafter that has a sliding and a full layer; the mixture of experts, with quantized keys."""
+    """Dense, with a drafter that has a sliding and a full layer; experts, quantized keys and eight queries to a key."""
     drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
     drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
     yield "dense", machine(DENSE, drafter, torch.float16)

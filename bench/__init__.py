@@ -1,0 +1,1 @@
+"""Scripts that measure; nothing of this is installed."""

@@ -1,0 +1,1 @@
+"""The GPU day: see run.py."""
