@@ -196,7 +196,7 @@ def _attention(
 def rate(us: float, nbytes: int, chips: int) -> dict[str, float]:
     """Time and bandwidth of a launch."""
     speed = nbytes / us / 1e3
-    return {"us": round(us, 2), "gb_s": round(speed, 1), "gb_s_per_sm": round(speed / chips, 2)}
+    return {"us": round(us, 2), "gb_s": float(f"{speed:.4g}"), "gb_s_per_sm": float(f"{speed / chips:.4g}")}
 
 
 def plan_fields(cut: Plan) -> dict[str, int]:

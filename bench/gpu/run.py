@@ -30,12 +30,12 @@ if not (ROOT / "localdflash" / "kernels").exists():
 PHASES = {
     "environment": 30,
     "correctness": 330,
-    "steps": 240,
+    "steps": 300,
     "kernels": 150,
     "boundary": 40,
     "embedded": 100,
     "tuning": 90,
-    "llama": 510,  # most of it compiles; another run goes on where this one was ended
+    "llama": 450,  # most of it compiles; another run goes on where this one was ended
     "projection": 10,
 }
 

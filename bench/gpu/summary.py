@@ -89,7 +89,7 @@ def lines(phases: dict[str, Any]) -> Iterator[str]:
         yield f"{goal.name:42} {value:>8}  {goal.bound:8} {verdict}"
     for name, gemm in phases.get("kernels", {}).get("gemms", {}).items():
         if "us" in gemm:
-            yield f"{name:24} {gemm['us']:9.2f} us {gemm['gb_s']:8.1f} GB/s {gemm['gb_s_per_sm']:7.2f} per SM"
+            yield f"{name:24} {gemm['us']:9.2f} us {gemm['gb_s']:8.4g} GB/s {gemm['gb_s_per_sm']:7.4g} per SM"
     for kind, found in phases.get("steps", {}).items():
         for name, answer in (found.get("acceptance", {}) if isinstance(found, dict) else {}).items():
             if isinstance(answer, dict):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from localdflash.cuda.ops import Ops
 from localdflash.cuda.stack import ROWS, Mask, Shared, Stack, TapRing, activations
-from localdflash.cuda.weights import DrafterWeights, TargetWeights
+from localdflash.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.sample import SampleScratch
@@ -84,8 +84,11 @@ class Block:
         self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
         self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
         squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
-        unit[0] = c.hidden_size * (1.0 - c.rms_norm_eps)  # of rows that no norm has scaled
-        self.norm = Norm(squares, unit, c.hidden_size, c.rms_norm_eps)
+        eps = (
+            c.rms_norm_eps / TAP_SCALE**2
+        )  # fused taps are sixteenths too, and so is their norm
+        unit[0] = c.hidden_size * (1.0 - eps)  # of rows that no norm has scaled
+        self.norm = Norm(squares, unit, c.hidden_size, eps)
 
 
 class Machine:

@@ -8,7 +8,7 @@ the device is set back to them before anything else is started.
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.machine import CONTEXT, DOCUMENTS, DRAFTER, DRAFTING, SLACK, STEP, TAP_SLOTS, Machine, Way
-from localdflash.cuda.runner import Arrival, Runner
+from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
 from localdflash.engine.pair import Cancelled, State, Step, never
@@ -25,8 +25,10 @@ from localdflash.engine.sampling import Sampler
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
 
+MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
 BREAK = -1  # between documents
+PATIENCE = 8 * ROWS  # prompt tokens that may be on their way
 AHEAD = 2  # steps on their way at most, the one waited for among them
 
 
@@ -50,6 +52,7 @@ class CudaPair:
         self._computed = 0  # tokens in the target's cache, as far as the host knows
         self._steps = 0  # started since the device's counter was last set to zero
         self._flying: deque[_Flying] = deque()
+        self._waiting: Way | None = None  # chosen, but not started yet
         self._ahead = False  # whether the device may be ahead of `ids`
         self._sampler: Sampler | None = None
         self._greedy = True
@@ -84,9 +87,13 @@ class CudaPair:
         kept = common_prefix(self.cached, ids[:-1])
         self._set_back(kept)
         self.machine.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
-        while self._computed < len(ids) - 1 and not cancelled():
-            self._extend(min(ROWS, len(ids) - 1 - self._computed))
-        self.ids = list(ids[: self._computed + 1])
+        try:
+            while self._computed < len(ids) - 1 and not cancelled():
+                self._extend(min(ROWS, len(ids) - 1 - self._computed))
+                if self._computed % PATIENCE == 0:
+                    self.runner.synchronize()  # else a cancellation would be read long before its time
+        finally:  # what is computed is theirs
+            self.ids = list(ids[: self._computed + 1])
         return self._computed - kept
 
     def _extend(self, count: int) -> None:
@@ -111,6 +118,7 @@ class CudaPair:
             self._use(sampler)
         if not self._flying:
             self._arrived = time.perf_counter()
+        self._ahead = True  # until this step has landed
         while len(self._flying) < AHEAD and self._launch():
             pass
         return self._land(self._flying.popleft(), room)
@@ -124,19 +132,20 @@ class CudaPair:
         seed = secrets.randbits(62) if p.seed is None else p.seed
         low, high = (np.array(part, np.uint32).astype(np.int32).item() for part in (seed & 0xFFFFFFFF, seed >> 32))
         floats = (p.temperature, p.top_p, p.min_p, p.repetition_penalty)
-        self.machine.set_sampling(floats, (p.top_k, low, high, sampler.window))
+        self.machine.set_sampling(floats, (min(p.top_k, MOST), low, high, min(sampler.window, MOST)))
 
     def _launch(self) -> bool:
         """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
-        way = self.ways.choose()
+        way = self._waiting = self._waiting or self.ways.choose()
         if self.machine.block and not self._drafter_is_near(way):
             if self._flying:
                 return False
             while self._computed - self._seen > ROWS:
                 self._catch_up()
         most = self._computed + ROWS * len(self._flying)
-        arrival = self.runner.step(way, self._greedy, min(most, self.machine.context))
+        arrival = self.runner.step(way, self._greedy, most)
         self._flying.append(_Flying(way, self._steps, arrival))
+        self._waiting = None
         self._steps += 1
         return True
 
@@ -168,12 +177,15 @@ class CudaPair:
 
     def _set_back(self, length: int) -> None:
         """Wait for what is on its way and forget it: the device's context is `length` tokens of `ids` from here on."""
+        self._ahead = True  # until all of this is done
         self._flying.clear()
         self.runner.synchronize()
         self._computed, self._seen = length, min(self._seen, length)
-        self._steps, self._ahead = 0, False
+        self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._seen, STEP: 0}
-        self.machine.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.machine.state))]))
+        with device_errors():
+            self.machine.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.machine.state))]))
+        self._ahead = False
 
     def rollback(self, length: int) -> None:
         """See `Pair`; the last id that is kept becomes the anchor."""
@@ -184,7 +196,7 @@ class CudaPair:
 
     def forget(self) -> None:
         """Drop the whole sequence."""
-        self.ids = []
+        self.ids, self._sampler = [], None
         self._set_back(0)
 
     def save(self) -> State:
@@ -208,15 +220,15 @@ class CudaPair:
         self._set_back(length)
 
 
-def _parts(cache: Cache, length: int) -> list[Tensor]:
-    """The first `length` slots of every tensor of a cache, as bytes' views [layers, length, ...]."""
-    tensors = (cache.k, cache.v, cache.k_scale, cache.v_scale)
-    return [tensor[:, :length] for tensor in tensors if tensor is not None]
+def _parts(cache: Cache, length: int) -> Iterator[Tensor]:
+    """The first `length` slots of every layer of every tensor; contiguous, so that nothing is copied on the device."""
+    for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
+        if tensor is not None:
+            yield from (layer[:length] for layer in tensor)
 
 
 def _bytes(cache: Cache, length: int) -> bytes:
-    parts = (part.contiguous().view(torch.uint8).cpu().numpy().tobytes() for part in _parts(cache, length))
-    return b"".join(parts)
+    return b"".join(part.view(torch.uint8).cpu().numpy().tobytes() for part in _parts(cache, length))
 
 
 def _fill(cache: Cache, saved: bytes, length: int) -> None:

@@ -31,6 +31,7 @@ class Runner:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self._slots = machine.cache.k.shape[1]
         self._graphed = machine.device.type == "cuda"
         self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
@@ -38,7 +39,7 @@ class Runner:
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
-        splits = chunks(length)
+        splits = chunks(length, self._slots)
         with device_errors():
             self._run(f"{way} {'greedy' if greedy else 'sampled'}", splits, lambda: self._recorded(way, greedy, splits))
             if not self._graphed:
@@ -61,7 +62,7 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
-        splits = chunks(length)
+        splits = chunks(length, self._slots)
         with device_errors():
             self._run("extend", splits, lambda: self.machine.extend(splits))
 
@@ -96,14 +97,14 @@ class Runner:
                 self.machine.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             sequence()
         return graph
 
 
-def chunks(length: int) -> int:
-    """The smallest number of attention chunks that a step from `length` tokens can be captured with."""
-    return next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK)
+def chunks(length: int, slots: int) -> int:
+    """How many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
+    return min(next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK), -(-slots // CHUNK))
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class DrafterWeights:
     """A DFlash drafter; embedding and head are the target's."""
 
     config: DFlashConfig
-    fuse: Planes  # [H, n_taps * H], times 16 because taps are stored as sixteenths
+    fuse: Planes  # [H, n_taps * H]
     fuse_gain: Tensor  # [H]
     context: tuple[Heads, ...]  # k and v of all layers, for context tokens
     context_gain: Tensor | None  # [layers, D], of the norm of k
@@ -194,7 +194,7 @@ def load_drafter(
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
     return DrafterWeights(
         config=config,
-        fuse=scaled(source.planes(["fc.weight"]), TAP_SCALE),
+        fuse=source.planes(["fc.weight"]),
         fuse_gain=_needed(source, "enc.output_norm.weight"),
         context=tuple(_heads(source, c, keys_and_values)),
         context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),

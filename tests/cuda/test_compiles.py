@@ -33,7 +33,7 @@ def results() -> dict[str, Facts]:
 
 
 def kernels(results: dict[str, Facts], chip: int) -> list[Facts]:
-    return [kernel for pair in results[str(chip)]["kernels"].values() for kernel in pair]
+    return [kernel for pair in results[str(chip)].values() for kernel in pair["kernels"]]
 
 
 @on_each
@@ -58,11 +58,11 @@ def test_every_kernel_waits_for_its_predecessor(results: dict[str, Facts], chip:
 @on_each
 def test_a_sequence_is_launches_alone(results: dict[str, Facts], chip: int) -> None:
     """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
-    assert results[str(chip)]["others"] == []
+    assert [pair["others"] for pair in results[str(chip)].values()] == [[], []]
 
 
 @on_each
 def test_steps_do_not_compile_anything_twice(results: dict[str, Facts], chip: int) -> None:
     """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
-    assert len(results[str(chip)]["kernels"]["dense"]) <= 37
-    assert len(results[str(chip)]["kernels"]["experts"]) <= 21
+    assert len(results[str(chip)]["dense"]["kernels"]) <= 37
+    assert len(results[str(chip)]["experts"]["kernels"]) <= 21

@@ -240,7 +240,7 @@ class History:
     def end(self) -> None:
         """Keys, values and what the drafter was told are those of a fresh prefill of the same text."""
         self.check()
-        if len(self.pair.ids) < 2:
+        if not 2 <= len(self.pair.ids) < LENGTH:
             return
         other = self.world.other
         other.forget()
@@ -337,6 +337,24 @@ def test_a_step_ahead_at_the_end_of_the_context_has_attention_to_its_last_row(wo
         pair.step(Sampler(SamplingParams()), 1000)
         assert pair.ids == text[: len(pair.ids)]
     pair.set_documents([])
+
+
+def test_taps_are_read_before_they_are_written_over(world: World) -> None:
+    """A long run of lookup alone: the drafter is told of it from time to time."""
+    pair, sampler = world.pair, Sampler(SamplingParams())
+    pair.forget()
+    pair.ways = Ways({"lookup": 1.0})
+    pair.prefill([9, 4])
+    while pair.room > 1:
+        pair.step(sampler, pair.room - 1)
+    history = History(world, random.Random(0), checked=2)
+    history.end()
+
+
+def test_nothing_can_be_saved_and_loaded(world: World) -> None:
+    world.pair.forget()
+    world.pair.load(world.pair.save())
+    assert not world.pair.ids
 
 
 def test_a_way_that_has_to_wait_is_taken_next(world: World) -> None:

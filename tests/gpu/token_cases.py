@@ -87,7 +87,7 @@ def _bookkeeping() -> list[Case]:
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), block=8),
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
         case("accept a chain", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
-             **agreeing, state=_state(40)),
+             **agreeing, state=_state(40, live=3)),
         case("accept a tree", accept.accept, accept.accept_reference, ("tokens", "state", "record", "path"),
              **agreeing, state=_state(40), parents=torch.arange(-1, 15, dtype=torch.int32),
              path=torch.zeros(18, dtype=torch.int32)),

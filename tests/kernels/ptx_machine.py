@@ -174,6 +174,10 @@ class Machine:
             half, whole = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
             values = [_as(self._read(x), whole).view(half).astype(np.float64) for x in sources]
             result = _arithmetic(head, parts, values).astype(half).view(whole)
+        elif parts[-2:] == ["f32", "f16"]:  # mixed: only the last operand is as wide as the result
+            narrow = [_as(self._read(x), np.float16).astype(np.float64) for x in sources[:-1]]
+            last = _as(self._read(sources[-1]), np.float32).astype(np.float64)
+            result = _arithmetic(head, parts, [*narrow, last]).astype(np.float32)
         elif parts[-1] in {"f16", "f32"}:
             values = [_as(self._read(x), kind).astype(np.float64) for x in sources]
             result = _arithmetic(head, parts, values).astype(kind)

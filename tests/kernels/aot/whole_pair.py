@@ -1,12 +1,15 @@
 """Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.aot.whole_pair 120` prints JSON.
 
 A machine is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
-sequences that are captured as graphs. {"kernels": {pair: facts of each}, "others": operations of torch in them}.
+sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], "others": [operations of torch]}}}.
 """
 
 import json
+import multiprocessing
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,6 +32,7 @@ from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.weights.blocks import FORMATS
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.packing import INT8, Layout
+from tests.kernels.aot.__main__ import PROCESSES
 from tests.kernels.aot.case import META, planes
 from tests.kernels.aot.compiling import MULTIPROCESSORS, compiled_for
 from tests.kernels.aot.ptx import ticket_is_fenced, touched_before_wait
@@ -100,12 +104,16 @@ def machine(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
     return made
 
 
-def pairs() -> Iterator[tuple[str, Machine]]:
-    """Dense, with a drafter that has a sliding and a full layer; experts, quantized keys and eight queries to a key."""
+def dense() -> Machine:
+    """With a drafter that has a sliding and a full layer."""
     drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
     drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
-    yield "dense", machine(DENSE, drafter, torch.float16)
-    yield "experts", machine(EXPERTS, None, torch.int8)
+    return machine(DENSE, drafter, torch.float16)
+
+
+def experts() -> Machine:
+    """Without a drafter, with quantized keys and eight queries to a key."""
+    return machine(EXPERTS, None, torch.int8)
 
 
 def run(made: Machine, splits: Sequence[int]) -> None:
@@ -159,18 +167,23 @@ def facts(kernel: Any) -> dict[str, Any]:
     }
 
 
+def compiled(build: Callable[[], Machine], capability: int) -> dict[str, Any]:
+    """What is launched on a chip: each kernel once, and the operations of torch."""
+    made = build()
+    with chip(capability) as kernels, Watch() as watch:
+        run(made, (BUCKETS[0], BUCKETS[2]))
+    distinct = {id(kernel): kernel for kernel in kernels}
+    return {"kernels": [facts(kernel) for kernel in distinct.values()], "others": sorted(watch.others)}
+
+
 def main() -> None:
-    """Compile for the chips that are named."""
+    """Compile for the chips that are named, in a few processes."""
+    jobs = [(build, int(capability)) for build in (dense, experts) for capability in sys.argv[1:]]
     result: dict[str, dict[str, Any]] = {}
-    for capability in map(int, sys.argv[1:]):
-        found = result.setdefault(str(capability), {"kernels": {}})
-        for name, made in pairs():
-            with chip(capability) as kernels, Watch() as watch:
-                run(made, (BUCKETS[0], BUCKETS[2]))
-            distinct = {id(kernel): kernel for kernel in kernels}
-            found["kernels"][name] = [facts(kernel) for kernel in distinct.values()]
-            found[f"launches {name}"] = len(kernels)
-            found["others"] = sorted(watch.others | set(found.get("others", ())))
+    processes = min(PROCESSES, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for (build, capability), found in zip(jobs, pool.map(compiled, *zip(*jobs, strict=True)), strict=True):
+            result.setdefault(str(capability), {})[build.__name__] = found
     json.dump(result, sys.stdout)
 
 
