@@ -15,6 +15,7 @@ from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.drafters.dflash import DFlashDrafter
 from localdflash.drafters.dflash_files import load as load_drafter
 from localdflash.engine.accept import accept
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler, SamplingParams
 from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.targets.gguf_decoder import load_decoder
@@ -94,6 +95,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     """Over the blocks of real answers, each drafter fed the same hidden states."""
     model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.target
     ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
+    assert isinstance(loaded.pair, HostPair)
     theirs = next(d for d in loaded.pair.drafters if d.reads_taps)
     greedy = Sampler(SamplingParams())
     same = blocks = 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.loading import LoadedPair, Options
 from localdflash.text.fim import build
@@ -30,6 +31,7 @@ def run(loaded: LoadedPair, ids: list[int], prefixes: PrefixCache | None = None)
 
 
 def drafts(loaded: LoadedPair) -> dict[str, list[int]]:
+    assert isinstance(loaded.pair, HostPair)
     return {d.name: list(d.propose(loaded.pair.ids[-1], 7).tokens) for d in loaded.pair.drafters}
 
 

@@ -84,9 +84,7 @@ class Block:
         self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
         self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
         squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
-        eps = (
-            c.rms_norm_eps / TAP_SCALE**2
-        )  # fused taps are sixteenths too, and so is their norm
+        eps = c.rms_norm_eps / TAP_SCALE**2  # fused taps are sixteenths too, and so is their norm
         unit[0] = c.hidden_size * (1.0 - eps)  # of rows that no norm has scaled
         self.norm = Norm(squares, unit, c.hidden_size, eps)
 

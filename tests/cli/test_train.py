@@ -18,6 +18,7 @@ from localdflash.bench import prompt_set
 from localdflash.cli import main
 from localdflash.drafters import dflash_files
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
 from localdflash.loading import LoadedPair, Options
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.train import loop
@@ -111,6 +112,7 @@ def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path)
     found = {}
     for draft in (True, False):
         with LoadedPair(Options(**options, draft=draft)) as loaded:
+            assert isinstance(loaded.pair, HostPair)
             assert ("dflash" in [d.name for d in loaded.pair.drafters]) == draft
             found[draft] = [token for step in generate(loaded.pair, Request(ids, 40)) for token in step.tokens]
     assert found[True] == found[False]

@@ -4,7 +4,6 @@ The oracle of the numbers is the same pair in float32 with the references, which
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -99,7 +99,7 @@ def test_a_graph_replayed_over_a_growing_context(pair: CudaPair, prompts: list[l
         pair.forget()
         pair.prefill(prompts[0][:40])
         for _ in range(count):
-            machine.step(way, True, chunks(machine.context))
+            machine.step(way, True, chunks(machine.context, machine.cache.k.shape[1]))
             if int(machine.state[0]) >= 39 + count:
                 break
         assert machine.tokens[40 : 40 + count].tolist() == replayed
@@ -116,7 +116,7 @@ def test_a_context_that_outgrows_its_graph(device: torch.device, tmp_path: Path)
     pair.forget()
     pair.prefill(ids)
     for _ in range(count):
-        machine.step("plain", True, chunks(machine.context))
+        machine.step("plain", True, chunks(machine.context, machine.cache.k.shape[1]))
     assert machine.tokens[2000 : 2000 + count].tolist() == replayed
 
 

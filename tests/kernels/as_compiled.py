@@ -19,9 +19,9 @@ from triton.runtime.jit import JITFunction
 os.environ.pop("TRITON_INTERPRET", None)
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 announces another default
 
-from localdflash.kernels import launch  # noqa: E402
-from tests.kernels.aot.compiling import compiled_for  # noqa: E402
-from tests.kernels.ptx_machine import Machine  # noqa: E402
+from localdflash.kernels import launch
+from tests.kernels.aot.compiling import compiled_for
+from tests.kernels.ptx_machine import Machine
 
 triton.knobs.runtime.interpret = False  # conftest.py asks for the interpreter
 assert launch.ASM

@@ -5,16 +5,15 @@ as they were compiled. It knows the instructions that the kernels of this packag
 done at once, and expects branches that all threads take alike. Slow: some seconds for a block of a small matrix.
 """
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from tests.kernels.ptx_arithmetic import Array, arithmetic, as_register, as_type, integers
+
 _STATEMENT = re.compile(r"^\s*(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 _TYPES = {
@@ -28,16 +27,6 @@ _ROUND: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rmi": np.floor, 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
-
-
-def _as(x: Array, kind: type) -> Array:
-    """The low bits of 64-bit registers as another type."""
-    return np.ascontiguousarray(x).view(np.uint8).reshape(-1, 8)[:, : np.dtype(kind).itemsize].copy().view(kind)[:, 0]
-
-
-def _register(x: Array) -> Array:
-    """Any type as a 64-bit register."""
-    return x.view(f"u{x.dtype.itemsize}").astype(np.uint64)
 
 
 def _literal(text: str) -> int:
@@ -172,19 +161,19 @@ class Machine:
             return
         if parts[-1] in {"f16x2", "f32x2"}:
             half, whole = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
-            values = [_as(self._read(x), whole).view(half).astype(np.float64) for x in sources]
-            result = _arithmetic(head, parts, values).astype(half).view(whole)
+            values = [as_type(self._read(x), whole).view(half).astype(np.float64) for x in sources]
+            result = arithmetic(head, values).astype(half).view(whole)
         elif parts[-2:] == ["f32", "f16"]:  # mixed: only the last operand is as wide as the result
-            narrow = [_as(self._read(x), np.float16).astype(np.float64) for x in sources[:-1]]
-            last = _as(self._read(sources[-1]), np.float32).astype(np.float64)
-            result = _arithmetic(head, parts, [*narrow, last]).astype(np.float32)
+            narrow = [as_type(self._read(x), np.float16).astype(np.float64) for x in sources[:-1]]
+            last = as_type(self._read(sources[-1]), np.float32).astype(np.float64)
+            result = arithmetic(head, [*narrow, last]).astype(np.float32)
         elif parts[-1] in {"f16", "f32"}:
-            values = [_as(self._read(x), kind).astype(np.float64) for x in sources]
-            result = _arithmetic(head, parts, values).astype(kind)
+            values = [as_type(self._read(x), kind).astype(np.float64) for x in sources]
+            result = arithmetic(head, values).astype(kind)
         else:
             values = [self._read(x) for x in sources]
-            result = _integers(head, parts, kind, values)
-        self._write(target, _register(result), active)
+            result = integers(head, parts, kind, values)
+        self._write(target, as_register(result), active)
 
     def _mov(self, parts: list[str], operands: list[str], active: Array) -> None:
         target, source = operands
@@ -217,17 +206,19 @@ class Machine:
         address = self._address(operands[1])
         for i, register in enumerate(targets):
             value = self._load(address + np.uint64(i * np.dtype(kind).itemsize), kind, active)
-            self._write(register, _register(value), active)
+            self._write(register, as_register(value), active)
 
     def _st(self, parts: list[str], operands: list[str], active: Array) -> None:
         kind = _TYPES[parts[-1]]
         address = self._address(operands[0])
         for i, register in enumerate(_OPERAND.findall(operands[1].strip("{}"))):
-            self._store(address + np.uint64(i * np.dtype(kind).itemsize), _as(self._read(register), kind), active)
+            self._store(address + np.uint64(i * np.dtype(kind).itemsize), as_type(self._read(register), kind), active)
 
     def _cp(self, parts: list[str], operands: list[str], active: Array) -> None:
         to, source, size, *rest = operands
-        present = active & (_as(self._read(rest[0]), np.uint32) > 0) if rest and re.match(r"%r\d", rest[0]) else active
+        present = (
+            active & (as_type(self._read(rest[0]), np.uint32) > 0) if rest and re.match(r"%r\d", rest[0]) else active
+        )
         to_at, from_at = self._address(to), self._address(source)
         for i in range(0, _literal(size), 4):
             value = self._load(from_at + np.uint64(i), np.uint32, present)
@@ -235,7 +226,7 @@ class Machine:
 
     def _atom(self, parts: list[str], operands: list[str], active: Array) -> None:
         kind = _TYPES[parts[-1]]
-        address, value = self._address(operands[1]), _as(self._read(operands[2]), kind)
+        address, value = self._address(operands[1]), as_type(self._read(operands[2]), kind)
         function = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}.get(parts[-2])
         assert function is not None or parts[-2] == "exch"
         old = np.zeros(self.threads, kind)
@@ -243,10 +234,10 @@ class Machine:
             one = np.arange(self.threads) == thread
             old[thread] = self._load(address, kind, one)[thread]
             self._store(address, value if function is None else function(old, value), one)
-        self._write(operands[0], _register(old), active)
+        self._write(operands[0], as_register(old), active)
 
     def _setp(self, parts: list[str], operands: list[str], active: Array) -> None:
-        left, right = (_as(self._read(x), _TYPES[parts[-1]]) for x in operands[1:3])
+        left, right = (as_type(self._read(x), _TYPES[parts[-1]]) for x in operands[1:3])
         unordered = np.isnan(left) | np.isnan(right) if parts[-1].startswith("f") else np.zeros(self.threads, bool)
         if parts[1] in {"num", "nan"}:
             result = unordered if parts[1] == "nan" else ~unordered
@@ -271,28 +262,28 @@ class Machine:
 
     def _redux(self, parts: list[str], operands: list[str], active: Array) -> None:
         function = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or, "and": np.bitwise_and}
-        warps = _as(self._read(operands[1]), _TYPES[parts[-1]]).reshape(-1, 32)
+        warps = as_type(self._read(operands[1]), _TYPES[parts[-1]]).reshape(-1, 32)
         value = function[parts[2]].reduce(warps, 1).astype(warps.dtype).repeat(32)
-        self._write(operands[0], _register(value), active)
+        self._write(operands[0], as_register(value), active)
 
     def _cvt(self, parts: list[str], operands: list[str], active: Array) -> None:
         to = parts[-2]
         if to == "f16x2" and parts[-1] == "f32":  # the first operand goes to the upper half
-            high, low = (_as(self._read(x), np.float32).astype(np.float16) for x in operands[1:])
-            value = np.stack([low, high], 1).copy().view(np.uint32)[:, 0]
+            high, low = (as_type(self._read(x), np.float32).astype(np.float16) for x in operands[1:])
+            value: Array = np.stack([low, high], 1).copy().view(np.uint32)[:, 0]
         elif to == "e4m3x2":  # the same, of bytes
-            pair = [_as(self._read(x), np.float32) for x in reversed(operands[1:])]
+            pair = [as_type(self._read(x), np.float32) for x in reversed(operands[1:])]
             codes = torch.from_numpy(np.stack(pair, 1)).clamp(-448, 448).to(torch.float8_e4m3fn)
             value = codes.view(torch.uint8).numpy().view(np.uint16)[:, 0]
         elif parts[-1] == "e4m3x2":
-            codes = torch.from_numpy(_as(self._read(operands[1]), np.uint16).copy()).view(torch.float8_e4m3fn)
+            codes = torch.from_numpy(as_type(self._read(operands[1]), np.uint16).copy()).view(torch.float8_e4m3fn)
             value = codes.half().numpy().view(np.uint32)
         else:
-            value = _as(self._read(operands[1]), _TYPES[parts[-1]])
+            value = as_type(self._read(operands[1]), _TYPES[parts[-1]])
             rounded = next((_ROUND[part](value) for part in parts if part in _ROUND), value)
             with np.errstate(invalid="ignore"):
                 value = rounded.astype(_TYPES[to])
-        self._write(operands[0], _register(value), active)
+        self._write(operands[0], as_register(value), active)
 
     def _ldmatrix(self, parts: list[str], operands: list[str], active: Array) -> None:
         targets = _OPERAND.findall(operands[0].strip("{}"))
@@ -304,13 +295,13 @@ class Machine:
             matrix = np.stack(loaded, 1).reshape(-1, 8, 8)
             matrix = matrix.transpose(0, 2, 1) if "trans" in parts else matrix
             value = np.ascontiguousarray(matrix).view(np.uint32).reshape(-1)  # lane: row lane / 4, pair lane % 4
-            self._write(register, _register(value), active)
+            self._write(register, as_register(value), active)
 
     def _stmatrix(self, parts: list[str], operands: list[str], active: Array) -> None:
         address = self._address(operands[0]).reshape(-1, 32)
         for i, register in enumerate(_OPERAND.findall(operands[1].strip("{}"))):
             rows = address[:, 8 * i : 8 * i + 8].reshape(-1)
-            pairs = _as(self._read(register), np.uint32).view(np.uint16).reshape(-1, 8, 8)
+            pairs = as_type(self._read(register), np.uint32).view(np.uint16).reshape(-1, 8, 8)
             matrix = (pairs.transpose(0, 2, 1) if "trans" in parts else pairs).reshape(-1, 8)
             for c in range(8):
                 self._store(rows + np.uint64(2 * c), np.ascontiguousarray(matrix[:, c]), np.ones(len(rows), bool))
@@ -320,59 +311,15 @@ class Machine:
         assert integer or parts[3] == "m16n8k16"
         kind: type = np.int8 if integer else np.float16
         d, a, b, c = (_OPERAND.findall(group.strip("{}")) for group in operands)
-        flat = [_as(self._read(x), np.uint32).view(kind).reshape(self.threads // 32, 8, -1) for x in (*a, *b)]
+        flat: list[Array] = [
+            as_type(self._read(x), np.uint32).view(kind).reshape(self.threads // 32, 8, -1) for x in (*a, *b)
+        ]
         left = np.concatenate([np.concatenate([flat[0], flat[2]], 2), np.concatenate([flat[1], flat[3]], 2)], 1)
         right = np.concatenate([flat[4], flat[5]], 2)
         wide: type = np.int64 if integer else np.float64
-        product = left.astype(wide) @ right.astype(wide).transpose(0, 2, 1)  # [warps, 16, 8]
+        product: Array = left.astype(wide) @ right.astype(wide).transpose(0, 2, 1)  # [warps, 16, 8]
         out: type = np.int32 if integer else np.float32
         for i, register in enumerate(d):
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
-            value = (_as(self._read(c[i]), out).astype(wide) + own).astype(out)
-            self._write(register, _register(value), active)
-
-
-def _arithmetic(head: str, parts: list[str], x: list[Array]) -> Array:
-    functions: dict[str, Callable[..., Array]] = {
-        "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
-        "abs": np.abs, "min": lambda *x: functools.reduce(np.fmin, x), "max": lambda *x: functools.reduce(np.fmax, x), "fma": lambda a, b, c: a * b + c,
-        "rsqrt": lambda a: 1 / np.sqrt(a), "sqrt": np.sqrt, "ex2": np.exp2, "lg2": np.log2, "rcp": np.reciprocal, "sin": np.sin, "cos": np.cos,
-    }  # fmt: skip
-    with np.errstate(all="ignore"):
-        return functions[head](*x)
-
-
-def _integers(head: str, parts: list[str], kind: type, x: list[Array]) -> Array:
-    bits = 8 * np.dtype(kind).itemsize
-    if head == "lop3":
-        a, b, c = (_as(value, np.uint32) for value in x[:3])
-        terms = [(a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c) for i in range(8)]
-        return np.bitwise_or.reduce([term for i, term in enumerate(terms) if int(x[3][0]) >> i & 1])
-    if head == "prmt":
-        pool = np.stack([_as(x[0], np.uint32), _as(x[1], np.uint32)], 1).copy().view(np.uint8)  # [threads, 8]
-        picks = (x[2][:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(4))) & np.uint64(15)
-        chosen = np.take_along_axis(pool, (picks & np.uint64(7)).astype(np.int64), 1)
-        chosen = np.where(picks & np.uint64(8), np.where(chosen > 127, 255, 0), chosen).astype(np.uint8)
-        return np.ascontiguousarray(chosen).view(np.uint32)[:, 0]
-    if head == "bfe":
-        start, length = (int(value[0]) for value in x[1:3])
-        field = (_as(x[0], np.uint32).astype(np.int64) >> start) & (2**length - 1)
-        return np.where(field >> (length - 1) & (kind is np.int32), field - 2**length, field).astype(kind)
-    if head in {"mul", "mad"} and parts[1] in {"wide", "hi"}:
-        wide: type = np.int64 if np.issubdtype(kind, np.signedinteger) else np.uint64
-        product = _as(x[0], kind).astype(wide) * _as(x[1], kind).astype(wide)
-        if parts[1] == "hi":
-            return (product >> bits).astype(kind)
-        return product + _as(x[2], wide) if head == "mad" else product
-    values = [_as(value, kind) for value in x]
-    if head in {"shl", "shr"}:
-        by = np.minimum(_as(x[1], np.uint32), 63)
-        value = values[0].astype(np.int64 if np.issubdtype(kind, np.signedinteger) else np.uint64)
-        return (value << by.astype(value.dtype) if head == "shl" else value >> by.astype(value.dtype)).astype(kind)
-    functions: dict[str, Callable[..., Array]] = {
-        "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
-        "xor": np.bitwise_xor, "not": np.invert, "neg": np.negative, "min": np.minimum, "max": np.maximum,
-        "mad": lambda a, b, c: a * b + c, "cvta": lambda a: a, "div": np.floor_divide, "rem": np.remainder,
-    }  # fmt: skip
-    with np.errstate(all="ignore"):
-        return functions[head](*values)
+            value = (as_type(self._read(c[i]), out).astype(wide) + own).astype(out)
+            self._write(register, as_register(value), active)
