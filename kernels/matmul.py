@@ -19,7 +19,6 @@ from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
 from localdflash.kernels.unpack import TINY, byte, half, unit, unpack, unpack_minimums, unpack_scaled
 
 MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
-BLOCK = 8192  # bytes of 4-bit weights in a tile of 128 x 128
 
 SUPER_WEIGHTS = tl.constexpr(SUPER)
 

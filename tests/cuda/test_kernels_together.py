@@ -18,7 +18,7 @@ from localdflash.engine.sampling import SamplingParams
 from tests.cuda.tiny import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
-PROMPT = [7, 8, 9, 10, 11, 12, 13, 7, 8, 9, 10, 11, 12, 13, 7, 8, 9, 10]
+PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 MOE: dict[str, Any] = EXPERTS
 
 
@@ -43,12 +43,13 @@ def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = No
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("pairs", ["dense int8", "experts"], indirect=True)
 def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
-    plain, _ = run(kernels, "plain", 6)
-    kernels.set_documents([[*PROMPT, *plain[:4], 3, 3, 3]])  # a draft that is right for a while
-    lookup, tau = run(kernels, "lookup", 6)
-    block, _ = run(kernels, "block", 6)
+    plain, _ = run(kernels, "plain", 4)
+    kernels.set_documents([[*PROMPT, *plain[:2], 3, 3, 3]])  # a draft that is right for a while
+    lookup, tau = run(kernels, "lookup", 4)
+    block, _ = run(kernels, "block", 4)
     assert lookup == plain
     assert block == plain
     assert tau > 1
@@ -60,8 +61,8 @@ def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None
 def test_sampled_text_is_the_same_too(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs
     params = SamplingParams(temperature=1.0, top_k=20, top_p=0.9, repetition_penalty=1.2, seed=3)
-    plain, _ = run(kernels, "plain", 3, params)
-    assert run(kernels, "block", 3, params)[0] == plain
+    plain, _ = run(kernels, "plain", 2, params)
+    assert run(kernels, "block", 2, params)[0] == plain
 
 
 @pytest.mark.timeout(300)
@@ -72,13 +73,14 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
         pair.prefill(PROMPT)
         pair.machine.draft.copy_(torch.arange(20, 36))
         pair.machine.state[2] = 16
-        pair.machine.forward(8)
+        pair.machine.forward(2)
     ours, exact = (pair.machine.stack for pair in pairs)
     assert int(pairs[0].machine.state[CONTEXT]) == len(PROMPT) - 1
     scale = exact.buffers.x.abs().max()
-    assert (ours.buffers.x - exact.buffers.x).abs().max() < 0.02 * scale
+    tolerance = 0.06 if pairs[0].machine.cache.k.dtype == torch.int8 else 0.02
+    assert (ours.buffers.x - exact.buffers.x).abs().max() < tolerance * scale
     for pair in pairs:
         pair.machine.catch_up()
-        pair.machine.fill_block(8)
+        pair.machine.fill_block(2)
     drafts = [pair.machine.block.stack.buffers.x for pair in pairs if pair.machine.block]
     assert (drafts[0] - drafts[1])[:8].abs().max() < 0.02 * drafts[1][:8].abs().max()

@@ -308,7 +308,7 @@ class Machine:
 
     def _mma(self, parts: list[str], operands: list[str], active: Array) -> None:
         integer = parts[3] == "m16n8k32"
-        assert integer or parts[3] == "m16n8k16"
+        assert integer or (parts[3] == "m16n8k16" and parts[-2] == "f16"), f"unknown: {'.'.join(parts)}"
         kind: type = np.int8 if integer else np.float16
         d, a, b, c = (_OPERAND.findall(group.strip("{}")) for group in operands)
         flat: list[Array] = [
@@ -321,5 +321,5 @@ class Machine:
         out: type = np.int32 if integer else np.float32
         for i, register in enumerate(d):
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
-            value = (as_type(self._read(c[i]), out).astype(wide) + own).astype(out)
+            value: Array = (as_type(self._read(c[i]), out).astype(wide) + own).astype(out)
             self._write(register, as_register(value), active)

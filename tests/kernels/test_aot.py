@@ -30,20 +30,22 @@ def limits(limit: float, capabilities: tuple[int, ...] = EVERY) -> Limits:
 # Cases with a main loop on the tensor cores: its warp instructions for 4 KiB of weights, or of keys and values.
 BUDGETS: dict[str, Limits] = {
     "matmul int4": limits(600),
-    "matmul q4_k": limits(1090),
+    "matmul q4_k": limits(690),
     "matmul q6_k": limits(1340),
     "matmul q8_0": limits(460),
     "matmul int8": limits(355, (86, 120)),
     "matmul q4_0": limits(790, (86, 120)),
-    "matmul q5_k": limits(730, (86, 120)),
+    "matmul q5_k": limits(835, (86, 120)),
     "matmul mxfp4": limits(960, (86, 120)),
     "matmul nvfp4": limits(1300, (86, 120)),
-    "swiglu": limits(1150, MOST),
+    "swiglu": limits(700, MOST),
     "residual": limits(1340, MOST),
-    "qkv fp16": limits(1150, MOST),
-    "qkv int8": limits(1150, (120,)),
-    "qkv fp8": limits(1150, (89, 120)),
+    "qkv fp16": limits(690, MOST),
+    "qkv int8": limits(700, (120,)),
+    "qkv fp8": limits(700, (89, 120)),
     "head": limits(1350, MOST),
+    "w4a8 int4": limits(500, MOST),
+    "w4a8 q4_k": limits(700, (86, 120)),
     "fp4 mx": limits(300, (120,)),
     "fp4 nv": limits(300, (120,)),
     "attention fp16": limits(340),
@@ -52,8 +54,8 @@ BUDGETS: dict[str, Limits] = {
     "attention tree": limits(405, MOST),
     "attention block": limits(330, (120,)),
     "attention window": limits(400, (120,)),
-    "moe gate_up": limits(1630, (90, 120)),
-    "moe down": limits(1600, (90, 120)),
+    "moe gate_up": limits(850, (90, 120)),
+    "moe down": limits(860, (90, 120)),
 }
 OTHERS = dict.fromkeys(
     (
@@ -67,7 +69,7 @@ TRAPS = ("reads before it waits", "ticket without order", "shared memory", "bloc
 MMA = {"fp4 mx": "kind::mxf4nvf4.block_scale.scale_vec::2X", "fp4 nv": "kind::mxf4nvf4.block_scale.scale_vec::4X"}
 BLOCKING = {"attention tree": 2}  # loads in the loop that nothing hides: of the ancestors, in the block's own tile only
 # Kernels that end in a reduction by the last to arrive. (_swiglu has tiles enough without splitting K.)
-TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_top_k", "_lookup", "_fp4_matmul", "_route"}
+TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_top_k", "_lookup", "_fp4_matmul", "_route", "_w4a8_matmul"}
 # What is never written while a model runs: a kernel may read it before its predecessors have finished.
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 

@@ -56,14 +56,14 @@ def _kernel_facts(case: Case, kernel: Any) -> dict[str, Any]:
     }
     if not result["mma"]:
         return result
-    loop = sass.main_loop()
-    opcodes = count(loop)
     streamed, volume = case.tile(constants)
-    tiles = multiply_adds(loop) * warps / volume
+    loop = sass.main_loop(volume // warps)
+    opcodes = count(loop)
+    tiles = multiply_adds(loop) * warps // volume
     return result | {
         "loop": len(loop),
-        "tiles": tiles,  # in one round: a whole number, and a little more where minimums are multiplied too
-        "per_4k": len(loop) * warps * 4096 / (streamed * max(1, int(tiles))),
+        "tiles": tiles,
+        "per_4k": len(loop) * warps * 4096 / (streamed * max(1, tiles)),
         "blocking": opcodes["LDG"],
         "asynchronous": opcodes["LDGSTS"] + opcodes["UTMALDG"],
         "conversions": opcodes["I2F"] + opcodes["I2FP"],

@@ -15,6 +15,7 @@ from localdflash.kernels.qkv import HeadRange, qkv
 from localdflash.kernels.residual import Tap, residual
 from localdflash.kernels.rope import Rope
 from localdflash.kernels.swiglu import swiglu
+from localdflash.kernels.w4a8 import quantize_rows, w4a8_matmul
 from localdflash.weights.blocks import FORMATS
 from localdflash.weights.packing import INT4, INT8, Layout
 from tests.kernels.aot.case import (
@@ -52,6 +53,17 @@ MATMULS = {
     "mxfp4": (86, 120),
     "nvfp4": (86, 120),
 }
+
+
+def _w4a8(layout: Layout) -> None:
+    codes, scales, sums = torch.empty(16, H, dtype=torch.int8, device=META), floats(H // 128, 16), floats(H // 32, 16)
+    quantize_rows(halves(16, H), codes, scales, sums)
+    w4a8_matmul(codes, scales, sums, planes(H, H, layout), halves(16, H), workspace(), norm())
+
+
+def _w4a8_tile(constants: dict[str, Any]) -> tuple[int, int]:
+    """One block of 128 weights by BN columns."""
+    return constants["BN"] * 64, 16 * constants["BN"] * 128
 
 
 def _matmul(layout: Layout) -> None:
@@ -114,6 +126,8 @@ CASES = (
     Case("qkv int8", partial(_qkv, torch.int8), planes_tile, (120,)),
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
     Case("head", _head, planes_tile),
+    Case("w4a8 int4", partial(_w4a8, INT4), _w4a8_tile),
+    Case("w4a8 q4_k", partial(_w4a8, Q4_K), _w4a8_tile, (86, 120)),
     Case("embed", _embed),
     Case("fp4 mx", partial(_fp4, 32), _fp4_tile, (120,)),
     Case("fp4 nv", partial(_fp4, 16), _fp4_tile, (120,)),

@@ -40,10 +40,14 @@ class Sass:
                 opcode = _OPCODE.match(text)
                 self.opcodes.append(opcode.group(1) if opcode else "")
 
-    def main_loop(self) -> list[str]:
-        """The loop that does the most on the tensor cores, the innermost of equals; empty without a loop."""
+    def main_loop(self, tile: int) -> list[str]:
+        """The loop over tiles: of those that do a whole number of `tile` multiply-adds a warp, the one that does most.
+
+        The innermost of equals. Minimums have a loop of their own, whose sums are of another shape.
+        """
         bodies = [self.opcodes[first : last + 1] for first, last in self._loops]
-        return max(bodies, key=lambda body: (multiply_adds(body), -len(body)), default=[])
+        of_tiles = [body for body in bodies if multiply_adds(body) and multiply_adds(body) % tile == 0]
+        return max(of_tiles, key=lambda body: (multiply_adds(body), -len(body)), default=[])
 
 
 def count(opcodes: list[str]) -> Counter[str]:

@@ -1,0 +1,26 @@
+"""The quantized GEMM as compiled for a chip: the tests of matmul, their kernels' PTX run on the CPU.
+
+Another process does it, since in this one Triton is an interpreter.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = ("test_matmul.py", "test_w4a8.py", "test_norm.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chip", [86, 90, 120])
+def test_compiled_kernels_multiply_as_the_interpreted_ones(chip: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"CHIP": str(chip), "PYTHONPATH": str(ROOT)}
+    command = [str(Path(sys.executable).parent / "pytest"), "-q", "-p", "tests.kernels.as_compiled", "--timeout=300"]
+    paths = [f"tests/kernels/{name}" for name in TESTS]
+    done = subprocess.run([*command, *paths], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
