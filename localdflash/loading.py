@@ -37,6 +37,7 @@ class Options:
     context: int = 0
     draft: bool = True
     documents: Sequence[str] = ()  # texts that lookup may copy from
+    drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
     kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
     progress: Progress | None = None
 
@@ -93,7 +94,7 @@ class LoadedPair:
 
         options, files = self.options, self.files
         drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-        settings = Settings(options.context, options.kv, draft=options.draft)
+        settings = Settings(options.context, options.kv, options.draft, options.drafter_bits)
         pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
         self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
         pair.set_documents([self.tokenizer.encode(text) for text in options.documents])

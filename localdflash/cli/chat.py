@@ -39,6 +39,7 @@ def command(
     threads: int,
     context: int,
     kv: str,
+    drafter_bits: int,
     **options: Any,
 ) -> int:
     """Talk to the model. The answer goes to stdout, everything else to stderr."""
@@ -53,7 +54,8 @@ def command(
     from localdflash.conversation import Conversation
     from localdflash.loading import Options
 
-    with opened(Options(pair, backend, threads, context, not no_draft, kv=kv)) as loaded:
+    settings = Options(pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, kv=kv)
+    with opened(settings) as loaded:
         conversation = Conversation(loaded, params, max_tokens, system)
         if prompt is None:
             return _talk(conversation)

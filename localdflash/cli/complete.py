@@ -38,6 +38,7 @@ def command(
     threads: int,
     context: int,
     kv: str,
+    drafter_bits: int,
     **options: Any,
 ) -> int:
     """Complete the code at FILE:LINE:COL and print what to insert there.
@@ -51,10 +52,8 @@ def command(
     from localdflash.cli.loading import opened
     from localdflash.loading import Options
 
-    with (
-        opened(Options(pair, backend, threads, context, not no_draft, kv=kv)) as loaded,
-        Interrupt() as interrupt,
-    ):
+    settings = Options(pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, kv=kv)
+    with opened(settings) as loaded, Interrupt() as interrupt:
         answer = complete(
             loaded,
             text[:offset],

@@ -29,6 +29,13 @@ _PAIR = (
         show_default=True,
         help="Keys and values of the cuda backend; int8 and fp8 hold nearly twice the context, fp8 from RTX 40 on.",
     ),
+    click.option(
+        "--drafter-bits",
+        type=click.Choice([8, 4]),
+        default=8,
+        show_default=True,
+        help="To what the cuda backend quantizes the weights of a safetensors drafter.",
+    ),
 )
 _SAMPLING = (
     click.option(
@@ -43,7 +50,7 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Which pair to run, and how: pair, backend, threads, context, kv."""
+    """Which pair to run, and how: pair, backend, threads, context, kv, drafter bits."""
     for option in reversed(_PAIR):
         command = option(command)
     return command
