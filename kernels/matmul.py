@@ -34,8 +34,26 @@ def accumulate(
 
     a float16 [BM, K], sums float32 [K / 32, BM] (read only with minimums), the planes' tensors as `pointers` gives
     them, `expert` the matrix of a stack (else 0); K and N are padded. With more than four STAGES, for chips with much
-    shared memory, the steps of "byte4" are twice as long, which takes fewer instructions.
+    shared memory, the steps of "byte4" are twice as long, which takes fewer instructions. A "product" is only loaded.
     """
+    if SCALING == "product":
+        acc = tl.load(base_ptr + tl.arange(0, BM)[:, None] * N + column + tl.arange(0, BN)[None, :])
+    else:
+        acc = _multiply(
+            a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert, R,
+            HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, BM,
+        )  # fmt: skip
+    return acc
+
+
+@triton.jit
+def _multiply(
+    a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert,
+    R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
+    HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
+    BM: tl.constexpr = 16,
+):  # fmt: skip
+    """`accumulate` for weights."""
     LONG: tl.constexpr = SCALING == "byte4" and STAGES > 4
     BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if LONG else 32) // R
     DEPTH: tl.constexpr = STAGES // 2 if LONG else STAGES - (HIGH_BITS != 0)  # high planes take memory too

@@ -16,6 +16,9 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
   "block" float32 [k / 4R, n]; None where there is none.
 
+"product" is no weight at all: `base` is a finished product a @ W^T, float32 [16, n padded], which a kernel takes over
+instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too (localdflash.cuda.native_fp4).
+
 n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. A stack of `experts` matrices
 lies one below the other along the first axis of every tensor.
 """
@@ -27,7 +30,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Scaling = Literal["block", "half4", "byte4"]
+Scaling = Literal["block", "half4", "byte4", "product"]
 Code = Literal["int", "e4m3", "e2m1"]
 COLUMNS = 128  # n is a multiple of this
 SUPER = 256  # weights under one pair of super-scales

@@ -38,6 +38,7 @@ class Options:
     draft: bool = True
     documents: Sequence[str] = ()  # texts that lookup may copy from
     drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
+    native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
     kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
     progress: Progress | None = None
 
@@ -94,7 +95,7 @@ class LoadedPair:
 
         options, files = self.options, self.files
         drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-        settings = Settings(options.context, options.kv, options.draft, options.drafter_bits)
+        settings = Settings(options.context, options.kv, options.draft, options.drafter_bits, options.native_fp4)
         pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
         self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
         pair.set_documents([self.tokenizer.encode(text) for text in options.documents])

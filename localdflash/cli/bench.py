@@ -28,6 +28,7 @@ def command(
     context: int,
     kv: str,
     drafter_bits: int,
+    native_fp4: bool,
 ) -> int:
     """Run the prompt set with drafting and without, in turn. Exit code 1 where an output differs."""
     from localdflash.bench.run import run
@@ -36,7 +37,12 @@ def command(
     if json_file:  # before the minutes that it takes, not after them
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()
-    result = run(Options(pair, backend, threads, context, drafter_bits=drafter_bits, kv=kv), limit, repeats, _progress)
+    result = run(
+        Options(pair, backend, threads, context, drafter_bits=drafter_bits, native_fp4=native_fp4, kv=kv),
+        limit,
+        repeats,
+        _progress,
+    )
     print(file=sys.stderr)
     if json_file:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

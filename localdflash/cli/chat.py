@@ -40,6 +40,7 @@ def command(
     context: int,
     kv: str,
     drafter_bits: int,
+    native_fp4: bool,
     **options: Any,
 ) -> int:
     """Talk to the model. The answer goes to stdout, everything else to stderr."""
@@ -54,7 +55,9 @@ def command(
     from localdflash.conversation import Conversation
     from localdflash.loading import Options
 
-    settings = Options(pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, kv=kv)
+    settings = Options(
+        pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, native_fp4=native_fp4, kv=kv
+    )
     with opened(settings) as loaded:
         conversation = Conversation(loaded, params, max_tokens, system)
         if prompt is None:

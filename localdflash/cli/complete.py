@@ -39,6 +39,7 @@ def command(
     context: int,
     kv: str,
     drafter_bits: int,
+    native_fp4: bool,
     **options: Any,
 ) -> int:
     """Complete the code at FILE:LINE:COL and print what to insert there.
@@ -52,7 +53,9 @@ def command(
     from localdflash.cli.loading import opened
     from localdflash.loading import Options
 
-    settings = Options(pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, kv=kv)
+    settings = Options(
+        pair, backend, threads, context, not no_draft, drafter_bits=drafter_bits, native_fp4=native_fp4, kv=kv
+    )
     with opened(settings) as loaded, Interrupt() as interrupt:
         answer = complete(
             loaded,

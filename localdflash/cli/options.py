@@ -36,6 +36,11 @@ _PAIR = (
         show_default=True,
         help="To what the cuda backend quantizes the weights of a safetensors drafter.",
     ),
+    click.option(
+        "--native-fp4",
+        is_flag=True,
+        help="Multiply FP4 weights by FP4 activations on Blackwell RTX: another text than without, drafted or not.",
+    ),
 )
 _SAMPLING = (
     click.option(
@@ -50,7 +55,7 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Which pair to run, and how: pair, backend, threads, context, kv, drafter bits."""
+    """Which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4 mode."""
     for option in reversed(_PAIR):
         command = option(command)
     return command

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.checkpoint import CheckpointSource
+from localdflash.cuda.device import features
 from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
 from localdflash.cuda.memory import (
     check_kinds,
@@ -19,6 +20,7 @@ from localdflash.cuda.memory import (
     predict_bytes,
     tensor_bytes,
 )
+from localdflash.cuda.native_fp4 import NativeFp4
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
@@ -39,7 +41,7 @@ from localdflash.cuda.weights import (
 )
 from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
 from localdflash.drafters.dflash_files import load as load_module
-from localdflash.errors import OutOfMemory
+from localdflash.errors import OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import COLUMNS, Planes
 from localdflash.kernels.split_k import Plan, Workspace
@@ -60,6 +62,7 @@ class Settings:
     kv: str = "f16"
     draft: bool = True
     drafter_bits: int = 8
+    native_fp4: bool = False  # see native_fp4.py
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def load_pair(
 
     On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
     """
+    if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
+        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
@@ -110,7 +115,13 @@ def load_pair(
     try:
         weights = load_target(files.source, config, context + SLACK, files.llama)
         drafting = _load_drafter(file, weights, context + SLACK) if file else None
-        machine = Machine(ops, weights, drafting, context, _shared(weights, drafting, context, device), dtype, kv)
+        plans: list[Plan] = []
+        if settings.native_fp4:
+            native = NativeFp4()
+            weights, ops, plans = native.convert(weights), native.ops(), native.plans()
+        machine = Machine(
+            ops, weights, drafting, context, _shared(weights, drafting, context, device, plans), dtype, kv
+        )
         runner = Runner(machine)
         step_ms = measure(machine, runner, _ways(machine, settings))
     except torch.OutOfMemoryError:
@@ -168,9 +179,15 @@ def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> 
     return load_drafter(file.source, file.config, target, positions, short)
 
 
-def _shared(target: TargetWeights, drafter: DrafterWeights | None, context: int, device: torch.device) -> Shared:
+def _shared(
+    target: TargetWeights,
+    drafter: DrafterWeights | None,
+    context: int,
+    device: torch.device,
+    plans: Sequence[Plan] = (),
+) -> Shared:
     """Scratch memory for the largest GEMM, attention and head of both."""
-    plans = [*_plans(target.layers, target.config, device)]
+    plans = [*plans, *_plans(target.layers, target.config, device)]
     shapes = [target.config]
     heads = [target.head]
     if drafter:

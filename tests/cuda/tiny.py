@@ -19,8 +19,8 @@ TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 LAYER = {ours: theirs for theirs, ours in (LAYER_TENSORS | EXPERT_TENSORS).items()}
 
 
-def write_target(path: Path, shape: DecoderConfig) -> Path:
-    """A random target, matrices in Q8_0."""
+def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -> Path:
+    """A random target."""
     torch.manual_seed(0)
     model, arch = Decoder(shape), "qwen3moe" if shape.num_experts else "qwen3"
     writer = gguf.GGUFWriter(path, arch)
@@ -30,7 +30,7 @@ def write_target(path: Path, shape: DecoderConfig) -> Path:
         noise = torch.randn(parameter.shape)
         values = (1 + 0.1 * noise if parameter.ndim == 1 else 0.15 * noise).numpy()
         exact = parameter.ndim == 1 or "gate_inp" in _gguf_name(name)
-        kind = gguf.GGMLQuantizationType["F32" if exact else "Q8_0"]
+        kind = gguf.GGMLQuantizationType["F32" if exact else quantization]
         writer.add_tensor(_gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -11,6 +11,7 @@ from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
 from localdflash.kernels.head import HeadScratch, head
 from localdflash.kernels.matmul import matmul
+from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv
 from localdflash.kernels.residual import Tap, residual
 from localdflash.kernels.rope import Rope
@@ -80,6 +81,13 @@ def _residual() -> None:
     residual(*rows(F), planes(H, F, Q6_K), floats(16, H), floats(H), norm(), *into, workspace(), tap=tap)
 
 
+def _taken_over() -> None:
+    """Products of the FP4 mode, which the fused kernels only finish."""
+    product = Planes(H, F, 32, floats(16, H), None, "product", floats(16, H))
+    into = (*rows(H), floats(H // 128, 16))
+    residual(*rows(F), product, floats(16, H), floats(H), norm(), *into, workspace())
+
+
 def _qkv(dtype: torch.dtype) -> None:
     cache = Cache.empty(1, SLOTS, HKV, D, dtype, META).layer(0)
     tables = Rope(floats(SLOTS, D // 2), floats(SLOTS, D // 2))
@@ -126,6 +134,7 @@ CASES = (
     Case("qkv int8", partial(_qkv, torch.int8), planes_tile, (120,)),
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
     Case("head", _head, planes_tile),
+    Case("taken over", _taken_over, capabilities=(120,)),
     Case("w4a8 int4", partial(_w4a8, INT4), _w4a8_tile),
     Case("w4a8 q4_k", partial(_w4a8, Q4_K), _w4a8_tile, (86, 120)),
     Case("embed", _embed),
