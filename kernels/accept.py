@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 
-CONTEXT, LIVE, STEP, STATUS, DRAFTED_BY = 0, 2, 3, 4, 5  # slots of the device state
 RECORD = 24  # integers in a record
 HEADER = 6  # of them, before the ids
 

@@ -33,11 +33,6 @@ TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # between neighbours of e2m1; a 
 SMALLEST = 2.0**-24  # of float16; the peak of a group without values
 
 
-def supported(capability: tuple[int, int]) -> bool:
-    """Whether the chip multiplies FP4 matrices with scales (mma.sync, mxf4nvf4): compute capability 12.x."""
-    return capability[0] == 12
-
-
 @dataclass(frozen=True)
 class Fp4Matrix:
     """Weights [n, k] in FP4."""
@@ -306,7 +301,7 @@ def plan(matrix: Fp4Matrix) -> Plan:
 def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspace, norm: Norm | None = None) -> None:
     """Write (a @ W^T) * factor of the norm, a from `quantize_rows_fp4`, into out, float32 or float16 [16, n].
 
-    Needs a chip that is `supported`; elsewhere the product is emulated, slower than from planes.
+    Needs compute capability 12; elsewhere the product is emulated, slower than from planes.
     """
     cut = plan(matrix)
     squares, before, parts, size, eps = (

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE
 
-CONTEXT, LIVE, DRAFTED_BY = 0, 2, 5  # slots of the device state
 LOOKUP = 1  # what DRAFTED_BY says
 LONGEST = 16  # agreement beyond this adds nothing
 PLACES = 1024  # compared at once by a program

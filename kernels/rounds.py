@@ -1,7 +1,6 @@
 """The small launches between the large ones of a round: what goes into `draft`, and how far the drafter is.
 
-Device state, int32 [8]: CONTEXT = tokens in the target's cache (the anchor is token number CONTEXT), DRAFTER = tokens
-in the drafter's cache, LIVE = rows of the draft that count, DRAFTED_BY = 0 nobody, 1 lookup, 2 the drafter.
+Fields of the device state: localdflash.kernels.state.
 """
 
 import torch
@@ -10,9 +9,9 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 
 ROWS = 16
-CONTEXT, DRAFTER, LIVE, DRAFTED_BY = 0, 1, 2, 5
 BY_DRAFTER = 2
 
 

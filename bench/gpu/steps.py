@@ -19,7 +19,7 @@ from bench.gpu.setup import Report, Setup, guarded
 from bench.gpu.timing import milliseconds
 from localdflash.bench import synthetic
 from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import CONTEXT, DRAFTER, STATE_FIELDS, STEP, Machine, Way
+from localdflash.cuda.machine import Machine, Way
 from localdflash.cuda.memory import file_bytes, predict
 from localdflash.cuda.ops import Ops
 from localdflash.cuda.pair import CudaPair
@@ -27,6 +27,7 @@ from localdflash.cuda.runner import Runner
 from localdflash.cuda.ways import Ways
 from localdflash.drafters.dflash_config import config_of_gguf
 from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
 from localdflash.targets.gguf_decoder import decoder_config
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
@@ -103,7 +104,7 @@ class Place:
 
     def __init__(self, machine: Machine, context: int) -> None:
         self._machine, device = machine, machine.device
-        state = torch.zeros(STATE_FIELDS, dtype=torch.int32)
+        state = torch.zeros(FIELDS, dtype=torch.int32)
         state[CONTEXT] = state[DRAFTER] = context
         self._state = state.to(device)
         vocabulary = machine.target.config.vocab_size

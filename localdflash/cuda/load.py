@@ -10,7 +10,7 @@ from torch import Tensor
 
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
-from localdflash.cuda.machine import CONTEXT, SLACK, Machine, Way
+from localdflash.cuda.machine import SLACK, Machine, Way
 from localdflash.cuda.memory import (
     check_kinds,
     choose_context,
@@ -45,6 +45,7 @@ from localdflash.errors import OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import COLUMNS, Planes
 from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.state import CONTEXT
 from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.targets.gguf_decoder import decoder_config
 from localdflash.weights import gguf, short_vocabulary

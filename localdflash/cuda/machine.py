@@ -23,14 +23,12 @@ from localdflash.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.sample import SampleScratch
+from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, LIVE
 
 Way = Literal["plain", "lookup", "block", "draft"]
 
 DRAFTING: tuple[Way, ...] = ("block", "draft")  # ways that run the drafter
 
-# Fields of `state`, int32 on the device.
-CONTEXT, DRAFTER, LIVE, STEP, STATUS, DRAFTED_BY = range(6)
-STATE_FIELDS = 8
 SLACK = 4 * ROWS  # slots past the context: rows that were not accepted, and a step that is already on its way
 RECORDS = 8  # steps that the record ring holds
 RECORD_FIELDS = 24
@@ -108,7 +106,7 @@ class Machine:
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
         caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
         self.masks = [Mask()] * c.num_hidden_layers
-        self.state, self.tokens = self._int32(STATE_FIELDS), self._int32(slots)
+        self.state, self.tokens = self._int32(FIELDS), self._int32(slots)
         live = self.field(LIVE)
         self.stack = Stack(ops, c, target.layers, target.final_gain, target.rope, caches, shared, live, dtype)
         self.draft, self.choice = self._int32(ROWS), self._int32(ROWS)

@@ -15,19 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localdflash.cuda.machine import CONTEXT, DOCUMENTS, DRAFTER, DRAFTING, SLACK, STEP, TAP_SLOTS, Machine, Way
+from localdflash.cuda.machine import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Machine, Way
 from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
+from localdflash.drafters.lookup import BREAK
 from localdflash.engine.pair import Cancelled, State, Step, never
 from localdflash.engine.prefix import common_prefix
 from localdflash.engine.sampling import Sampler
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
+from localdflash.kernels.state import CONTEXT, DRAFTER, STEP
 
 MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
-BREAK = -1  # between documents
 PATIENCE = 8 * ROWS  # prompt tokens that may be on their way
 AHEAD = 2  # steps on their way at most, the one waited for among them
 

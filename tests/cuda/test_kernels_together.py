@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import CONTEXT, Way
+from localdflash.cuda.machine import Way
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import SamplingParams
+from localdflash.kernels.state import CONTEXT
 from tests.cuda.tiny import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")

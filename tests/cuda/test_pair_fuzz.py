@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import CONTEXT, DRAFTER, Way
+from localdflash.cuda.machine import Way
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
 from localdflash.engine.sampling import Sampler, SamplingParams
 from localdflash.kernels.sample import sample_reference
+from localdflash.kernels.state import CONTEXT, DRAFTER
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.torch_decoder import Decoder, causal
 from tests.cuda.tiny import SHAPE, write_drafter, write_target

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.kernels.accept import CONTEXT, DRAFTED_BY, LIVE, RECORD, STATUS, STEP, accept, accept_reference
+from localdflash.kernels.accept import RECORD, accept, accept_reference
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [accept, accept_reference])

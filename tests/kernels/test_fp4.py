@@ -20,7 +20,6 @@ from localdflash.kernels.fp4 import (
     plan,
     quantize_rows_fp4,
     quantize_rows_fp4_reference,
-    supported,
 )
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import E2M1, Planes, pack_fields, pack_halves
@@ -116,13 +115,6 @@ def test_what_is_not_fp4_is_refused() -> None:
     ragged = torch.linspace(0.5, 1.5, 8 * 2 * 128).view(8, 2, 128)
     with pytest.raises(ModelError, match="not e4m3"):
         fp4_matrix(dataclasses.replace(random_planes(128, 512, NVFP4), scale=pack_halves(ragged, ragged)))
-
-
-@pytest.mark.parametrize(
-    ("capability", "answer"), [((12, 0), True), ((12, 1), True), ((10, 0), False), ((9, 0), False)]
-)
-def test_supported_chips(capability: tuple[int, int], answer: bool) -> None:
-    assert supported(capability) is answer
 
 
 @FORMATS

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.kernels.lookup import CONTEXT, DRAFTED_BY, LIVE, LONGEST, lookup, lookup_reference
+from localdflash.kernels.lookup import LONGEST, lookup, lookup_reference
+from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])
