@@ -6,7 +6,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.prefix import PrefixCache
 from localdflash.errors import ContextOverflow
 from localdflash.loading import LoadedPair
-from localdflash.text.stream import Detokenizer, StopStrings
+from localdflash.text.stream import AnswerText
 
 
 class Answer:
@@ -23,19 +23,16 @@ class Answer:
             )
         self.request = request
         self.ids: list[int] = []
-        self._loaded, self._stops, self._prefixes = loaded, StopStrings(stops), prefixes
+        self._loaded, self._prefixes = loaded, prefixes
+        self._text = AnswerText(loaded.tokenizer, request.ends, stops)
 
     def __iter__(self) -> Iterator[str]:
-        detokenizer = Detokenizer(self._loaded.tokenizer)
         for step in generate(self._loaded.pair, self.request, self._prefixes):
             self.ids += step.tokens
-            tokens = [token for token in step.tokens if token not in self.request.ends]
-            text, stopped = self._stops.push(detokenizer.push(tokens))
-            if text:
+            if text := self._text.push(step.tokens):
                 yield text
-            if stopped:
+            if self._text.stopped:
                 self.request.finish = "stop"
                 return
-        text, _ = self._stops.push(detokenizer.finish())
-        if rest := text + self._stops.finish():
+        if rest := self._text.finish():
             yield rest

@@ -39,5 +39,9 @@ class ContextOverflow(UsageError):
     """The prompt and the answer do not fit into the context (exit code 2)."""
 
 
+class QueueFull(LocaldflashError):
+    """Too many requests wait for the engine (exit code 1)."""
+
+
 class TrainingError(LocaldflashError):
     """Training cannot start or go on (exit code 1)."""

@@ -3,7 +3,7 @@
 The one place that knows which backend is made of what. Everything that generates starts here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ class Options:
     threads: int = 0
     context: int = 0
     draft: bool = True
-    documents: Sequence[str] = ()  # texts that lookup may copy from
     drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
     kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
@@ -82,8 +81,7 @@ class LoadedPair:
     def _host_pair(self, model_drafters: list[Drafter]) -> HostPair:
         options = self.options
         self.context = self.target.context
-        documents = [self.tokenizer.encode(text) for text in options.documents]
-        drafters: list[Drafter] = [LookupDrafter(documents), *model_drafters] if options.draft else []
+        drafters: list[Drafter] = [LookupDrafter(), *model_drafters] if options.draft else []
         controller = calibrate(self.target, drafters) if options.draft else None
         return HostPair(self.target, drafters, controller)
 
@@ -98,7 +96,6 @@ class LoadedPair:
         settings = Settings(options.context, options.kv, options.draft, options.drafter_bits, options.native_fp4)
         pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
         self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
-        pair.set_documents([self.tokenizer.encode(text) for text in options.documents])
         return pair
 
     def fim_format(self) -> FimFormat:

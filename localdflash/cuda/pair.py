@@ -58,6 +58,7 @@ class CudaPair:
         self._sampler: Sampler | None = None
         self._greedy = True
         self._arrived = 0.0
+        self._documents: Sequence[Sequence[int]] = ()
 
     def only(self, way: Way) -> "CudaPair":
         """A pair over the same device memory that steps in one way alone; `forget` before the other one goes on."""
@@ -65,6 +66,9 @@ class CudaPair:
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """What lookup may copy from besides the text itself; the newest tokens of it where it is too long."""
+        if documents == self._documents:
+            return
+        self._documents = documents
         joined = [token for document in documents for token in (*document, BREAK)][-DOCUMENTS:]
         self.machine.documents[: len(joined)] = torch.tensor(joined, dtype=torch.int32)
         self.machine.documents_length.fill_(len(joined))
@@ -126,6 +130,11 @@ class CudaPair:
 
     def _use(self, sampler: Sampler) -> None:
         """Put a request's sampling parameters on the device; a request without a seed gets one of its own."""
+        if sampler.reads_logits:
+            raise UsageError(
+                "grammars and log probabilities need the target's logits, which the CUDA engine keeps on the GPU:"
+                " leave them out, or use --backend llama.cpp"
+            )
         p, self._sampler = sampler.params, sampler
         self._greedy = p.temperature == 0.0 and not sampler.window
         if self._greedy:

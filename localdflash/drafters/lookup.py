@@ -28,6 +28,10 @@ class LookupDrafter:
     longest = MAX_NODES
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
+        self._start(documents)
+
+    def _start(self, documents: Sequence[Sequence[int]]) -> None:
+        self._documents = documents
         self._text: list[int] = []
         self._places: dict[tuple[int, ...], list[int]] = {}
         for document in documents:
@@ -35,6 +39,14 @@ class LookupDrafter:
         self._base = len(self._text)
         self._copying: int | None = None  # offset from a place in the sequence back to the passage it copies
         self._misses = 0
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
+        """See `Pair`; what was observed stays."""
+        if documents == self._documents:
+            return
+        observed = self._text[self._base :]
+        self._start(documents)
+        self._append(observed)
 
     def observe(self, ids: Sequence[int], taps: Taps | None = None) -> None:
         """See `Drafter`."""

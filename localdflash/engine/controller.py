@@ -5,6 +5,7 @@ step. A drafter's confidence is only a claim; what a claim is worth is counted f
 they were verified or not: what was committed afterwards tells.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,14 +59,15 @@ class Controller:
     """Costs and calibrations of one pair on one machine. Times are milliseconds.
 
     `verify_ms` holds some widths (1 among them), the others are straight lines between them until they are measured.
+    A drafter that `draft_ms` does not name is free.
     """
 
     def __init__(self, verify_ms: dict[int, float], draft_ms: dict[str, float]) -> None:
         widths = sorted(verify_ms)
         known = [verify_ms[width] for width in widths]
         self._verify = np.interp(range(widths[-1] + 1), widths, known).tolist()  # index = rows
-        self.draft_ms = dict(draft_ms)
-        self.calibration = {name: Calibration() for name in draft_ms}
+        self.draft_ms = defaultdict(float, draft_ms)
+        self.calibration = defaultdict[str, Calibration](Calibration)
         self._credit = 0.0
         self._probes = 0
         self._probing = False

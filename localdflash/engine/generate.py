@@ -1,7 +1,7 @@
 """One request from ids to ids: prefill what is not cached, then step until an end, the limit or a cancellation.
 
-Cancellation is read between steps, so a cancelled request stops within one step. The generator yields after each step;
-whoever reads it may stop reading at any step, and the pair's sequence then ends there.
+Cancellation is read between steps, so a cancelled request stops within one step. A `Generation` may lose the pair to
+another one between two steps (or in the middle of its prefill) and take it up again: its text stays the same.
 """
 
 import time
@@ -10,50 +10,84 @@ from dataclasses import dataclass, field
 
 from localdflash.engine.pair import Cancelled, Pair, Step, never
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Constraint, Sampler, SamplingParams
 from localdflash.engine.stats import Stats
 
 
 @dataclass
 class Request:
-    """What to go on with, and how. `stats` fills while the request runs."""
+    """What to go on with, and how. What stands below `stats` is filled while the request runs."""
 
     ids: Sequence[int]
-    max_tokens: int
+    max_tokens: int  # 0: only make the prompt's keys and values
     params: SamplingParams = field(default_factory=SamplingParams)
     ends: frozenset[int] = frozenset()
     cancelled: Cancelled = never
+    constraint: Constraint | None = None
+    alternatives: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
+    documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
     stats: Stats = field(default_factory=Stats)
     computed: int = 0  # prompt tokens that no cache held
-    first_token_ms: float = 0.0
+    prefill_ms: float = 0.0
+    first_token_ms: float = 0.0  # from the start of the prefill to the end of the first step
     finish: str = ""  # "stop", "length", "context" or "cancelled"
 
 
-def generate(pair: Pair, request: Request, prefixes: PrefixCache | None = None) -> Iterator[Step]:
-    """Steps of one request; ends are committed and yielded as the last token of their step."""
-    began = time.perf_counter()
-    sampler = Sampler(request.params)
-    pair.ends = request.ends
-    if prefixes:
-        prefixes.prepare(pair, request.ids)
-    request.computed = pair.prefill(request.ids, request.cancelled)
-    left = request.max_tokens
-    while left > 0:
+class Generation:
+    """A request under way. `take` the pair, then `step` until there is no step; `take` it again after others had it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.sampler = Sampler(request.params, request.constraint, request.alternatives)
+        self.ids = list(request.ids)
+        self._began = 0.0
+
+    def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never) -> bool:
+        """Make the pair's sequence this one's; False where `interrupted` said so first: what is computed stays."""
+        request = self.request
+        began = time.perf_counter()
+        self._began = self._began or began
+        pair.ends = request.ends
+        pair.set_documents(request.documents)
+        if prefixes:
+            prefixes.prepare(pair, self.ids)
+        computed = pair.prefill(self.ids, lambda: interrupted() or request.cancelled())
+        if not request.stats.steps:
+            request.computed += computed
+            request.prefill_ms += (time.perf_counter() - began) * 1e3
+        return len(pair.ids) == len(self.ids)
+
+    def step(self, pair: Pair) -> Step | None:
+        """One step; None at the end, which `request.finish` names. An end token is the last one of its step."""
+        request = self.request
+        if request.finish:
+            return None
         if request.cancelled():
             request.finish = "cancelled"
-            return
-        if pair.room == 0:
-            request.finish = "context"
-            return
+        else:
+            request.finish = self._limit(pair)
+        if request.finish:
+            return None
         before = time.perf_counter()
-        step = pair.step(sampler, left)
+        step = pair.step(self.sampler, request.max_tokens - request.stats.tokens)
         now = time.perf_counter()
         if not request.stats.steps:
-            request.first_token_ms = (now - began) * 1e3
+            request.first_token_ms = (now - self._began) * 1e3
         request.stats.add(step, (now - before) * 1e3)
-        left -= len(step.tokens)
+        self.ids += step.tokens
+        request.finish = "stop" if step.tokens[-1] in request.ends else self._limit(pair)
+        return step
+
+    def _limit(self, pair: Pair) -> str:
+        """Which limit forbids another token, if one does."""
+        if self.request.stats.tokens >= self.request.max_tokens:
+            return "length"
+        return "context" if pair.room == 0 else ""
+
+
+def generate(pair: Pair, request: Request, prefixes: PrefixCache | None = None) -> Iterator[Step]:
+    """Steps of one request that nothing interrupts; whoever reads them may stop reading at any step."""
+    generation = Generation(request)
+    generation.take(pair, prefixes)
+    while step := generation.step(pair):
         yield step
-        if step.tokens[-1] in request.ends:
-            request.finish = "stop"
-            return
-    request.finish = "length"

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from localdflash.engine.accept import accept
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Cancelled, Drafter, State, Step, Target, never
+from localdflash.engine.pair import Cancelled, Copying, Drafter, State, Step, Target, never
 from localdflash.engine.prefix import common_prefix
-from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
+
+GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class HostPair:
     def _step(self, sampler: Sampler, room: int) -> Step:
         anchor = self.ids[-1]
         began = time.perf_counter()
-        draft = self._draft(anchor, min(room, self.target.max_rows) - 1) if self.controller else NOTHING
+        limit = min(room, self.target.max_rows) - 1
+        draft = self._draft(anchor, limit, sampler.constraint) if self.controller else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
         committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
@@ -113,28 +116,39 @@ class HostPair:
             self._judge()
         return Step(committed, draft.drafter, len(draft), len(rows) - 1, (drafted - began) * 1e3, verify_ms)
 
-    def _draft(self, anchor: int, limit: int) -> Draft:
+    def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only where that can pay."""
         assert self.controller is not None
-        best, best_rate = NOTHING, self.controller.plain_rate
+        best, rate = NOTHING, self.controller.plain_rate
         if limit < 1:
             return best
+        if constraint:
+            best, rate = self._better(_forced(constraint, limit), best, rate)
         for drafter in self.drafters:
-            if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), best_rate):
+            if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), rate):
                 continue
-            began = time.perf_counter()
-            draft = drafter.propose(anchor, limit)
-            if drafter.reads_taps:
-                self.controller.learn_draft(drafter.name, (time.perf_counter() - began) * 1e3)
-            if not draft:
-                continue
-            if len(draft) > limit:
-                draft = draft.first(limit)
-            self._open.setdefault(drafter.name, _Open(draft, len(self.ids)))
-            nodes, rate = self.controller.best_prefix(draft)
-            if nodes and rate > best_rate:
-                best, best_rate = draft.first(nodes), rate
+            draft = self._propose(drafter, anchor, limit)
+            if constraint and draft.is_chain:
+                draft = draft.first(constraint.allowed(draft.tokens))
+            best, rate = self._better(draft, best, rate)
         return best
+
+    def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
+        assert self.controller is not None
+        began = time.perf_counter()
+        draft = drafter.propose(anchor, limit)
+        if drafter.reads_taps:
+            self.controller.learn_draft(drafter.name, (time.perf_counter() - began) * 1e3)
+        return draft.first(limit) if len(draft) > limit else draft
+
+    def _better(self, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
+        """Of two drafts the better one, with its rate; a new draft is remembered, to see how it does."""
+        assert self.controller is not None
+        if not draft:
+            return best, rate
+        self._open.setdefault(draft.drafter, _Open(draft, len(self.ids)))
+        nodes, promised = self.controller.best_prefix(draft)
+        return (draft.first(nodes), promised) if nodes and promised > rate else (best, rate)
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
@@ -151,6 +165,12 @@ class HostPair:
             if right < len(actual) or right == len(claim.draft):
                 self.controller.calibration[name].judge(claim.draft.confidence, right)
                 del self._open[name]
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
+        """See `Pair`."""
+        for drafter in self.drafters:
+            if isinstance(drafter, Copying):
+                drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:
         """See `Pair`; the last id that is kept becomes the anchor."""
@@ -185,3 +205,8 @@ class HostPair:
             self.forget()
             raise
         self.ids = list(state.ids)
+
+
+def _forced(constraint: Constraint, limit: int) -> Draft:
+    tokens = constraint.forced()[:limit]
+    return Draft.chain(GRAMMAR, tokens, [FORCED] * len(tokens))

@@ -7,7 +7,7 @@ the prompt's last token, so the first answer token comes out of an ordinary step
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,14 @@ class Drafter(Protocol):
         """Replace what has been observed by a saved state over these ids."""
 
 
+@runtime_checkable
+class Copying(Protocol):
+    """A drafter that copies from texts."""
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
+        """See `Pair`."""
+
+
 class Pair(Protocol):
     """A target with its drafters over one sequence, batch 1."""
 
@@ -131,6 +139,9 @@ class Pair(Protocol):
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """One round: draft, verify, accept, commit at most `limit` (≥ 1) tokens."""
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
+        """Texts besides the sequence that drafts may be copied from; they change how fast, never what is decoded."""
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` ids, in target and drafters alike."""

@@ -2,11 +2,15 @@
 
 The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
 drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same.
+
+A constraint (a grammar) masks what is drawn. The drafts are walked by drawing, and every draw is committed, so the
+constraint advances with each draw and is never taken back.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +51,41 @@ def _check_whole(name: str, value: object, high: int) -> None:
         raise UsageError(f"{name} is {value!r}: expected a whole number from 0 to {high}")
 
 
-class Sampler:
-    """Draws tokens for one request."""
+class Constraint(Protocol):
+    """What may come next, by a grammar."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def mask(self) -> NDArray[np.bool_]:
+        """The tokens [V] that may come next, at least one; valid until the next call."""
+
+    def advance(self, token: int) -> None:
+        """Go on: `token` was drawn and is committed."""
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these may come next, in this order."""
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that there is hardly a choice about from here; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A drawn token with the natural logarithm of its probability before any filter, and the likeliest tokens."""
+
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...]
+
+
+class Sampler:
+    """Draws tokens for one request. `alternatives`: how many likeliest tokens to record in `chosen`; None: nothing."""
+
+    def __init__(
+        self, params: SamplingParams, constraint: Constraint | None = None, alternatives: int | None = None
+    ) -> None:
         self.params = params
+        self.constraint = constraint
+        self.chosen: list[Chosen] = []  # one for each draw, for the reader to empty
+        self._alternatives = alternatives
         self._greedy = params.temperature == 0.0
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
@@ -61,16 +95,34 @@ class Sampler:
         """How many of the newest ids `draw` looks at."""
         return self.params.penalty_window if self._penalising else 0
 
+    @property
+    def reads_logits(self) -> bool:
+        """Whether drawing needs more than the parameters: a constraint, or probabilities to record."""
+        return self.constraint is not None or self._alternatives is not None
+
     def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """The next token after `ids` from logits [V]; LocaldflashError where the logits are not numbers."""
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
-        if self._greedy and not self._penalising:
+        if self._greedy and not self._penalising and not self.reads_logits:
             return best
-        scores = logits.astype(np.float64)
+        token = self._draw(logits.astype(np.float64), ids)
+        if self._alternatives is not None:
+            self.chosen.append(_chosen(logits, token, self._alternatives))
+        return token
+
+    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int]) -> int:
         if self._penalising:
             self._penalise(scores, ids)
+        if self.constraint is None:
+            return self._draw_from(scores)
+        allowed = np.flatnonzero(self.constraint.mask())
+        token = int(allowed[self._draw_from(scores[allowed])])
+        self.constraint.advance(token)
+        return token
+
+    def _draw_from(self, scores: NDArray[np.float64]) -> int:
         if self._greedy:
             return int(scores.argmax())
         tokens, probabilities = self.distribution(scores)
@@ -108,3 +160,10 @@ class Sampler:
             likely = probabilities >= p.min_p * probabilities.max()
             tokens, probabilities = tokens[likely], probabilities[likely]
         return tokens, probabilities / probabilities.sum()
+
+
+def _chosen(logits: NDArray[np.float32], token: int, alternatives: int) -> Chosen:
+    scores = logits.astype(np.float64)
+    scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
+    likeliest = np.argsort(-scores, kind="stable")[:alternatives] if alternatives else ()
+    return Chosen(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))

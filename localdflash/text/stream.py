@@ -1,11 +1,12 @@
 """From a stream of token ids to a stream of text that can be shown at once and never has to be taken back.
 
 `Detokenizer` holds bytes back until they are whole characters, `StopStrings` holds text back while it could still turn
-out to be the start of a stop string. Both give the same total for any way of cutting their input into pieces.
+out to be the start of a stop string; `AnswerText` is both, for the tokens of one answer. They give the same total for
+any way of cutting their input into pieces.
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from localdflash.errors import UsageError
 from localdflash.text.tokenizer import Tokenizer
@@ -63,3 +64,24 @@ class StopStrings:
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length
         return 0
+
+
+class AnswerText:
+    """The text of an answer whose tokens arrive step by step; `stopped` once a stop string was met."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: Container[int], stops: Sequence[str] = ()) -> None:
+        self._detokenizer, self._stops, self._ends = Detokenizer(tokenizer), StopStrings(stops), ends
+        self.stopped = False
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that is certain with these ids; an end token has none."""
+        text = self._detokenizer.push(token for token in ids if token not in self._ends)
+        certain, self.stopped = self._stops.push(text)
+        return certain
+
+    def finish(self) -> str:
+        """The text held back, now that the answer is over."""
+        if self.stopped:
+            return ""
+        text, self.stopped = self._stops.push(self._detokenizer.finish())
+        return text + self._stops.finish()

@@ -1,0 +1,194 @@
+"""Who has the pair: one engine thread, urgent requests first, the newest request of a document instead of older ones.
+
+`submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
+engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
+engine looks whether the job was cancelled or something more urgent waits; a job that makes room keeps its place at the
+head of its class and goes on from its keys and values (`PrefixCache`).
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from localdflash.engine.generate import Generation, Request
+from localdflash.engine.pair import Pair, Step
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.stats import Stats
+from localdflash.errors import DeviceFailed, LocaldflashError, QueueFull
+
+OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
+OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, if one did
+
+
+@dataclass(eq=False)
+class Job:
+    """A request with what to do at each step and at the end, which comes exactly once."""
+
+    request: Request
+    on_step: OnStep
+    on_end: OnEnd
+    urgent: bool = False  # a completion: goes before every job that is not
+    document: str | None = None  # a newer job of the same document cancels this one
+    submitted: float = field(default_factory=time.perf_counter)
+    waited_ms: float = 0.0  # until the engine first took it up
+    cancelled_at: float | None = None
+
+    def __post_init__(self) -> None:
+        given = self.request.cancelled
+        self.request.cancelled = lambda: self.cancelled_at is not None or given()
+        self.generation = Generation(self.request)
+
+
+@dataclass
+class Totals:
+    """What the engine did since it started."""
+
+    stats: Stats = field(default_factory=Stats)
+    requests: int = 0  # ended, for whatever reason
+    failed: int = 0
+    cancelled: int = 0
+    preempted: int = 0
+    prompt_tokens: int = 0
+    computed_tokens: int = 0  # of them; the others came out of a cache
+    cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
+
+
+class Scheduler:
+    """Jobs for one pair. `limit`: jobs that may wait."""
+
+    def __init__(self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64) -> None:
+        self.pair, self.prefixes = pair, prefixes
+        self.totals = Totals()
+        self.running: Job | None = None
+        self._limit = limit
+        self._urgent, self._patient = deque[Job](), deque[Job]()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return len(self._urgent) + len(self._patient)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; QueueFull where too many wait, LocaldflashError where the engine has stopped."""
+        with self._changed:
+            if self._closed:
+                raise LocaldflashError("the engine has stopped: start it again")
+            older = [other for other in self._jobs() if job.document and other.document == job.document]
+            waited = [other for other in older if self._withdraw(other)]
+            full = self.waiting >= self._limit
+            if not full:
+                (self._urgent if job.urgent else self._patient).append(job)
+                self._changed.notify()
+        for other in waited:
+            self._end(other, None)
+        if full:
+            raise QueueFull(f"{self._limit} requests are waiting, and no more may: try again in a moment")
+
+    def cancel(self, job: Job) -> None:
+        """Stop a job: within one step where it runs, at once where it waits. Nothing happens to one that has ended."""
+        with self._changed:
+            waited = self._withdraw(job)
+        if waited:
+            self._end(job, None)
+
+    def _withdraw(self, job: Job) -> bool:
+        """Mark a job as cancelled; whether it was in the queue, which it is no longer."""
+        job.cancelled_at = job.cancelled_at or time.perf_counter()
+        queue = self._urgent if job.urgent else self._patient
+        if job not in queue:
+            return False
+        queue.remove(job)
+        return True
+
+    def run(self) -> None:
+        """The engine thread: work until `close`. DeviceFailed ends every job and is raised."""
+        while (job := self._next()) is not None:
+            self._work(job)
+
+    def close(self) -> None:
+        """Take no more jobs and cancel those there are; `run` returns after the step under way."""
+        self._stop(None)
+
+    def _stop(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._closed = True
+            waiting = [*self._urgent, *self._patient]
+            self._urgent.clear()
+            self._patient.clear()
+            if self.running:
+                self.running.cancelled_at = self.running.cancelled_at or time.perf_counter()
+            self._changed.notify()
+        for job in waiting:
+            self._end(job, error)
+
+    def _next(self) -> Job | None:
+        """Wait for work: the oldest urgent job, else the oldest other one; None after `close`."""
+        with self._changed:
+            while True:
+                if self._urgent or self._patient:
+                    self.running = (self._urgent or self._patient).popleft()
+                    return self.running
+                if self._closed:
+                    return None
+                self._changed.wait()
+
+    def _work(self, job: Job) -> None:
+        """Run a job until it ends or makes room."""
+        job.waited_ms = job.waited_ms or (time.perf_counter() - job.submitted) * 1e3
+        error: Exception | None = None
+        try:
+            if self._makes_room(job):
+                self._put_back(job)
+                return
+        except Exception as caught:  # the request fails, the engine lives
+            error = caught
+        with self._changed:
+            self.running = None
+        if job.cancelled_at is not None:
+            self.totals.cancel_ms.append((time.perf_counter() - job.cancelled_at) * 1e3)
+        self._end(job, error)
+        if isinstance(error, DeviceFailed):
+            self._stop(error)
+            raise error
+
+    def _makes_room(self, job: Job) -> bool:
+        """Step until the end (False), or until something more urgent waits (True)."""
+        generation = job.generation
+        taken = generation.take(self.pair, self.prefixes, lambda: self._is_outranked(job))
+        if not taken and not job.request.cancelled():
+            return True
+        while step := generation.step(self.pair):
+            self.totals.stats.add(step, step.draft_ms + step.verify_ms)
+            if not job.on_step(step) or job.request.finish:
+                return False
+            if self._is_outranked(job):
+                return True
+        return False
+
+    def _is_outranked(self, job: Job) -> bool:
+        return bool(self._urgent) and not job.urgent
+
+    def _put_back(self, job: Job) -> None:
+        self.totals.preempted += 1
+        with self._changed:
+            self.running = None
+            self._patient.appendleft(job)
+
+    def _end(self, job: Job, error: BaseException | None) -> None:
+        totals, request = self.totals, job.request
+        if job.cancelled_at is not None:
+            request.finish = "cancelled"
+        with self._changed:
+            totals.requests += 1
+            totals.failed += error is not None
+            totals.cancelled += request.finish == "cancelled"
+            totals.prompt_tokens += len(request.ids)
+            totals.computed_tokens += request.computed
+        job.on_end(error)
+
+    def _jobs(self) -> list[Job]:
+        return [*self._urgent, *self._patient, *([self.running] if self.running else [])]
