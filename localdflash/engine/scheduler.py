@@ -113,6 +113,12 @@ class Scheduler:
         """Take no more jobs and cancel those there are; `run` returns after the step under way."""
         self._stop(None)
 
+    def drain(self) -> None:
+        """Take no more jobs; `run` returns after those there are."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
     def _stop(self, error: BaseException | None) -> None:
         with self._changed:
             self._closed = True

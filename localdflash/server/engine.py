@@ -1,0 +1,150 @@
+"""The engine of the daemon: a loaded pair on a thread of its own, and answers as asynchronous streams.
+
+Everything but `stream` and `ready` may be called from any thread; those two belong to an event loop. A stream that is
+closed, or whose task is cancelled, stops its request within one step.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+
+from localdflash.engine.generate import Request
+from localdflash.engine.pair import Step
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling import Chosen
+from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.errors import LocaldflashError
+from localdflash.loading import LoadedPair, Options
+from localdflash.text.stream import AnswerText
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added. `text` may be empty: half a character, or what could begin a stop string."""
+
+    text: str
+    step: Step | None  # None: only text that was held back until the end
+    chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
+
+
+class Engine:
+    """One pair at a time. `cache_bytes` is the budget of the prefix cache, `queue` how many requests may wait."""
+
+    def __init__(self, options: Options, cache_bytes: int, queue: int, observe: Callable[[Step], None]) -> None:
+        self.options = options
+        self.scheduler: Scheduler | None = None
+        self.failed: threading.Event = threading.Event()  # the device is lost: only a new process can go on
+        self.loaded_at = 0.0
+        self._cache_bytes, self._queue, self._observe = cache_bytes, queue, observe
+        self._loading: Future[LoadedPair] = Future()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def loaded(self) -> LoadedPair | None:
+        """The pair, once it is loaded."""
+        return self._loading.result() if self._loading.done() and not self._loading.exception() else None
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why there is no pair, if loading failed."""
+        return self._loading.exception() if self._loading.done() else None
+
+    def start(self) -> None:
+        """Load on the engine thread; `ready` waits for it."""
+        self._loading = Future()
+        self._loading.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        loading = self._loading
+        try:
+            loaded = LoadedPair(self.options)
+        except BaseException as error:
+            loading.set_exception(error)
+            return
+        with loaded:
+            self.scheduler = Scheduler(loaded.pair, PrefixCache(self._cache_bytes), self._queue)
+            self.loaded_at = time.time()
+            loading.set_result(loaded)
+            with suppress(LocaldflashError):  # told to every request already
+                self.scheduler.run()
+                return
+            self.failed.set()
+
+    async def ready(self) -> LoadedPair:
+        """The pair, after waiting for it; the error of a load that failed."""
+        return await asyncio.wrap_future(self._loading)
+
+    async def swap(self, options: Options) -> None:
+        """Another pair instead, after the requests there are; new ones wait. The old one again where that fails."""
+        before = self.options
+        await asyncio.to_thread(self._stop, False)
+        self.options = options
+        self.start()
+        try:
+            await self.ready()
+        except LocaldflashError:
+            self.options = before
+            self.start()
+            raise
+
+    def close(self) -> None:
+        """Cancel every request and free the pair."""
+        self._stop(True)
+
+    def _stop(self, at_once: bool) -> None:
+        if self.scheduler:
+            (self.scheduler.close if at_once else self.scheduler.drain)()
+        if self._thread:
+            self._thread.join()
+
+    async def stream(
+        self,
+        request: Request,
+        stops: Sequence[str] = (),
+        *,
+        urgent: bool = False,
+        document: str | None = None,
+        seconds: float = 0.0,
+    ) -> AsyncIterator[Delta]:
+        """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
+
+        `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
+        """
+        loaded = await self.ready()
+        assert self.scheduler
+        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[Delta | BaseException | None]()
+        text = AnswerText(loaded.tokenizer, request.ends, stops)
+        deadline = 0.0
+
+        def on_step(step: Step) -> bool:
+            nonlocal deadline
+            deadline = deadline or (time.perf_counter() + seconds)
+            chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
+            self._observe(step)
+            loop.call_soon_threadsafe(deltas.put_nowait, Delta(text.push(step.tokens), step, chosen))
+            if text.stopped:
+                request.finish = "stop"
+            elif seconds and time.perf_counter() > deadline:
+                request.finish = "length"
+            return not request.finish
+
+        def on_end(error: BaseException | None) -> None:
+            if rest := text.finish():
+                loop.call_soon_threadsafe(deltas.put_nowait, Delta(rest, None))
+            loop.call_soon_threadsafe(deltas.put_nowait, error)
+
+        job = Job(request, on_step, on_end, urgent, document)
+        self.scheduler.submit(job)
+        try:
+            while isinstance(delta := await deltas.get(), Delta):
+                yield delta
+            if delta:
+                raise delta
+        finally:
+            self.scheduler.cancel(job)
