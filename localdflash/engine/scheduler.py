@@ -16,7 +16,7 @@ from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Pair, Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.stats import Stats
-from localdflash.errors import DeviceFailed, LocaldflashError, QueueFull
+from localdflash.errors import DeviceFailed, EngineGone, QueueFull
 
 OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
 OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, if one did
@@ -73,10 +73,10 @@ class Scheduler:
         return len(self._urgent) + len(self._patient)
 
     def submit(self, job: Job) -> None:
-        """Queue a job; QueueFull where too many wait, LocaldflashError where the engine has stopped."""
+        """Queue a job; QueueFull where too many wait, EngineGone where the engine has stopped."""
         with self._changed:
             if self._closed:
-                raise LocaldflashError("the engine has stopped: start it again")
+                raise EngineGone("the engine has stopped: start it again")
             older = [other for other in self._jobs() if job.document and other.document == job.document]
             waited = [other for other in older if self._withdraw(other)]
             full = self.waiting >= self._limit
@@ -123,10 +123,10 @@ class Scheduler:
         with self._changed:
             self._closed = True
             waiting = [*self._urgent, *self._patient]
+            for job in self._jobs():
+                job.cancelled_at = job.cancelled_at or time.perf_counter()
             self._urgent.clear()
             self._patient.clear()
-            if self.running:
-                self.running.cancelled_at = self.running.cancelled_at or time.perf_counter()
             self._changed.notify()
         for job in waiting:
             self._end(job, error)
@@ -187,7 +187,7 @@ class Scheduler:
     def _end(self, job: Job, error: BaseException | None) -> None:
         totals, request = self.totals, job.request
         if job.cancelled_at is not None:
-            request.finish = "cancelled"
+            request.finish = request.finish or "cancelled"
         with self._changed:
             totals.requests += 1
             totals.failed += error is not None

@@ -1,0 +1,344 @@
+"""One engine thread for many requests: who goes first, who is stopped, and that nobody's text changes by it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Step
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
+
+Make = Callable[..., Any]
+V = 12
+PATIENCE = 20.0  # seconds until a test gives up on the engine thread
+
+
+class Gate:
+    """Holds the pair before a step until it is let through, so that a test decides when what happens."""
+
+    def __init__(self) -> None:
+        self._held, self._passes = threading.Semaphore(0), threading.Semaphore(0)
+        self.open = True
+
+    def wait(self) -> None:
+        if not self.open:
+            self._held.release()
+            assert self._passes.acquire(timeout=PATIENCE)
+
+    def hold(self) -> None:
+        self.open = False
+
+    def until_held(self) -> None:
+        assert self._held.acquire(timeout=PATIENCE)
+
+    def step(self) -> None:
+        """Let one step through and wait until the next one is at the gate."""
+        self._passes.release()
+        self.until_held()
+
+    def release(self) -> None:
+        self.open = True
+        self._passes.release()
+
+
+class Gated(HostPair):
+    """A pair that asks a gate before each step, and can be told to fail."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.gate = Gate()
+        self.error: Exception | None = None
+
+    def step(self, sampler: Sampler, limit: int) -> Step:
+        self.gate.wait()
+        if self.error:
+            error, self.error = self.error, None
+            raise error
+        return super().step(sampler, limit)
+
+
+class Watched:
+    """A job with what came of it."""
+
+    def __init__(self, request: Request, log: list[str] | None = None, name: str = "", **options: Any) -> None:
+        self.request, self.tokens, self.error = request, list[int](), BaseException()
+        self.ended, self._ends = threading.Event(), 0
+        self._log, self._name = log if log is not None else [], name
+        self.job = Job(request, self._on_step, self._on_end, **options)
+
+    def _on_step(self, step: Step) -> bool:
+        self.tokens += step.tokens
+        self._log.append(self._name)
+        return True
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self.error, self._ends = error, self._ends + 1  # type: ignore[assignment]
+        assert self._ends == 1, "a job ended twice"
+        self.ended.set()
+
+    def wait(self) -> "Watched":
+        assert self.ended.wait(PATIENCE)
+        return self
+
+
+def make_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Gated:
+    table = np.random.default_rng(5).normal(size=(V, V, V)).astype(np.float32)
+
+    def invent(ids: list[int], limit: int) -> Any:
+        count = min(limit, 3)
+        return [(ids[-1] + i) % V for i in range(count)], range(-1, count - 1), [0.9] * count
+
+    return Gated(fake_target(table, context=400), [fake_drafter("guess", invent)], eager("guess"))
+
+
+@pytest.fixture
+def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Gated:
+    return make_pair(fake_target, fake_drafter, eager)
+
+
+@pytest.fixture
+def offline(fake_target: Make, fake_drafter: Make, eager: Make) -> Callable[[Request], list[int]]:
+    """The tokens of a request on a pair that nobody shares."""
+
+    def tokens(request: Request) -> list[int]:
+        alone = make_pair(fake_target, fake_drafter, eager)
+        again = Request(request.ids, request.max_tokens, request.params, request.ends)
+        return [token for step in generate(alone, again) for token in step.tokens]
+
+    return tokens
+
+
+@pytest.fixture
+def scheduler(pair: Gated) -> Iterator[Scheduler]:
+    made = Scheduler(pair, PrefixCache(1 << 20), limit=8)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.close()
+    pair.gate.release()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def chat(tokens: int = 30, **options: Any) -> Request:
+    return Request([1, 2, 3] * 12, tokens, **options)
+
+
+def completion(first: int = 4, tokens: int = 6) -> Request:
+    return Request([first, 5, 6, 7] * 10, tokens)
+
+
+def test_a_job_gives_what_the_request_gives_alone(
+    scheduler: Scheduler, offline: Callable[[Request], list[int]]
+) -> None:
+    done = Watched(chat())
+    scheduler.submit(done.job)
+    assert done.wait().tokens == offline(done.request)
+    assert (done.error, done.request.finish) == (None, "length")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_completion_goes_before_the_next_step_of_a_chat_whose_text_stays_the_same(
+    scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]], temperature: float
+) -> None:
+    log: list[str] = []
+    talk = Watched(chat(params=SamplingParams(temperature, seed=3)), log, "chat")
+    pair.gate.hold()
+    scheduler.submit(talk.job)
+    pair.gate.until_held()
+    typed = Watched(completion(), log, "completion", urgent=True)
+    scheduler.submit(typed.job)
+    pair.gate.release()
+    typed.wait()
+    talk.wait()
+    after = log.index("completion")
+    assert after <= 1, "the chat took another step first"
+    assert set(log[after : after + log.count("completion")]) == {"completion"}
+    assert talk.tokens == offline(talk.request)
+    assert typed.tokens == offline(typed.request)
+    assert scheduler.totals.preempted == 1
+
+
+def test_a_chat_that_made_room_computes_nothing_again(scheduler: Scheduler, pair: Gated) -> None:
+    talk = Watched(chat())
+    pair.gate.hold()
+    scheduler.submit(talk.job)
+    pair.gate.until_held()
+    typed = Watched(completion(), urgent=True)
+    scheduler.submit(typed.job)
+    before = sum(pair.target.extended)  # type: ignore[attr-defined]
+    pair.gate.release()
+    talk.wait()
+    assert sum(pair.target.extended) - before == len(typed.request.ids) - 1  # type: ignore[attr-defined]
+
+
+def test_a_prefill_makes_room_too(scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]]) -> None:
+    talk = Watched(Request([1, 2, 3, 4] * 60, 5))
+    typed = Watched(completion(), urgent=True)
+    extend = pair.target.extend
+
+    def extend_and_submit(ids: Any) -> Any:
+        if pair.target.length == 66:
+            scheduler.submit(typed.job)
+        return extend(ids)
+
+    pair.target.extend = extend_and_submit  # type: ignore[method-assign]
+    scheduler.submit(talk.job)
+    assert talk.wait().tokens == offline(talk.request)
+    assert typed.wait().tokens == offline(typed.request)
+    assert scheduler.totals.preempted == 1
+    assert talk.request.computed == 239  # what was computed before it made room counts once
+
+
+def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair: Gated) -> None:
+    pair.gate.hold()
+    first = Watched(completion(1), urgent=True, document="a.py")
+    scheduler.submit(first.job)
+    pair.gate.until_held()
+    second = Watched(completion(2), urgent=True, document="a.py")
+    other = Watched(completion(3), urgent=True, document="b.py")
+    scheduler.submit(second.job)
+    scheduler.submit(other.job)
+    third = Watched(completion(8), urgent=True, document="a.py")
+    scheduler.submit(third.job)
+    assert second.wait().request.finish == "cancelled"  # at once: it never ran
+    assert second.tokens == []
+    pair.gate.release()
+    assert first.wait().request.finish == "cancelled"
+    assert first.request.stats.steps == 1  # the step that was under way
+    assert other.wait().request.finish == third.wait().request.finish == "length"
+
+
+def test_a_cancelled_job_stops_within_one_step(scheduler: Scheduler, pair: Gated) -> None:
+    pair.gate.hold()
+    talk = Watched(chat(300))
+    scheduler.submit(talk.job)
+    pair.gate.until_held()
+    pair.gate.step()
+    scheduler.cancel(talk.job)
+    pair.gate.release()
+    assert talk.wait().request.finish == "cancelled"
+    assert talk.request.stats.steps == 2
+    assert len(scheduler.totals.cancel_ms) == 1
+    scheduler.cancel(talk.job)  # once more changes nothing
+    assert scheduler.totals.cancelled == 1
+
+
+def test_a_job_may_end_itself(scheduler: Scheduler) -> None:
+    ended = threading.Event()
+    job = Job(chat(300), lambda step: False, lambda error: ended.set())
+    scheduler.submit(job)
+    assert ended.wait(PATIENCE)
+    assert job.request.stats.steps == 1
+
+
+def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None:
+    pair.gate.hold()
+    jobs = [Watched(chat(2)) for _ in range(9)]
+    scheduler.submit(jobs[0].job)
+    pair.gate.until_held()
+    for watched in jobs[1:]:
+        scheduler.submit(watched.job)
+    with pytest.raises(QueueFull, match="8 requests"):
+        scheduler.submit(Watched(chat()).job)
+    replacing = Watched(completion(), document="x", urgent=True)
+    with pytest.raises(QueueFull):
+        scheduler.submit(replacing.job)
+    pair.gate.release()
+    for watched in jobs:
+        watched.wait()
+    assert scheduler.waiting == 0
+
+
+def test_chats_keep_their_order(scheduler: Scheduler, pair: Gated) -> None:
+    log: list[str] = []
+    pair.gate.hold()
+    jobs = [Watched(Request([i, 2, 3] * 12, 4), log, str(i)) for i in range(4)]
+    for watched in jobs:
+        scheduler.submit(watched.job)
+    pair.gate.until_held()
+    pair.gate.release()
+    for watched in jobs:
+        watched.wait()
+    assert log == sorted(log)
+
+
+def test_a_request_that_fails_leaves_the_engine_alive(
+    scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]]
+) -> None:
+    pair.error = LocaldflashError("no numbers")
+    failed = Watched(chat())
+    scheduler.submit(failed.job)
+    assert str(failed.wait().error) == "no numbers"
+    impossible = Watched(Request([], 3))
+    scheduler.submit(impossible.job)
+    assert "empty" in str(impossible.wait().error)
+    fine = Watched(chat())
+    scheduler.submit(fine.job)
+    assert fine.wait().tokens == offline(fine.request)
+    assert (scheduler.totals.failed, scheduler.totals.requests) == (2, 3)
+
+
+def test_a_lost_device_ends_every_job(pair: Gated) -> None:
+    scheduler = Scheduler(pair)
+    pair.error = DeviceFailed("gone")
+    jobs = [Watched(chat()) for _ in range(3)]
+    for watched in jobs:
+        scheduler.submit(watched.job)
+    with pytest.raises(DeviceFailed):
+        scheduler.run()
+    assert all(isinstance(watched.wait().error, DeviceFailed) for watched in jobs)
+    with pytest.raises(EngineGone):
+        scheduler.submit(Watched(chat()).job)
+
+
+def test_close_cancels_and_drain_finishes(pair: Gated) -> None:
+    for end, finishes in (("close", {"cancelled"}), ("drain", {"length"})):
+        scheduler = Scheduler(pair)
+        pair.gate.hold()
+        jobs = [Watched(chat(9)) for _ in range(3)]
+        for watched in jobs:
+            scheduler.submit(watched.job)
+        thread = threading.Thread(target=scheduler.run)
+        thread.start()
+        pair.gate.until_held()
+        getattr(scheduler, end)()
+        pair.gate.release()
+        thread.join(PATIENCE)
+        assert {watched.wait().request.finish for watched in jobs} == finishes
+
+
+def test_a_storm_of_jobs_and_cancels_changes_no_text(
+    scheduler: Scheduler, offline: Callable[[Request], list[int]]
+) -> None:
+    rng = np.random.default_rng(1)
+    jobs: list[Watched] = []
+    for i in range(300):
+        ids = rng.integers(0, V, int(rng.integers(1, 80))).tolist()
+        urgent = bool(rng.integers(2))
+        watched = Watched(
+            Request(ids, int(rng.integers(0, 20))), urgent=urgent, document=f"{i % 5}" if urgent else None
+        )
+        while scheduler.waiting >= 7:
+            next(job for job in jobs if not job.ended.is_set()).wait()
+        scheduler.submit(watched.job)
+        jobs.append(watched)
+        if rng.integers(4) == 0:
+            scheduler.cancel(jobs[int(rng.integers(len(jobs)))].job)
+    for watched in jobs:
+        watched.wait()
+        expected = offline(watched.request)
+        assert watched.error is None
+        if watched.request.finish == "cancelled":
+            assert watched.tokens == expected[: len(watched.tokens)]
+        else:
+            assert watched.tokens == expected
+    assert scheduler.totals.requests == len(jobs)
+    assert scheduler.running is None
