@@ -8,6 +8,7 @@ Sources: the models' own READMEs, technical reports and reference tokenizers (Qw
 mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ class FimFormat:
     stop_strings: tuple[str, ...] = ()  # text that does
     telltale: str | None = None  # a further token that tells the family from others with the same markers
     model_name: str = ""  # a word of `general.name` that does, where no token can
+    files: tuple[str, str] | None = None  # what stands before a repository's name and before each other file's
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -46,7 +48,7 @@ FORMATS: dict[str, FimFormat] = {
         FimFormat("localdflash", *_PIPES, order="spm", stops=_QWEN_STOPS, telltale="<|mask|>"),
         FimFormat("codegemma", *_PIPES, stops=("<|file_separator|>", "<eos>"), telltale="<|file_separator|>"),
         FimFormat("granite4", *_PIPES, stops=("<|end_of_text|>", "<|pad|>"), telltale="<|end_of_text|>"),
-        FimFormat("qwen", *_PIPES, stops=_QWEN_STOPS),
+        FimFormat("qwen", *_PIPES, stops=_QWEN_STOPS, files=("<|repo_name|>", "<|file_sep|>")),
         FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum"),
         FimFormat("granite", *_PLAIN, stops=("<|endoftext|>",), model_name="granite"),
         FimFormat("starcoder2", *_PLAIN, stops=("<file_sep>", "<|endoftext|>"), telltale="<file_sep>"),
@@ -77,17 +79,59 @@ def detect(tokenizer: Tokenizer) -> FimFormat:
     raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
 
 
-def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
-    """The prompt after which the model writes the middle; ModelError where a marker is not a single token."""
+@dataclass(frozen=True)
+class SourceFile:
+    """Another file, or a part of one, that the model may look at."""
+
+    name: str
+    text: str
+
+
+def build(
+    fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str, files: Sequence[SourceFile] = ()
+) -> list[int]:
+    """The prompt after which the model writes the middle; ModelError where a marker is not a single token.
+
+    `files` stand before everything else; a format without file separators has no place for them.
+    """
     before = [tokenizer.special(fim.prefix), *tokenizer.encode(prefix)]
     after = [tokenizer.special(fim.suffix), *tokenizer.encode(suffix, continues=True)]
     code = before + after if fim.order == "psm" else after + before
     bos = tokenizer.bos()
     return [
         *([] if bos is None else [bos]),
+        *_head(fim, tokenizer, files),
         *code,
         *([tokenizer.special(fim.middle)] if fim.middle else []),
     ]
+
+
+def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
+    """Prefix and suffix of a prompt that a client wrote with the format's markers, in either order; None if it is none.
+
+    A text that spells a marker once more cannot be told apart, and is no such prompt.
+    """
+    if not fim.middle or any(text.count(marker) != 1 for marker in fim.markers) or not text.endswith(fim.middle):
+        return None
+    text = text.removesuffix(fim.middle)
+    if text.startswith(fim.prefix):
+        before, after = text.removeprefix(fim.prefix).split(fim.suffix)
+        return before, after
+    if text.startswith(fim.suffix):
+        after, before = text.removeprefix(fim.suffix).split(fim.prefix)
+        return before, after
+    return None
+
+
+def _head(fim: FimFormat, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[int]:
+    """The other files, and the marker of the one that the cursor is in."""
+    if not fim.files or not files:
+        return []
+    repository, separator = map(tokenizer.special, fim.files)
+    ids = [repository, *tokenizer.encode("repository\n")]
+    for file in files:
+        ids += [separator, *tokenizer.encode(f"{file.name}\n{file.text.rstrip()}\n")]
+    return [*ids, separator, *tokenizer.encode("current\n")]
 
 
 def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:

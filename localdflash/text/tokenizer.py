@@ -50,7 +50,7 @@ class Tokenizer:
         self._special = {text: token for token, text, _ in special}
         template = self.chat_template() or ""
         self._markers = {text: token for token, text, attributes in special if _is_marker(text, attributes, template)}
-        self._marker_ids = frozenset(self._markers.values())
+        self.markers = frozenset(self._markers.values())  # the ids of all markers
         self._marker_pattern = self._template_pattern()
         self._marker_starts = re.compile(f"(?={'|'.join(map(_spelled, self._markers)) or '(?!)'})")
         self.ends = self._find_ends(token for token, _, _ in special)  # the ids that end an answer
@@ -141,12 +141,12 @@ class Tokenizer:
 
     def _encode_stretch(self, text: str, continues: bool) -> list[int]:
         ids = self._tokenize(text, continues)
-        if self._marker_ids.isdisjoint(ids):
+        if self.markers.isdisjoint(ids):
             return ids
         cuts = [0, *(found.start() + 1 for found in self._marker_starts.finditer(text)), len(text)]
         parts = [text[start:end] for start, end in pairwise(cuts) if start < end]
         if len(parts) == 1:  # no spelling to break: not seen with any vocabulary, yet the promise holds
-            return [token for token in ids if token not in self._marker_ids]
+            return [token for token in ids if token not in self.markers]
         return [
             token for number, part in enumerate(parts) for token in self._encode_stretch(part, continues or number > 0)
         ]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.text.fim import FORMATS, build, detect, stop_ids
+from localdflash.text.fim import FORMATS, build, detect, split, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
 MakeVocabulary = Callable[..., Path]
@@ -112,3 +112,25 @@ def test_a_chat_model_without_markers(make_vocabulary: MakeVocabulary) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(ModelError, match="fim_suffix"):
         build(FORMATS["qwen"], tokenizer, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", ("P", "S")),
+        ("<|fim_suffix|>S<|fim_prefix|>P<|fim_middle|>", ("P", "S")),
+        ("<|fim_prefix|><|fim_suffix|><|fim_middle|>", ("", "")),
+        ("P", None),
+        ("<|fim_prefix|>P<|fim_suffix|>S", None),
+        ("x<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>", None),
+        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>x", None),
+        ("<|fim_prefix|>P<|fim_suffix|>S<|fim_suffix|><|fim_middle|>", None),
+        ("<|fim_prefix|>P<|fim_prefix|><|fim_suffix|>S<|fim_middle|>", None),
+    ],
+)
+def test_a_prompt_that_a_client_wrote_is_taken_apart(text: str, parts: tuple[str, str] | None) -> None:
+    assert split(FORMATS["qwen"], text) == parts
+
+
+def test_a_format_without_a_marker_for_the_middle_cannot_be_taken_apart() -> None:
+    assert split(FORMATS["codestral"], "[SUFFIX]S[PREFIX]P") is None

@@ -1,0 +1,53 @@
+"""`localdflash config`: the settings that hold here, and where each comes from."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.config import Config, config_file, load_config
+
+
+@click.group()
+def command() -> None:
+    """Show settings: config.toml and LOCALDFLASH_* variables."""
+
+
+@command.command()
+@click.option("--origin", is_flag=True, help="Say for every setting where its value comes from.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(origin: bool, as_json: bool) -> None:
+    """Print all settings."""
+    config = load_config()
+    values = _values(config)
+    if as_json:
+        document: dict[str, Any] = {}
+        for name, value in values.items():
+            table, key = name.split(".")
+            document.setdefault(table, {})[key] = value
+        print_json(document | ({"origins": dict(config.origins)} if origin else {}))
+    elif origin:
+        rows = ((name, _text(value), config.origins[name]) for name, value in values.items())
+        print_table(("SETTING", "VALUE", "ORIGIN"), rows)
+    else:
+        print_fields((name, _text(value)) for name, value in values.items())
+
+
+@command.command()
+def path() -> None:
+    """Print where config.toml is, or would be."""
+    print(config_file())
+
+
+def _values(config: Config) -> dict[str, Any]:
+    """Every setting by name, as the file would have it."""
+    unset = {"server.key_file": "", "server.port": 0}
+    tables = {"model": asdict(config.model), "server": asdict(config.server)}
+    values = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+    values |= {name: value for name, value in unset.items() if values[name] is None}
+    return values | {"server.key_file": str(values["server.key_file"])}
+
+
+def _text(value: object) -> str:
+    return "-" if value == "" else str(value)

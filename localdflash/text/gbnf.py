@@ -1,0 +1,142 @@
+"""llama.cpp's grammar language (GBNF) as Lark's, which llguidance reads.
+
+The two differ in how they spell: characters are escaped another way, names may hold dashes, and a `.` is any character.
+A rule that is not recursive becomes a terminal, which is fast and greedy; `root` and what is recursive stay rules.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+_TOKEN = re.compile(
+    r"""(?P<blank>(?:\s|\#[^\n]*)+)
+      | (?P<literal>"(?:\\.|[^"\\])*")
+      | (?P<class>\[(?:\\.|[^\]\\])*\])
+      | (?P<rule>[A-Za-z0-9_-]+)\s*::=
+      | (?P<name>[A-Za-z0-9_-]+)
+      | (?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+      | (?P<mark>[|()*+?.])""",
+    re.DOTALL | re.VERBOSE,
+)
+_CHARACTER = re.compile(
+    r"\\x([0-9A-Fa-f]{2}) | \\u([0-9A-Fa-f]{4}) | \\U([0-9A-Fa-f]{8}) | \\?.", re.DOTALL | re.VERBOSE
+)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
+_ANY = "/[\\x00-\U0010ffff]/"  # line feeds too
+
+Token = tuple[str, str]  # the group of _TOKEN that it is, its text
+Rules = dict[str, list[Token]]
+
+
+def gbnf_to_lark(text: str) -> str:
+    """The same grammar in Lark's language; ValueError says what is wrong with it."""
+    rules = _rules(text)
+    terminals = _terminals(rules)
+    names = {"root": "start"}
+    for number, name in enumerate(rules):
+        plain = f"r{number}_{name.replace('-', '_')}"
+        names.setdefault(name, plain.upper() if name in terminals else plain.lower())
+    bodies = {name: " ".join(_part(*token, names) for token in tokens) for name, tokens in rules.items()}
+    return "".join(f"{names[name]}: {body}\n" for name, body in bodies.items())
+
+
+def _rules(text: str) -> Rules:
+    rules: Rules = {}
+    body: list[Token] | None = None
+    for kind, part in _tokens(text):
+        if kind == "rule":
+            if part in rules:
+                raise ValueError(f"rule {part!r} is defined twice")
+            body = rules[part] = []
+        elif body is None:
+            raise ValueError(f"expected a rule, `name ::= ...`, found {part[:40]!r}")
+        else:
+            body.append((kind, part))
+    if "root" not in rules:
+        raise ValueError("no rule 'root'")
+    for name, tokens in rules.items():
+        for used in _uses(tokens):
+            if used not in rules:
+                raise ValueError(f"rule {name!r} uses {used!r}, which is not defined")
+    return rules
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    place = 0
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if not found or not found.lastgroup:
+            line = text.count("\n", 0, place) + 1
+            raise ValueError(f"line {line}: cannot read {text[place : place + 40]!r}")
+        if found.lastgroup != "blank":
+            yield found.lastgroup, found[found.lastgroup]
+        place = found.end()
+
+
+def _uses(tokens: list[Token]) -> set[str]:
+    return {part for kind, part in tokens if kind == "name"}
+
+
+def _terminals(rules: Rules) -> set[str]:
+    """The rules that lead to characters alone, never back to themselves."""
+    missing = {name: _uses(tokens) for name, tokens in rules.items()}
+    users: dict[str, list[str]] = defaultdict(list)
+    for name, used in missing.items():
+        for other in used:
+            users[other].append(name)
+    ready = [name for name, used in missing.items() if not used]
+    for name in ready:  # grows
+        for user in users[name]:
+            missing[user].discard(name)
+            if not missing[user]:
+                ready.append(user)
+    return set(ready)
+
+
+def _part(kind: str, part: str, names: dict[str, str]) -> str:
+    match kind:
+        case "literal":
+            return json.dumps("".join(map(_character, _CHARACTER.finditer(part[1:-1]))), ensure_ascii=False)
+        case "class":
+            return _class(list(_CHARACTER.finditer(part[1:-1])))
+        case "name":
+            return names[part]
+        case "count":
+            return "".join(part.split())
+        case _:
+            return _ANY if part == "." else part
+
+
+def _class(found: list[re.Match[str]]) -> str:
+    """In a regular expression more characters mean something: those are written as codes."""
+    negated = bool(found) and found[0][0] == "^"
+    place = int(negated)
+    plain = ""
+    while place < len(found):
+        plain += _code(found[place])
+        if len(found) > place + 2 and found[place + 1][0] == "-":
+            plain += "-" + _code(found[place + 2])
+            place += 2
+        place += 1
+    if not plain:
+        raise ValueError(f"a class without characters: [{'^' if negated else ''}]")
+    return f"/[{'^' if negated else ''}{plain}]/"
+
+
+def _code(found: re.Match[str]) -> str:
+    character = _character(found)
+    return character if character.isalnum() or not character.isascii() else f"\\x{ord(character):02x}"
+
+
+def _character(found: re.Match[str]) -> str:
+    """The character that a character or an escape of GBNF stands for."""
+    if digits := found[1] or found[2] or found[3]:
+        character = chr(int(digits, 16))
+        character.encode()  # half of a surrogate pair is no character
+        return character
+    if found[0][0] != "\\":
+        return found[0]
+    if found[0][1:] not in _ESCAPES:
+        raise ValueError(f"unknown escape {found[0]}")
+    return _ESCAPES[found[0][1:]]

@@ -1,0 +1,186 @@
+"""Grammars: which tokens may come next, so that an answer is JSON of a schema or whatever else a client asked for.
+
+llguidance parses; this module gives it the model's vocabulary and makes its complaints errors of ours. A constraint
+works on text: however the model cuts a text into tokens, what the grammar admits it may write, and no marker of the
+chat template but the end tokens, which may come wherever the text is complete. A grammar's own terminals are greedy,
+as in any lexer: `word "x"` with `word: /[a-z]+/` finds no end, for the word takes the x.
+
+A request brings its grammar, so all of it is bounded: 64 KiB of text, a trial of the compilation elsewhere, the work of
+every mask. What goes beyond ends the request with a UsageError.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from localdflash.errors import UsageError
+from localdflash.text.gbnf import gbnf_to_lark
+from localdflash.text.grammar_trial import LIMITS, TooMuchWork, problem
+from localdflash.text.sanitize import sanitize
+from localdflash.text.tokenizer import Tokenizer
+
+MAX_BYTES = 64 * 1024
+# Between two parts of a JSON text: a space, or a line feed and the next line's indentation. Without a bound a small
+# model may never stop to indent.
+JSON_BLANKS = r" |\r?\n[ \t]{0,24}"
+LONG = 1024  # bytes of forced text; to tokenize more takes longer than a step
+
+
+class GrammarConstraint:
+    """The state of one answer. Not safe to use from several threads at once."""
+
+    def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, vocab_size: int) -> None:
+        self._vocabulary, self._matcher = vocabulary, matcher
+        self._ends = frozenset(vocabulary.eos_tokens)
+        self._bits = np.zeros((vocab_size + 31) // 32, np.uint32)
+        self._size = vocab_size
+
+    def mask(self) -> NDArray[np.bool_]:
+        """The tokens [V] that may come next, at least one; UsageError where finding them takes too much work."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        _check(self._matcher, "grammar")
+        bits = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little")
+        return bits.view(np.bool_)
+
+    def advance(self, token: int) -> None:
+        """Go on after `token`, which the mask allows; UsageError where that takes too much work."""
+        self._matcher.consume_token(token)
+        _check(self._matcher, "grammar")
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these may come next, in this order."""
+        text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
+        count = self._matcher.validate_tokens(text)
+        ended = count == len(text) < len(tokens)
+        return count + (ended and self._complete_after(text))
+
+    def _complete_after(self, tokens: list[int]) -> bool:
+        self._matcher.consume_tokens(tokens)
+        complete = self._matcher.is_accepting()
+        self._matcher.rollback(len(tokens))
+        return complete
+
+    def forced(self) -> Sequence[int]:
+        """The tokens of the text that has to come next, as the model's vocabulary cuts it; may be empty."""
+        text = self._matcher.compute_ff_bytes()
+        if len(text) <= LONG:
+            return self._matcher.compute_ff_tokens()
+        start = self._vocabulary.tokenize_bytes(text[:LONG])[:-1]  # the last token may be a part of one
+        return start[: self.allowed(start)]
+
+
+class Grammars:
+    """Makes constraints for one vocabulary, which is prepared when the first is asked for. Safe for several threads.
+
+    `vocab_size`: how many logits the model gives, where these are more than the vocabulary's tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size or tokenizer.vocab_size
+        self._preparing = Lock()
+        self._prepared: LLTokenizer | None = None
+
+    def json_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
+        """JSON that this schema admits."""
+        if not isinstance(schema, dict):
+            raise UsageError(f"JSON schema: expected an object, found {type(schema).__name__}")
+        try:
+            text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+            _check_size("JSON schema", text)
+            grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": JSON_BLANKS})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"JSON schema: {_reason(str(error))}") from error
+        return self._constraint("JSON schema", grammar)
+
+    def json_object(self) -> GrammarConstraint:
+        """Any JSON object."""
+        return self.json_schema({"type": "object"})
+
+    def lark(self, text: str) -> GrammarConstraint:
+        """Text of a grammar in Lark's language, as llguidance reads it."""
+        _check_size("Lark grammar", text)
+        return self._constraint("Lark grammar", LLMatcher.grammar_from_lark(text))
+
+    def gbnf(self, text: str) -> GrammarConstraint:
+        """Text of a grammar in llama.cpp's language."""
+        _check_size("GBNF grammar", text)
+        try:
+            lark = gbnf_to_lark(text)
+        except ValueError as error:
+            raise UsageError(f"GBNF grammar: {_reason(str(error))}") from error
+        return self._constraint("GBNF grammar", LLMatcher.grammar_from_lark(lark))
+
+    def regex(self, text: str) -> GrammarConstraint:
+        """Text that this regular expression matches as a whole."""
+        _check_size("regular expression", text)
+        return self._constraint("regular expression", LLMatcher.grammar_from_regex(text))
+
+    def _constraint(self, kind: str, grammar: str) -> GrammarConstraint:
+        try:
+            reason = problem(grammar)
+        except TooMuchWork:
+            raise UsageError(f"{kind}: takes too much work to compile; ask for something simpler") from None
+        if reason:
+            raise UsageError(f"{kind}: {_reason(reason)}")
+        vocabulary = self._vocabulary()
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LIMITS)
+        _check(matcher, kind)
+        return GrammarConstraint(vocabulary, matcher, self._vocab_size)
+
+    def _vocabulary(self) -> LLTokenizer:
+        with self._preparing:
+            if self._prepared is None:
+                wrapper = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+                self._prepared = LLTokenizer(wrapper, eos_token=sorted(self._tokenizer.ends))
+            return self._prepared
+
+
+class _Vocabulary:
+    """A vocabulary as llguidance wants to see it."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        if not tokenizer.ends:
+            raise UsageError("grammar: this model has no token that ends an answer; choose another model")
+        self._tokenizer = tokenizer
+        self.eos_token_id = min(tokenizer.ends)
+        self.special_token_ids = sorted(tokenizer.markers | tokenizer.ends)
+        padding = vocab_size - tokenizer.vocab_size
+        self.tokens = [tokenizer.piece(token, special=True) for token in range(tokenizer.vocab_size)]
+        self.tokens += [b""] * padding  # never allowed
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode(), continues=True)
+
+
+def _check_size(kind: str, text: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{kind}: half of a surrogate pair at character {error.start}") from error
+    if size > MAX_BYTES:
+        raise UsageError(f"{kind}: {size} bytes; at most {MAX_BYTES} are read")
+
+
+def _check(matcher: LLMatcher, kind: str) -> None:
+    if matcher.is_error():
+        raise UsageError(f"{kind}: {_reason(matcher.get_error())}")
+
+
+def _reason(message: str) -> str:
+    """The library's reason in one short line: of a regex error what is wrong, not the drawing around it."""
+    if message.startswith("NoExtension"):
+        return "no text can satisfy it"
+    if error := re.search(r"^error: (.+)", message, re.MULTILINE):
+        message = error[1]
+    line = sanitize(" ".join(message.replace("<non-verbose/>", "").split()))
+    return line if len(line) <= 200 else line[:200] + "…"

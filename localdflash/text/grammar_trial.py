@@ -1,0 +1,58 @@
+"""A grammar compiled in a process of its own, which runs out of time or memory in place of the server.
+
+llguidance bounds its work, but not all of it: `{"type": "integer", "multipleOf": 9999991}` takes gigabytes before any
+limit counts. As a program this file reads a grammar and prints what is wrong with it, or nothing.
+"""
+
+import contextlib
+import subprocess
+import sys
+from functools import lru_cache
+from threading import BoundedSemaphore
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+SECONDS, MEMORY = 2, 512 << 20
+_AT_ONCE = BoundedSemaphore(2)  # processes; more requests than these wait
+# A lexer state takes 1 to 2 KB; the rest is the library's default, about 20 ms for a mask at worst.
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+
+
+class TooMuchWork(Exception):
+    """The grammar does not compile within `SECONDS` and `MEMORY`."""
+
+
+@lru_cache(maxsize=256)
+def problem(grammar: str) -> str:
+    """What is wrong with a grammar in llguidance's own form; empty if it compiles. About 0.1 s for a new one."""
+    program = [sys.executable, "-I", __file__]
+    with _AT_ONCE, contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(program, input=grammar.encode(), capture_output=True, timeout=5 * SECONDS, check=False)
+        if done.returncode == 0:
+            return done.stdout.decode("utf-8", "replace").strip()
+    raise TooMuchWork
+
+
+def _compile(grammar: str) -> str:
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # what no text can satisfy shows here
+    return matcher.get_error()
+
+
+def _limit_this_process() -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for what, limit in (
+        (resource.RLIMIT_AS, MEMORY),
+        (resource.RLIMIT_CPU, SECONDS),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (limit, limit))
+
+
+if __name__ == "__main__":
+    _limit_this_process()
+    sys.stdout.buffer.write(_compile(sys.stdin.buffer.read().decode()).encode("utf-8", "replace"))

@@ -1,0 +1,137 @@
+"""GBNF as Lark, judged by the texts that llguidance then admits."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from localdflash.text.gbnf import gbnf_to_lark
+
+BYTES = LLTokenizer("byte")
+
+
+def admits(grammar: str) -> Callable[[str], bool]:
+    """Whether a text is one of this grammar's, whole."""
+    lark = LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
+
+    def whole(text: str) -> bool:
+        matcher = LLMatcher(BYTES, lark, log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        tokens = list(text.encode())
+        admitted = matcher.validate_tokens(tokens) == len(tokens)
+        return admitted and matcher.consume_tokens(tokens) and matcher.is_accepting()
+
+    return whole
+
+
+CASES = [
+    ('root ::= "a" | "bc"', ["a", "bc"], ["b", "abc", ""]),
+    ('root ::= ("a" | "b")+ "!"?', ["a", "ab!", "bba"], ["!", "a!!"]),
+    ('root ::= ([0-9]+)? "x"', ["x", "12x"], ["1", "xx"]),  # the group must not vanish between + and ?
+    ('root ::= ("a"{2}){2}', ["aaaa"], ["aa", "aaa", "aaaaa"]),
+    ('root ::= "a"{1,} "b"{ 0 , 2 }', ["a", "aab", "abb"], ["b", "abbb"]),
+    ('root ::= "a" ("" | "b") | ', ["a", "ab", ""], ["b"]),
+    ("root ::= ( | [x]) [y]", ["y", "xy"], ["x"]),
+    ('root ::= my-rule "-" My_Rule\nmy-rule ::= "p"\nMy_Rule ::= "q"', ["p-q"], ["q-p"]),
+    ('root ::= a\na ::= "x"\nunused ::= root "y"', ["x"], ["xy"]),
+    ("root ::=", [""], ["x"]),
+    ("root ::= list\nlist ::= [a] | list [,] [a]", ["a", "a,a,a"], [",", "a,"]),
+    ('root ::= tree\ntree ::= "(" tree* ")"', ["()", "(()(()))"], ["(", ")("]),
+    ('# comment "\nroot ::= # more [\n  "a" # and ::=\n  "b"\n', ["ab"], ["a"]),
+    ("root ::= . .", ["ab", "é\n", "😋漢"], ["a", "abc"]),
+    ('root ::= "\\u00e9\\x41\\U0001F60B\\"\\\\\\n\\t"', ['éA😋"\\\n\t'], ["é"]),
+    ('root ::= "\\x00\\x1b/*{"', ["\0\x1b/*{"], []),
+    (r'root ::= [^"\\\x7F\x00-\x1F]', ["a", "é", "/"], ['"', "\\", "\n", "\x7f"]),
+    (r"root ::= [&&~~a-c]", ["&", "~", "b"], ["d", "-"]),  # && and ~~ mean something in a regular expression
+    (r"root ::= [-a]|[b-]|[\]\[]|[a^]", ["-", "a", "b", "]", "[", "^"], ["c", "\\"]),
+    (r"root ::= [+--]", ["+", ",", "-"], ["."]),
+    ("root ::= [é-ï漢]", ["é", "ê", "漢"], ["a", "ð"]),
+    ("root ::= [[:a]", [":", "a", "["], ["z", "]"]),
+    ("root ::= [0]\r\n", ["0"], ["1"]),
+]
+
+
+@pytest.mark.parametrize(("grammar", "right", "wrong"), CASES)
+def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], wrong: list[str]) -> None:
+    admitted = admits(grammar)
+    assert [text for text in right if not admitted(text)] == []
+    assert [text for text in wrong if admitted(text)] == []
+
+
+def test_json_grammar_of_llama_cpp() -> None:
+    admitted = admits(
+        r"""root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+    )
+    assert admitted('{"a": [1, -2.5e3, "x\\u00e9\\n", {"b": true}],\n  "c": null}')
+    assert not admitted('{"a": [1,]}')
+    assert not admitted('{"a": 01}')
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("", "no rule 'root'"),
+        ('a ::= "x"', "no rule 'root'"),
+        ("root ::= missing", "rule 'root' uses 'missing', which is not defined"),
+        ('root ::= "a"\nroot ::= "b"', "rule 'root' is defined twice"),
+        ('"a"', "expected a rule, `name ::= ...`, found '\"a\"'"),
+        ('root ::= "a"\nb ::= "x', "line 2: cannot read '\"x'"),
+        ("root ::= [a", "line 1: cannot read '[a'"),
+        ("root ::= []", "a class without characters: []"),
+        ("root ::= [^]", "a class without characters: [^]"),
+        (r'root ::= "\q"', r"unknown escape \q"),
+        (r'root ::= "\ud800"', "surrogates not allowed"),
+        (r'root ::= "\U00110000"', "chr()"),
+        ('root ::= "a"{2', "line 1: cannot read '{2'"),
+        ("root ::= [[:alpha:]]", "line 1: cannot read ']'"),
+        ("root ::= <[7]>", "line 1: cannot read '<[7]>'"),
+    ],
+)
+def test_what_is_wrong_is_named(grammar: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        gbnf_to_lark(grammar)
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from('root ::=ab"[]()|*+?{}1,-^\\x0\n#.é')))
+def test_any_text_is_a_grammar_or_a_value_error(text: str) -> None:
+    with suppress(ValueError):
+        gbnf_to_lark("root ::= " + text)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.characters(exclude_categories=["Cs"]), st.characters(exclude_categories=["Cs"])), min_size=1),
+    st.characters(exclude_categories=["Cs"]),
+    st.booleans(),
+)
+@example([("&", "&"), ("&", "~")], "&", False)
+@example([("-", "-")], ",", True)
+def test_a_class_holds_its_ranges_and_nothing_else(ranges: list[tuple[str, str]], char: str, negated: bool) -> None:
+    ranges = [(min(pair), max(pair)) for pair in ranges]
+    inside = "".join(rf"\U{ord(low):08x}-\U{ord(high):08x}" for low, high in ranges)
+    expected = any(low <= char <= high for low, high in ranges) != negated
+    assert admits(f"root ::= [{'^' if negated else ''}{inside}] | [\\n]")(char) == (expected or char == "\n")
+
+
+def test_a_large_grammar_takes_linear_time() -> None:
+    chain = "".join(f"r{i} ::= r{i + 1}\n" for i in range(4000))
+    lark = gbnf_to_lark(f'root ::= r0\n{chain}r4000 ::= "x"')
+    assert lark.count("\n") == 4002
+    assert gbnf_to_lark("root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000).count("(") == 30_000
