@@ -1,159 +1,13 @@
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
 from localdflash.registry import Registry, load_registry, local_files, missing_files, shipped_file
-from localdflash.strict_toml import key_lines
-
-HASH = "0123456789abcdef" * 4
-HEAD = 'schema = 1\n\n[[pair]]\nid = "mine"\ndescription = "A pair of mine"\nbackends = ["llama.cpp"]\n'
-FACTS = """\
-architecture = "qwen3"
-licence = "MIT"
-memory_gb = 2.5
-context = 4096
-layers = 36
-fim = "qwen"
-notes = ["one", "two"]
-"""
-TARGET = f"""
-[pair.target]
-repository = "owner/name-GGUF"
-file = "target-Q4_K_M.gguf"
-quantization = "Q4_K_M"
-sha256 = "{HASH}"
-"""
-DRAFTER = """
-[pair.drafter]
-kind = "dflash"
-repository = "owner/name-DFlash"
-file = "sub/model.safetensors"
-block_size = 16
-taps = [1, 9, 17]
-"""
-VALID = HEAD + FACTS + TARGET + DRAFTER
-
-# Replacements in VALID (old, new, old, new, ...), and what the complaint says. It must name the line with `HERE`.
-BAD: list[tuple[tuple[str, ...], str]] = [
-    # keys
-    (("schema = 1", "schema = 1\nshema = 2  # HERE"), "shema: unknown key; did you mean 'schema'?"),
-    (("[[pair]]", "[[pairs]]  # HERE"), "pairs: unknown key; did you mean 'pair'?"),
-    (('licence = "MIT"', 'license = "MIT"  # HERE'), "pair.license: unknown key; did you mean 'licence'?"),
-    (("notes =", 'zebra = "striped"  # HERE\nnotes ='), "pair.zebra: unknown key"),
-    (("[pair.drafter]", "[pair.draftr]  # HERE"), "pair.draftr: unknown key; did you mean 'drafter'?"),
-    (("quantization", "quantisation"), "unknown key; did you mean 'quantization'?"),
-    (("taps", "tap"), "unknown key; did you mean 'taps'?"),
-    (("notes =", '"red \\u001b[31m" = 1  # HERE\nnotes ='), "pair.'red \\x1b[31m': unknown key"),
-    # what must be there
-    ((VALID, "# HERE"), "missing key 'schema'"),
-    (("[[pair]]", "[[pair]]  # HERE", 'id = "mine"', ""), "missing key 'id'"),
-    (("[[pair]]", "[[pair]]  # HERE", "description =", "#"), "missing key 'description'"),
-    (("[[pair]]", "[[pair]]  # HERE", "backends =", "#"), "missing key 'backends'"),
-    (("[[pair]]", "[[pair]]  # HERE", TARGET, ""), "has no [pair.target]"),
-    (("[pair.drafter]", "[pair.drafter]  # HERE", "kind =", "#"), "missing key 'kind'"),
-    (("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', ""), "missing key 'repository'"),
-    (("[pair.target]", "[pair.target]  # HERE", 'file = "target', "#"), "missing key 'file'"),
-    (
-        ("[pair.target]", "[pair.target]  # HERE", 'repository = "owner/name-GGUF"', "", 'file = "target', "#"),
-        "expected either repository and file, or path",
-    ),
-    (("[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'), "expected either repository and file, or path"),
-    # ids and words
-    (('"mine"', '"Mine"  # HERE'), "pair.id: expected an id"),
-    (('"mine"', '"my pair"  # HERE'), "expected an id"),
-    (('"mine"', '".mine"  # HERE'), "expected an id"),
-    (('"mine"', '"../mine"  # HERE'), "expected an id"),
-    (('"mine"', '"miné"  # HERE'), "expected an id"),
-    (('"mine"', f'"{"a" * 65}"  # HERE'), "at most 64 characters"),
-    (('"mine"', '""  # HERE'), "expected one line of printable text"),
-    (('"mine"', '"mine\\u0000"  # HERE'), "printable"),
-    (('"mine"', "8  # HERE"), "expected text, found a whole number"),
-    (('"mine"', "1979-05-27  # HERE"), "expected text, found a date or time"),
-    (('"qwen3"', '"qwen 3"  # HERE'), "expected a name"),
-    (('"qwen"', '["qwen"]  # HERE'), "expected text, found an array"),
-    (('"A pair of mine"', '"red \\u001b[31m"  # HERE'), "printable"),
-    (('"A pair of mine"', '"turned \\u202e"  # HERE'), "printable"),
-    (('"A pair of mine"', '"two\\nlines"  # HERE'), "one line"),
-    (('"A pair of mine"', f'"{"long" * 100}"  # HERE'), "at most 300"),
-    (('["one", "two"]', '"one"  # HERE'), "pair.notes: expected an array, found text"),
-    (('["one", "two"]', '[ # HERE\n  "]",\n  1,\n]'), "pair.notes: expected text, found a whole number"),
-    (('["llama.cpp"]', '["llamacpp"]  # HERE'), "did you mean 'llama.cpp'?"),
-    (('["llama.cpp"]', '"torch"  # HERE'), "expected an array"),
-    (('"dflash"', '"dflash3"  # HERE'), "expected one of dflash, dflash2, found 'dflash3'"),
-    # numbers
-    (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
-    (("schema = 1", "schema = '1'  # HERE"), "expected a whole number, found text"),
-    (("schema = 1", "schema = true  # HERE"), "expected a whole number, found true or false"),
-    (("2.5", "-1  # HERE"), "expected 0.01 to 10000, found -1"),
-    (("2.5", "nan  # HERE"), "found nan"),
-    (("2.5", "inf  # HERE"), "found inf"),
-    (("2.5", "'2 GB'  # HERE"), "expected a number, found text"),
-    (("2.5", "false  # HERE"), "expected a number, found true or false"),
-    (("4096", "0  # HERE"), "expected 64 to"),
-    (("4096", "4096.0  # HERE"), "expected a whole number, found a number"),
-    (("4096", f"0x{'f' * 5000}  # HERE"), "pair.context"),
-    (("layers = 36", "layers = 0  # HERE"), "expected 1 to"),
-    (("block_size = 16", "block_size = 1  # HERE"), "expected 2 to 64"),
-    (("block_size = 16", "block_size = 65  # HERE"), "expected 2 to 64"),
-    (("[1, 9, 17]", "[]  # HERE"), "ascending"),
-    (("[1, 9, 17]", "[9, 1]  # HERE"), "ascending"),
-    (("[1, 9, 17]", "[1, 1]  # HERE"), "ascending blocks, each once"),
-    (("[1, 9, 17]", "[-1]  # HERE"), "expected 0 to"),
-    (("[1, 9, 17]", "[1, 36]  # HERE"), "block 36 is not below the target's 36 layers"),
-    (("[1, 9, 17]", "[1, '2']  # HERE"), "expected a whole number, found text"),
-    (("[1, 9, 17]", "[[1]]  # HERE"), "expected a whole number, found an array"),
-    (("[1, 9, 17]", "{a = 1}  # HERE"), "expected an array, found a table"),
-    # repositories, files, hashes
-    (("owner/name-GGUF", "name"), "expected a repository, owner/name"),
-    (("owner/name-GGUF", "a/b/c"), "expected a repository"),
-    (("owner/name-GGUF", "../name"), "expected a repository"),
-    (("owner/name-GGUF", "owner/.."), "expected a repository"),
-    (("owner/name-GGUF", "owner/na me"), "expected a repository"),
-    (("owner/name-GGUF", "owner/näme"), "expected a repository"),
-    (("owner/name-GGUF", "https://example.org/x"), "expected a repository"),
-    (("owner/name-GGUF", "owner/" + "n" * 200), "expected a repository"),
-    (("target-Q4_K_M.gguf", "../target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "a/../../target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "/etc/target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "C:\\\\target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "C:target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "\\\\\\\\server\\\\target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "./target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "a//target.gguf"), "expected a file inside the repository"),
-    (("target-Q4_K_M.gguf", "x" * 300 + ".gguf"), "at most 300"),
-    (("target-Q4_K_M.gguf", "target.safetensors"), "expected a .gguf file, found 'target.safetensors'"),
-    (("sub/model.safetensors", "model.bin"), "expected a .gguf or .safetensors file"),
-    (("sub/model.safetensors", "model.safetensors/"), "expected a file inside"),
-    ((HASH, HASH[:-1]), "64 lower-case hexadecimal digits"),
-    ((HASH, HASH.upper()), "64 lower-case hexadecimal digits"),
-    # shapes
-    ((VALID, "schema = 1\npair = 1  # HERE"), "pair: expected an array, found a whole number"),
-    ((VALID, "schema = 1\npair = [  # HERE\n1]"), "pair: expected a table, found a whole number"),
-    (("[[pair]]", "[pair]  # HERE"), "pair: expected an array, found a table"),
-    (("notes =", "drafter = 7  # HERE\nnotes =", DRAFTER, ""), "pair.drafter: expected a table"),
-    # syntax
-    (('"mine"', '"mine  # HERE'), "not valid TOML"),
-    (("layers = 36", "layers = 36\nlayers = 37  # HERE"), "not valid TOML"),
-    (("layers = 36", "layers 36  # HERE"), "not valid TOML"),
-    (("[pair.drafter]", "[pair.target]  # HERE"), "not valid TOML"),
-    (("[1, 9, 17]\n", "[1,\n9  # HERE"), "not valid TOML"),
-]
-
-
-def edited(replacements: tuple[str, ...]) -> tuple[str, int]:
-    """VALID with replacements, and the line of the mark, else the line where the first replacement ends."""
-    text = VALID
-    for old, new in zip(replacements[::2], replacements[1::2], strict=True):
-        assert old in text
-        text = text.replace(old, new, 1)
-    mark = "HERE" if "HERE" in text else replacements[1]
-    return text, text[: text.index(mark)].count("\n") + 1
+from localdflash.weights import records
+from tests.registry_entries import HASH, HEAD, TARGET, VALID
 
 
 @pytest.fixture
@@ -161,81 +15,6 @@ def user_file(home: Path) -> Path:
     file = home / "config" / "models.toml"
     file.parent.mkdir(parents=True)
     return file
-
-
-@pytest.mark.parametrize(("replacements", "message"), BAD, ids=[f"{bad[0][1]:.24}-{bad[1]:.24}" for bad in BAD])
-def test_bad_entries_are_refused_with_their_line(replacements: tuple[str, ...], message: str, user_file: Path) -> None:
-    text, line = edited(replacements)
-    user_file.write_text(text)
-    with pytest.raises(ModelError) as caught:
-        load_registry()
-    said = str(caught.value)
-    assert said.startswith(f"{user_file}:{line}: "), said
-    assert message in said
-    assert "\n" not in said
-
-
-def test_the_base_of_the_bad_entries_is_good(user_file: Path) -> None:
-    user_file.write_text(VALID)
-    pair = load_registry().pair("mine")
-    assert (pair.memory_gb, pair.context, pair.layers, pair.notes) == (2.5, 4096, 36, ("one", "two"))
-    assert (pair.target.repository, pair.target.quantization, pair.target.sha256) == ("owner/name-GGUF", "Q4_K_M", HASH)
-    assert pair.drafter
-    assert (pair.drafter.kind, pair.drafter.format, pair.drafter.taps) == ("dflash", "safetensors", (1, 9, 17))
-    assert pair.origin == user_file
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\n"])
-def test_lines_are_counted_with_any_line_end(end: str, user_file: Path) -> None:
-    text, line = edited(("4096", "0 # HERE"))
-    user_file.write_bytes(text.replace("\n", end).encode())
-    with pytest.raises(ModelError, match=f":{line}: pair.context"):
-        load_registry()
-
-
-def test_an_id_may_come_once_in_a_file(user_file: Path) -> None:
-    second = VALID.removeprefix("schema = 1\n").replace('id = "mine"', 'id = "mine"  # HERE')
-    user_file.write_text(VALID + second)
-    line = (VALID + second)[: (VALID + second).index("HERE")].count("\n") + 1
-    with pytest.raises(ModelError) as caught:
-        load_registry()
-    assert str(caught.value) == f"{user_file}:{line}: pair.id: 'mine' is already defined on line 4"
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"schema = 1\n# \xff\n", ":2: not UTF-8"),
-        (b"\xef\xbb\xbfschema = 1\n", ":1: not valid TOML"),
-        (b"schema = 1\n\x00", ":2: not valid TOML"),
-        (b"", ":1: missing key 'schema'"),
-        (b"schema = 1\na = " + b"[" * 100_000, "nested too deeply"),
-        (b"schema = " + b"1" * 5000, "not valid TOML"),
-        (b"#" * (1 << 20) + b"\n", "at most 1048576 are read"),
-    ],
-    ids=["latin-1", "bom", "nul", "empty", "deep", "long number", "large"],
-)
-def test_unreadable_files_are_one_line_errors(data: bytes, message: str, user_file: Path) -> None:
-    user_file.write_bytes(data)
-    with pytest.raises(ModelError) as caught:
-        load_registry()
-    assert message in str(caught.value)
-    assert str(user_file) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs and links")
-@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling link"])
-def test_what_is_not_a_file_is_refused_at_once(kind: str, user_file: Path) -> None:
-    match kind:
-        case "folder":
-            user_file.mkdir()
-        case "fifo":
-            os.mkfifo(user_file)
-        case _:
-            user_file.symlink_to("nowhere")
-    with pytest.raises(ModelError, match=r"models\.toml"):
-        load_registry()
 
 
 def test_a_user_entry_replaces_a_shipped_one_whole(user_file: Path) -> None:
@@ -341,9 +120,10 @@ def test_missing_files_are_named_with_where_they_go(mine: Registry, home: Path) 
     with pytest.raises(ModelError) as caught:
         local_files(mine.pair("mine"))
     assert str(caught.value) == (
-        "files of 'mine' are missing: "
-        f"download owner/name-GGUF/target-Q4_K_M.gguf into {models}/owner/name-GGUF; "
-        f"download owner/name-DFlash/sub/model.safetensors and config.json into {models}/owner/name-DFlash/sub"
+        "files of 'mine' are missing: run `localdflash models pull mine` "
+        f"(download owner/name-GGUF/target-Q4_K_M.gguf into {models}/owner/name-GGUF; "
+        f"download owner/name-DFlash/sub/model.safetensors into {models}/owner/name-DFlash/sub; "
+        f"download owner/name-DFlash/sub/config.json into {models}/owner/name-DFlash/sub)"
     )
     assert not models.exists()
 
@@ -351,8 +131,9 @@ def test_missing_files_are_named_with_where_they_go(mine: Registry, home: Path) 
 def test_local_files(mine: Registry, home: Path) -> None:
     models = home / "cache" / "models"
     target = shadow(models / "owner" / "name-GGUF" / "target-Q4_K_M.gguf")
-    with pytest.raises(ModelError, match="missing: download owner/name-DFlash"):
+    with pytest.raises(ModelError, match=r"\(download owner/name-DFlash"):
         local_files(mine.pair("mine"))
+    shadow(models / "owner" / "name-DFlash" / "sub" / "config.json")
     safetensors = shadow(models / "owner" / "name-DFlash" / "sub" / "model.safetensors")
     local = local_files(mine.pair("mine"))
     assert (local.target, local.drafter_gguf, local.drafter_safetensors) == (target, None, safetensors)
@@ -442,55 +223,87 @@ def test_a_path_that_is_no_model(spec: str) -> None:
         load_registry().resolve(spec)
 
 
-# Lines of keys: an independent oracle writes the line into every value.
-
-names = st.sampled_from(["a", "b", "c.d", "e f", "#", "[x]", '"', "x = 1"])
-strings = st.text(st.sampled_from("ab#[]{}=\"'\\\n,. é"), max_size=8)
+# Names of the hub
 
 
-def quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+def test_an_entry_by_its_name_on_the_hub(mine: Registry) -> None:
+    assert mine.resolve("hf:owner/name-GGUF/target-Q4_K_M.gguf") == mine.pair("mine")
 
 
-@st.composite
-def documents(draw: st.DrawFn) -> tuple[str, dict[tuple[str | int, ...], int]]:
-    """A document of root keys and arrays of tables with a table inside, and the line of every key."""
-    lines: list[str] = []
-    expected: dict[tuple[str | int, ...], int] = {}
-
-    def emit(text: str, *where: str | int) -> None:
-        for _ in range(draw(st.integers(0, 2))):
-            lines.append(draw(st.sampled_from(["", "# [no] table = {", "   ", '\t# \'x """ ['])))
-        expected.setdefault(where, len(lines) + 1)
-        lines.extend(text.split("\n"))
-
-    def keys(*where: str | int) -> None:
-        for name in draw(st.lists(names, unique=True, max_size=4)):
-            emit(f"{quoted(name)} = {draw(values())}", *where, name)
-
-    keys()
-    for i in range(draw(st.integers(0, 3))):
-        emit("[[ pair ]] # [[other]]", "pair", i)
-        keys("pair", i)
-        if draw(st.booleans()):
-            emit('[pair."in.ner"]', "pair", i, "in.ner")
-            keys("pair", i, "in.ner")
-    return "\n".join(lines), expected
+@pytest.mark.parametrize("spec", ["hf:owner/name-GGUF/target-Q8_0.gguf", "hf:owner/name-GGUF@v2/target-Q4_K_M.gguf"])
+def test_another_file_of_an_entry_s_repository_has_its_drafter(spec: str, mine: Registry) -> None:
+    pair, entry = mine.resolve(spec), mine.pair("mine")
+    assert (pair.id, pair.drafter, pair.backends, pair.fim) == (spec, entry.drafter, entry.backends, entry.fim)
+    assert (pair.target.sha256, pair.target.size, pair.memory_gb) == (None, None, None)
+    assert pair.target.revision == ("v2" if "@" in spec else None)
 
 
-@st.composite
-def values(draw: st.DrawFn) -> str:
-    text = draw(strings)
-    forms = [quoted(text), "1.5", "true", f"[ {quoted(text)}, # ]\n  [2,\n 3], ]", f"{{ k = {quoted(text)} }}"]
-    forms.append('"""' + text.replace("\\", "\\\\").replace('"""', "").rstrip('"') + '"""')
-    forms.append("'''" + text.replace("'", "") + "'''")
-    return draw(st.sampled_from(forms))
+def test_a_file_of_an_unknown_repository(mine: Registry, home: Path) -> None:
+    pair = mine.resolve("hf:someone/else/sub/x.gguf")
+    assert pair.target.path == home / "cache" / "models" / "someone" / "else" / "sub" / "x.gguf"
+    assert (pair.drafter, pair.backends) == (None, ("llama.cpp",))
 
 
-@given(documents())
-def test_lines_of_keys(document: tuple[str, dict[tuple[str | int, ...], int]]) -> None:
-    text, expected = document
-    tomllib.loads(text)
-    found = key_lines(text)
-    assert {where: found[where] for where in expected} == expected
+@pytest.mark.parametrize("spec", ["hf:o/d/d.gguf", "hf:o/d@v1/sub/model.safetensors"])
+def test_a_drafter_of_the_hub_is_given(spec: str, mine: Registry) -> None:
+    drafter = mine.resolve("mine", spec).drafter
+    assert drafter
+    assert (drafter.repository, drafter.path.name) == ("o/d", spec.rpartition("/")[2])
+    assert drafter.revision == ("v1" if "@" in spec else None)
+    config = drafter.config
+    assert (config.file if config else None) == ("sub/config.json" if "@" in spec else None)
+    assert mine.resolve("mine").drafter != drafter
+
+
+def test_a_drafter_on_this_machine_is_given(mine: Registry, tmp_path: Path) -> None:
+    drafter = mine.resolve("mine", str(shadow(tmp_path / "d.safetensors"))).drafter
+    assert drafter
+    assert (drafter.repository, drafter.path, drafter.config) == (None, tmp_path / "d.safetensors", None)
+
+
+@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:o/d", "qwen3-8b"])
+def test_a_drafter_that_is_none(spec: str, mine: Registry) -> None:
+    with pytest.raises(ModelError):
+        mine.resolve("mine", spec)
+
+
+# Verified files
+
+
+def record(file: Path, drafter: str | None = None) -> None:
+    stat = file.stat()
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    records.write(file, records.Record("o/n", "0" * 40, "main", HASH, *place, drafter))
+
+
+def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) -> None:
+    pair = mine.pair("mine")
+    for source in pair.sources:
+        record(shadow(source.path))
+    local_files(pair)
+    for source in pair.sources[:2]:
+        source.path.write_bytes(b"GGU")
+        with pytest.raises(ModelError, match="has 3 bytes, but 4 were verified"):
+            local_files(pair)
+        source.path.write_bytes(b"GGUF")
+
+
+def test_a_set_aside_or_partial_file_is_missing(mine: Registry) -> None:
+    pair = mine.pair("mine")
+    for source in pair.sources:
+        shadow(source.path)
+    pair.target.path.rename(pair.target.path.with_name(pair.target.path.name + ".mismatch"))
+    shadow(pair.target.path.with_name(f".{pair.target.path.name}.0123456789abcdef.partial"))
+    assert missing_files(pair) == (pair.target,)
+
+
+def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:
+    models = home / "cache" / "models"
+    record(shadow(models / "someone" / "else" / "x.gguf"), "hf:someone/drafts/d.gguf")
+    record(shadow(models / "someone" / "drafts" / "d.gguf"))
+    shadow(models / "someone" / "else" / "by-hand.gguf")
+    record(shadow(mine.pair("mine").target.path))
+    (found,) = mine.others_here()
+    assert found.id == "hf:someone/else/x.gguf"
+    assert found.drafter
+    assert found.drafter.name == "someone/drafts/d.gguf"

@@ -1,4 +1,4 @@
-"""`localdflash models`: what pairs there are and what is known of one."""
+"""`localdflash models`: what pairs there are, what is known of one, and the files of a pair."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -6,35 +6,49 @@ from typing import Any
 
 import click
 
-from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.registry import DrafterSource, Pair, Source, how_to_get, load_registry, missing_files
+from localdflash.cli.output import gigabytes, print_fields, print_json, print_table
+from localdflash.cli.plan import plan
+from localdflash.cli.ps import ps
+from localdflash.cli.pull import pull
+from localdflash.cli.remove import remove
+from localdflash.pairs import DrafterSource, Pair, Source
+from localdflash.registry import how_to_get, load_registry, missing_files
+from localdflash.weights import records
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def command() -> None:
-    """List the pairs of target and drafter."""
+    """List, fetch and remove pairs of target and drafter."""
 
 
 @command.command("list")
 @_json
 def list_pairs(as_json: bool) -> None:
     """List all pairs: memory they need, backends that run them today, whether their files are here."""
-    pairs = load_registry().pairs.values()
+    registry = load_registry()
+    pairs = [*registry.pairs.values(), *registry.others_here()]
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
-    rows = ((pair.id, _memory(pair), _backends(pair), _kind(pair), _here(pair), pair.description) for pair in pairs)
-    print_table(("PAIR", "MEMORY", "RUNS ON", "DRAFTER", "FILES", "DESCRIPTION"), rows)
+    rows = (
+        (pair.id, _memory(pair), _backends(pair), _kind(pair), _here(pair), _on_disk(pair), pair.description)
+        for pair in pairs
+    )
+    print_table(("PAIR", "MEMORY", "RUNS ON", "DRAFTER", "FILES", "ON DISK", "DESCRIPTION"), rows)
 
 
 @command.command()
-@click.argument("pair_id", metavar="ID")
+@click.argument("spec")
+@click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @_json
-def show(pair_id: str, as_json: bool) -> None:
-    """Show all that is known of one pair: an ID of `models list`, or the path of a GGUF file."""
-    pair = load_registry().resolve(pair_id)
+def show(spec: str, drafter: str | None, as_json: bool) -> None:
+    """Show all that is known of one pair.
+
+    SPEC is an id of `models list`, the path of a GGUF file, or hf:owner/name/file.gguf.
+    """
+    pair = load_registry().resolve(spec, drafter)
     if as_json:
         print_json(_document(pair))
     else:
@@ -42,10 +56,17 @@ def show(pair_id: str, as_json: bool) -> None:
 
 
 def _document(pair: Pair) -> dict[str, Any]:
-    """Turn an entry into JSON; `missing` says what to do for each file that is not here."""
+    """Turn an entry into JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
     drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
     missing = [how_to_get(source) for source in missing_files(pair)]
-    return asdict(pair) | {"drafter": drafter, "origin": str(pair.origin), "missing": missing}
+    verified = {str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))}
+    return asdict(pair) | {
+        "drafter": drafter,
+        "origin": str(pair.origin),
+        "missing": missing,
+        "bytes_on_disk": _bytes_on_disk(pair),
+        "verified": verified,
+    }
 
 
 def _fields(pair: Pair) -> Iterator[tuple[str, str]]:
@@ -59,16 +80,34 @@ def _fields(pair: Pair) -> Iterator[tuple[str, str]]:
     yield "runs on", _backends(pair)
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_known(pair.target.quantization)})"
-    yield "  sha256", _hash(pair.target)
+    yield from _source_fields(pair.target)
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
-        yield "  sha256", _hash(pair.drafter)
+        yield from _source_fields(pair.drafter)
     else:
         yield "drafter", "none"
     yield from [("missing", how_to_get(source)) for source in missing_files(pair)] or [("files", "here")]
+    yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)
     for note in pair.notes:
         yield "note", note
+
+
+def _source_fields(source: Source) -> Iterator[tuple[str, str]]:
+    """What is pinned of a file, else what was found when it was fetched."""
+    record = records.current(source.path)
+    if source.repository:
+        fetched = f"{record.revision} (asked for {record.asked})" if record else None
+        yield "  revision", source.revision or fetched or "main when it is fetched"
+    if record:
+        yield "  sha256", f"{record.sha256} (verified)"
+    elif source.sha256:
+        yield "  sha256", source.sha256
+    else:
+        unknown = (
+            "not pinned: compared with what the hub names" if source.repository else "none: a file on this machine"
+        )
+        yield "  sha256", unknown
 
 
 def _shape(drafter: DrafterSource) -> str:
@@ -77,14 +116,17 @@ def _shape(drafter: DrafterSource) -> str:
     return f"{drafter.kind}, {drafter.format}{block}{taps}"
 
 
-def _hash(source: Source) -> str:
-    if source.sha256:
-        return source.sha256
-    return "not pinned: pinned at first download" if source.repository else "none: a file on this machine"
-
-
 def _here(pair: Pair) -> str:
     return "missing" if missing_files(pair) else "here"
+
+
+def _bytes_on_disk(pair: Pair) -> int:
+    return sum(source.path.stat().st_size for source in pair.sources if source.path.is_file())
+
+
+def _on_disk(pair: Pair) -> str:
+    count = _bytes_on_disk(pair)
+    return gigabytes(count) if count else "nothing"
 
 
 def _kind(pair: Pair) -> str:
@@ -101,3 +143,7 @@ def _backends(pair: Pair) -> str:
 
 def _known(value: object) -> str:
     return "not known" if value is None else str(value)
+
+
+for _subcommand in (pull, remove, plan, ps):
+    command.add_command(_subcommand)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from localdflash.errors import ModelError
 from localdflash.weights.files import open_model
@@ -80,15 +80,20 @@ class GGUFHeader:
 def read_header(path: Path) -> GGUFHeader:
     """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data."""
     with open_model(path) as (stream, size):
-        reader = GGUFReader(stream, size, path)
-        version = _read_version(reader)
-        n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
-        n_keys = _read_count(reader, "metadata keys", MAX_KEYS, MIN_KEY_BYTES)
-        metadata = read_metadata(reader, n_keys)
-        alignment = _alignment(reader, metadata)
-        relative = _read_tensor_infos(reader, n_tensors)
-        data_offset = _padded(reader.position, alignment)
-        tensors = _place(reader, relative, data_offset, alignment, size)
+        return parse_header(stream, size, path)
+
+
+def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
+    """Check and read a header from a stream of `size` bytes that may lie elsewhere; `path` is its name in errors."""
+    reader = GGUFReader(stream, size, path)
+    version = _read_version(reader)
+    n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
+    n_keys = _read_count(reader, "metadata keys", MAX_KEYS, MIN_KEY_BYTES)
+    metadata = read_metadata(reader, n_keys)
+    alignment = _alignment(reader, metadata)
+    relative = _read_tensor_infos(reader, n_tensors)
+    data_offset = _padded(reader.position, alignment)
+    tensors = _place(reader, relative, data_offset, alignment, size)
     return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
 
 

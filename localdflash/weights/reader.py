@@ -8,6 +8,8 @@ from localdflash.errors import ModelError
 
 # A header is a vocabulary, its merges and a chat template: 16 MiB for 262k tokens.
 MAX_HEADER_BYTES = 128 << 20
+# Some files carry their tokenizer.json, of up to 20 MB, as one string.
+MAX_STRING_BYTES = 32 << 20
 MAX_QUOTED = 40
 
 _U32 = struct.Struct("<I")
@@ -57,23 +59,29 @@ class GGUFReader:
         take, unpack = self.take, _U64.unpack
         texts = []
         for _ in range(count):
-            data = take(unpack(take(8, what))[0], what)
-            try:
-                texts.append(data.decode())
-            except UnicodeDecodeError:
-                raise self.broken(f"{what} is not UTF-8: {data[:MAX_QUOTED]!r}") from None
+            size = unpack(take(8, what))[0]
+            if MAX_STRING_BYTES < size <= self.remaining():
+                raise self.broken(f"{what} has {size} bytes, at most {MAX_STRING_BYTES} are allowed")
+            texts.append(self._decoded(take(size, what), what))
         return texts
 
     def name(self, what: str, max_bytes: int) -> str:
         """Read a string that names something: not empty, not too long, and printable, so that C sees the same name."""
-        name = self.texts(1, what)[0]
+        size = self.u64(what)
+        if max_bytes < size <= self.remaining():
+            raise self.broken(f"{what} is longer than {max_bytes} bytes: {self.take(MAX_QUOTED, what)!r}")
+        name = self._decoded(self.take(size, what), what)
         if not name:
             raise self.broken(f"{what} is empty")
-        if len(name.encode()) > max_bytes:
-            raise self.broken(f"{what} is longer than {max_bytes} bytes: {name[:MAX_QUOTED]!a}")
         if not name.isprintable():
             raise self.broken(f"{what} has unprintable characters: {name[:MAX_QUOTED]!a}")
         return name
+
+    def _decoded(self, data: bytes, what: str) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise self.broken(f"{what} is not UTF-8: {data[:MAX_QUOTED]!r}") from None
 
     def _beyond(self, count: int, what: str) -> ModelError:
         if self._limit < self._size and count <= self._size - self.position:

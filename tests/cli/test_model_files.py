@@ -29,7 +29,9 @@ def pair(tiny_pair: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def refused(fails: Callable[..., str], code: str) -> Callable[..., str]:
     """The line that `complete` says about a target."""
-    return lambda target, *options: fails(3, "complete", code, "--pair", target, "--threads", 1, *options)
+    return lambda target, *options: fails(
+        3, "complete", code, "--no-daemon", "--pair", target, "--threads", 1, *options
+    )
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -85,7 +87,7 @@ def test_a_foreign_architecture(backend: str, tmp_path: Path, refused: Callable[
         ("/no/such/target.gguf", "/no/such/target.gguf: no such .gguf file"),
         ("./model.safetensors", "model.safetensors: no such .gguf file"),
         ("no-such-pair", "no pair 'no-such-pair'"),
-        ("qwen3-4b", "files of 'qwen3-4b' are missing: download "),
+        ("qwen3-4b", "files of 'qwen3-4b' are missing: run `localdflash models pull qwen3-4b` (download "),
     ],
 )
 def test_no_such_pair(pair_id: str, said: str, refused: Callable[..., str]) -> None:
@@ -97,7 +99,7 @@ def test_a_folder_is_no_model(tmp_path: Path, refused: Callable[..., str]) -> No
     assert "no such .gguf file" in refused(tmp_path / "x.gguf")
 
 
-@pytest.mark.parametrize("command", [("chat", "-p", "x"), ("bench", "--limit", "1")])
+@pytest.mark.parametrize("command", [("chat", "--no-daemon", "-p", "x"), ("bench", "--limit", "1")])
 def test_other_commands_say_the_same(command: tuple[str, ...], pair: Path, fails: Callable[..., str]) -> None:
     path = pair / "target.gguf"
     path.write_bytes(path.read_bytes()[:-1])
@@ -108,7 +110,7 @@ def test_a_process_says_it_in_one_line_too(pair: Path, code: str) -> None:
     """What the library writes to the terminal by itself would show only here."""
     (pair / "drafter.gguf").write_bytes(b"GGUF")
     program = "import sys; from localdflash.cli import main; sys.exit(main())"
-    arguments = ("complete", code, "--pair", str(pair / "target.gguf"), "--threads", "1")
+    arguments = ("complete", code, "--no-daemon", "--pair", str(pair / "target.gguf"), "--threads", "1")
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments], capture_output=True, text=True, check=False
     )

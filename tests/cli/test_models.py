@@ -38,7 +38,7 @@ def test_list_is_an_aligned_table_of_all_pairs(capsys: pytest.CaptureFixture[str
     code, out, err = run(capsys, "list")
     assert (code, err) == (0, "")
     header, *rows = out.splitlines()
-    assert header.split() == ["PAIR", "MEMORY", "RUNS", "ON", "DRAFTER", "FILES", "DESCRIPTION"]
+    assert header.split() == ["PAIR", "MEMORY", "RUNS", "ON", "DRAFTER", "FILES", "ON", "DISK", "DESCRIPTION"]
     pairs = list(load_registry().pairs.values())
     for row, pair in zip(rows, pairs, strict=True):
         assert row.startswith(pair.id + " ")
@@ -64,10 +64,11 @@ def test_list_tells_whether_the_files_are_here(user_file: Path, capsys: pytest.C
         "none yet",
         "none",
         "missing",
+        "nothing",
         "A pair of mine",
     ]
-    (user_file.parent / "t.gguf").touch()
-    assert _row(run(capsys, "list")[1], "mine")[4] == "here"
+    (user_file.parent / "t.gguf").write_bytes(bytes(1_500_000))
+    assert _row(run(capsys, "list")[1], "mine")[4:6] == ["here", "1.5 MB"]
 
 
 def _row(out: str, pair_id: str) -> list[str]:
@@ -84,10 +85,12 @@ def test_show(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fields["context"] == ["40960 tokens"]
     assert fields["target"] == ["Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf (Q4_K_M)"]
     assert fields["drafter"][0].endswith("(dflash, safetensors, block 16, taps 1 9 17 25 33)")
-    assert fields["sha256"] == ["not pinned: pinned at first download"] * 2
+    assert fields["sha256"] == ["not pinned: compared with what the hub names"] * 2
+    assert fields["revision"] == ["main when it is fetched"] * 2
     assert fields["missing"] == [
         f"download Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf into {models}/Qwen/Qwen3-8B-GGUF",
-        f"download z-lab/Qwen3-8B-DFlash-b16/model.safetensors and config.json into {models}/z-lab/Qwen3-8B-DFlash-b16",
+        f"download z-lab/Qwen3-8B-DFlash-b16/model.safetensors into {models}/z-lab/Qwen3-8B-DFlash-b16",
+        f"download z-lab/Qwen3-8B-DFlash-b16/config.json into {models}/z-lab/Qwen3-8B-DFlash-b16",
     ]
 
 
@@ -112,7 +115,8 @@ def test_show_as_json(user_file: Path, capsys: pytest.CaptureFixture[str]) -> No
     user_file.write_text(ENTRY)
     shown: dict[str, Any] = json.loads(run(capsys, "show", "mine", "--json")[1])
     target = user_file.parent / "t.gguf"
-    assert shown["target"] == {"repository": None, "file": str(target), "sha256": None, "quantization": None}
+    unknown = dict.fromkeys(("repository", "sha256", "revision", "size", "quantization"))
+    assert shown["target"] == unknown | {"file": str(target)}
     assert shown["drafter"] is None
     assert shown["missing"] == [f"no file at {target}: put it there, or correct the entry"]
     (user_file.parent / "t.gguf").touch()

@@ -1,0 +1,134 @@
+"""`localdflash models pull`: the files of a pair, fetched and verified."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localdflash.cli.output import gigabytes, print_json, printable
+from localdflash.errors import UsageError
+
+if TYPE_CHECKING:
+    from localdflash.fetching import Fetched
+    from localdflash.pairs import Pair
+    from localdflash.weights.download import Report
+
+LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
+
+
+@click.command()
+@click.argument("spec")
+@click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
+@click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) -> None:
+    """Fetch the files of a pair that are not here: target, drafter, its configuration.
+
+    SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
+    left in the Hugging Face cache is taken from there. Interrupted, the next pull goes on where it stopped.
+    """
+    from localdflash import fetching
+    from localdflash.registry import load_registry
+
+    pair = load_registry().resolve(spec, drafter)
+    if revision is not None:
+        pair = _at_revision(pair, revision)
+    with _report() as report:
+        fetched = fetching.pull(pair, report)
+    if as_json:
+        files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
+        print_json({"pair": pair.id, "files": files})
+    else:
+        _tell(pair, fetched)
+
+
+def _at_revision(pair: "Pair", revision: str) -> "Pair":
+    from localdflash import names
+
+    if pair.target.repository is None:
+        raise UsageError(f"--revision: {pair.target.path} is a file on this machine and has no revision")
+    try:
+        target = replace(pair.target, revision=names.revision(revision), sha256=None, size=None)
+    except ValueError as error:
+        raise UsageError(f"--revision: {error}") from error
+    return replace(pair, target=target)
+
+
+def _tell(pair: "Pair", fetched: "list[Fetched]") -> None:
+    for one in fetched:
+        how = "fetched and verified" if one.fetched else "already here, verified"
+        print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
+    if not fetched:
+        print(printable(f"{pair.id} needs no download: its files are on this machine"))
+    if pair.drafter and not pair.drafter.runs:
+        print(f"its drafter is not fetched: nothing here runs {pair.drafter.kind} yet")
+
+
+@contextmanager
+def _report() -> "Iterator[Report]":
+    """Bars where somebody watches, else lines."""
+    if not sys.stderr.isatty():
+        yield LineReport()
+        return
+    with closing(TerminalReport()) as report:
+        yield report
+
+
+class TerminalReport:
+    """Bars that go away, and lines between them."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def close(self) -> None:
+        """Take away the bar that is there: its bytes came, or will not."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def say(self, line: str) -> None:
+        """See Report."""
+        self.close()
+        print(printable(line), file=sys.stderr)
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        """See Report."""
+        from tqdm import tqdm
+
+        self.close()
+        self._bar = bar = tqdm(
+            desc=f"{doing} {name.rpartition('/')[2]}", unit="B", unit_scale=True, leave=False, file=sys.stderr
+        )
+
+        def move(done: int, total: int) -> None:
+            if bar.total is None:
+                bar.total, bar.initial = total, done
+                bar.n = bar.last_print_n = done
+            bar.update(done - bar.n)
+
+        return move
+
+
+class LineReport:
+    """A line now and then, for logs."""
+
+    def say(self, line: str) -> None:
+        """See Report."""
+        print(printable(line), file=sys.stderr, flush=True)
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        """See Report."""
+        told = time.monotonic()
+
+        def move(done: int, total: int) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told >= LINE_EVERY and done < total:
+                told = now
+                self.say(f"{doing} {name}: {gigabytes(done)} of {gigabytes(total)}")
+
+        self.say(f"{doing} {name}")
+        return move

@@ -1,0 +1,47 @@
+"""`localdflash models rm`: the downloaded files of a pair, deleted."""
+
+import sys
+
+import click
+
+from localdflash.cli.output import gigabytes, print_json, printable
+from localdflash.errors import UsageError
+
+
+@click.command("rm")
+@click.argument("spec")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete what was downloaded of a pair and no other pair here uses.
+
+    SPEC is an id of `models list`, or hf:owner/name/file.gguf.
+    """
+    from localdflash import fetching
+    from localdflash.cli.pull import LineReport
+    from localdflash.registry import load_registry
+
+    registry = load_registry()
+    found = fetching.removal(registry.resolve(spec), registry)
+    files, count = found.files, found.bytes
+    if files and not (yes or dry_run):
+        _ask(len(files), count)
+    if not dry_run:
+        fetching.remove(found, LineReport())
+    if as_json:
+        kept = [str(path) for path in found.kept]
+        print_json({"deleted": not dry_run, "files": [str(file) for file in files], "bytes": count, "kept": kept})
+        return
+    for path in found.kept:
+        print(printable(f"kept, another pair here uses it: {path}"))
+    for file in files:
+        print(printable(f"{'would delete' if dry_run else 'deleted'} {file}"))
+    print(f"{gigabytes(count)} ({count} bytes) {'would be' if dry_run else 'are'} free" if files else "nothing is here")
+
+
+def _ask(files: int, count: int) -> None:
+    """Go on only with the user's word; a script has to say --yes."""
+    if not sys.stdin.isatty():
+        raise UsageError("rm: asks before it deletes, and nobody is here to answer; add --yes or --dry-run")
+    click.confirm(f"Delete {files} files, {gigabytes(count)}?", abort=True, err=True)

@@ -1,0 +1,214 @@
+"""Files on the Hugging Face hub: what the hub says of one, and its bytes into a file that may already hold the first.
+
+huggingface_hub does the talking, with its variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HUB_OFFLINE), its login
+and its cache. Its own download starts over when a process dies, so its lower piece is used here, which goes on.
+Every failure is an error of one line; Unreachable stands for all that another day or another network may heal.
+"""
+
+import errno
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from localdflash.errors import LocaldflashError, ModelError
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+MAIN = "main"
+CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
+DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+class Unreachable(LocaldflashError):
+    """The hub cannot be asked now: no network, offline on request, or it is not well (exit code 1)."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at a commit. `digest`: SHA-256 of a large file (64 digits), git's SHA-1 of a small one (40)."""
+
+    repository: str
+    file: str
+    commit: str
+    digest: str
+    size: int  # bytes
+
+    @property
+    def name(self) -> str:
+        """The file with its repository."""
+        return f"{self.repository}/{self.file}"
+
+
+def look_up(repository: str, file: str, revision: str | None) -> Remote:
+    """Ask the hub about a file; without a revision, about the one on the main branch."""
+    api = _library()
+    name = f"{repository}/{file}"
+    with _one_line(repository, file, revision):
+        url = api.hf_hub_url(repository, file, revision=revision)
+        found = api.get_hf_file_metadata(url, library_name="localdflash")
+    digest = (found.etag or "").lower()
+    if not DIGEST.fullmatch(digest) or found.size is None or not found.commit_hash:
+        raise ModelError(
+            f"{name}: {api.constants.ENDPOINT} names no commit, size or hash of it, so it could not be verified; "
+            "check HF_ENDPOINT"
+        )
+    return Remote(repository, file, found.commit_hash, digest, found.size)
+
+
+def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
+    """A file that other programs left in the hub's cache, as the cache names it: blobs are called by their hash."""
+    found = _library().try_to_load_from_cache(repository, file, revision=revision)
+    if not isinstance(found, str):
+        return None
+    blob = Path(found).resolve()
+    if not DIGEST.fullmatch(blob.name):
+        return None
+    return Remote(repository, file, Path(found).parents[file.count("/")].name, blob.name, blob.stat().st_size), blob
+
+
+def blob_in_cache(remote: Remote) -> Path | None:
+    """These very bytes in the hub's cache, whatever commit they came with."""
+    api = _library()
+    folder = api.repo_folder_name(repo_id=remote.repository, repo_type="model")
+    blob = Path(api.constants.HF_HUB_CACHE, folder, "blobs", remote.digest)
+    return blob.resolve() if blob.is_file() and blob.stat().st_size == remote.size else None
+
+
+def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
+    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call goes on there."""
+    api = _library()
+    if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
+        raise ModelError(
+            f"{remote.name}: has {remote.size} bytes, and the hub serves so large a file through Xet only: run "
+            f"`hf download {remote.repository} {remote.file}`, then pull again; it is taken from the cache"
+        )
+    url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
+    headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
+    with _one_line(remote.repository, remote.file, remote.commit), partial.open("ab") as stream:
+        if stream.tell() > remote.size:
+            stream.truncate(0)
+        done = stream.seek(0, 2)
+        api.http_get(
+            url,
+            stream,
+            resume_size=done,
+            headers=headers,
+            expected_size=remote.size,
+            tqdm_class=_meter(progress, remote.size),
+        )
+
+
+def read_range(remote: Remote, first: int, count: int) -> bytes:
+    """Read `count` bytes of a file from byte `first` on; fewer at its end."""
+    api = _library()
+    url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
+    last = min(first + count, remote.size) - 1
+    headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
+    headers["Range"] = f"bytes={first}-{last}"
+    with (
+        _one_line(remote.repository, remote.file, remote.commit),
+        api.http_stream_backoff("GET", url, headers=headers, timeout=10, retry_on_exceptions=()) as answer,
+    ):
+        api.hf_raise_for_status(answer)
+        whole = last + 1 - first == remote.size  # which some servers give without a word about ranges
+        data = bytes(answer.read()) if answer.status_code == 206 or whole else b""
+    if len(data) != last + 1 - first:
+        raise Unreachable(f"{remote.name}: {api.constants.ENDPOINT} does not serve parts of files; pull it instead")
+    return data
+
+
+def _meter(progress: Progress, size: int) -> Any:
+    """What http_get takes for a progress bar."""
+
+    class Meter:
+        def __init__(self, *, initial: int = 0, **_others: object) -> None:
+            self.done = initial
+            progress(self.done, size)
+
+        def update(self, count: int) -> None:
+            self.done += count
+            progress(self.done, size)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    return Meter
+
+
+def _library() -> Any:
+    """The parts of huggingface_hub that are used, imported when needed: silent, and without telemetry."""
+    from huggingface_hub import constants, file_download
+
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return file_download
+
+
+@contextmanager
+def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None]:
+    """Turn what the library raises into errors that say what to do."""
+    import httpx2
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    name = f"{repository}/{file}"
+    try:
+        if constants.is_offline_mode():
+            raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
+        yield
+    except HfHubHTTPError as error:
+        raise _refusal(error, repository, file, revision) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        reason = str(error).split("\n", maxsplit=1)[0] or type(error).__name__
+        raise Unreachable(
+            f"{name}: cannot reach {constants.ENDPOINT} ({reason}); check the network and the proxy, then pull again"
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise LocaldflashError(
+                f"{name}: the disk takes no more ({error.strerror}); what came is kept: make room and pull again"
+            ) from error
+        if error.errno is not None:
+            raise
+        raise Unreachable(f"{name}: the download broke off; what came is kept: pull again") from error
+    except ValueError as error:
+        raise Unreachable(f"{name}: {error}; check HF_ENDPOINT and the proxy's variables") from error
+
+
+def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str | None) -> LocaldflashError:
+    """What the hub's answer means."""
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{repository}"
+    match error:
+        case errors.GatedRepoError():
+            return ModelError(
+                f"{repository} asks for an account that accepted its terms: accept them at {page}, "
+                "log in with `hf auth login`, then pull again"
+            )
+        case errors.RevisionNotFoundError():
+            return ModelError(f"{repository} has no revision {revision!r}; see {page}/commits/{MAIN}")
+        case errors.RemoteEntryNotFoundError():
+            return ModelError(f"{repository} has no file {file!r} at {revision or MAIN}; see {page}/tree/{MAIN}")
+        case errors.RepositoryNotFoundError():
+            return ModelError(
+                f"no repository {repository} at {constants.ENDPOINT}, or a private one: check the name, "
+                "or log in with `hf auth login`"
+            )
+    status = error.response.status_code
+    if status in (401, 403):
+        return ModelError(
+            f"{repository}: {constants.ENDPOINT} answered {status}: log in with `hf auth login`, or check HF_TOKEN"
+        )
+    return Unreachable(f"{repository}/{file}: {constants.ENDPOINT} answered {status}; try again later")

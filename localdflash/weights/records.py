@@ -1,0 +1,78 @@
+"""What is known of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
+
+So a file is hashed once. The record says which file was hashed (size, time of change, inode): one that was changed or
+exchanged since is not the one that was verified. A record that cannot be read is no record.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localdflash.errors import ModelError
+
+LONGEST = 4096  # bytes of a record
+
+
+@dataclass(frozen=True)
+class Record:
+    """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch."""
+
+    repository: str
+    revision: str
+    asked: str
+    sha256: str
+    size: int  # bytes
+    mtime_ns: int
+    inode: int
+    drafter: str | None = None  # of a target that was fetched with a drafter of the user's choice: its hf: name or path
+
+
+def record_path(file: Path) -> Path:
+    """Where the record of a file lies."""
+    return file.with_name(f".{file.name}.verified")
+
+
+def read(file: Path) -> Record | None:
+    """The record of a file, or None."""
+    try:
+        with record_path(file).open("rb") as stream:
+            record = Record(**json.loads(stream.read(LONGEST)))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
+    sound = all(type(value) is kind for value, kind in zip(asdict(record).values(), kinds, strict=True))
+    return record if sound else None
+
+
+def write(file: Path, record: Record) -> None:
+    """Write the record of a file, whole or not at all."""
+    place = record_path(file)
+    fresh = place.with_name(f"{place.name}.{os.getpid()}")
+    try:
+        fresh.write_text(json.dumps(asdict(record), indent=1) + "\n")
+        fresh.replace(place)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def current(file: Path) -> Record | None:
+    """The record, if the file is still the one that was verified."""
+    record = read(file)
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    if record and (record.size, record.mtime_ns, record.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino):
+        return record
+    return None
+
+
+def check(file: Path) -> None:
+    """ModelError if a file that was verified has another size now; a file without record is the user's own."""
+    record = read(file)
+    if record and record.size != (size := file.stat().st_size):
+        raise ModelError(
+            f"{file}: has {size} bytes, but {record.size} were verified: it was changed or cut; "
+            "run `localdflash models pull` again"
+        )

@@ -1,0 +1,29 @@
+"""An entry of models.toml with every key."""
+
+HASH = "0123456789abcdef" * 4
+HEAD = 'schema = 1\n\n[[pair]]\nid = "mine"\ndescription = "A pair of mine"\nbackends = ["llama.cpp"]\n'
+FACTS = """\
+architecture = "qwen3"
+licence = "MIT"
+memory_gb = 2.5
+context = 4096
+layers = 36
+fim = "qwen"
+notes = ["one", "two"]
+"""
+TARGET = f"""
+[pair.target]
+repository = "owner/name-GGUF"
+file = "target-Q4_K_M.gguf"
+quantization = "Q4_K_M"
+sha256 = "{HASH}"
+"""
+DRAFTER = """
+[pair.drafter]
+kind = "dflash"
+repository = "owner/name-DFlash"
+file = "sub/model.safetensors"
+block_size = 16
+taps = [1, 9, 17]
+"""
+VALID = HEAD + FACTS + TARGET + DRAFTER

@@ -1,0 +1,174 @@
+"""Names from outside never lead out of the models folder, and mean the same file on every disk."""
+
+import string
+from collections.abc import Callable
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash import fetching, names
+from localdflash.errors import ModelError
+from localdflash.pairs import models_folder
+from localdflash.registry import load_registry
+
+BAD_FILES = [
+    *("", " ", ".", "..", "/", "\\", "x", "x.bin", ".gguf", ".x.gguf", "x.gguf/", "x.gguf ", " x.gguf", "x.gguf."),
+    *("../x.gguf", "a/../x.gguf", "a/..", "a/../../../x.gguf", "./x.gguf", "a/./x.gguf", "a//x.gguf", "..x.gguf"),
+    *("/x.gguf", "//x.gguf", "/etc/passwd", "~/x.gguf", "~root/x.gguf", "$HOME/x.gguf", "%2e%2e/x.gguf"),
+    *("C:x.gguf", "C:/x.gguf", "C:\\x.gguf", "c:\\..\\x.gguf", "a/C:x.gguf", "x.gguf:stream", "x.gguf::$DATA"),
+    *("\\\\server\\share\\x.gguf", "//server/share/x.gguf", "\\\\?\\C:\\x.gguf", "a\\x.gguf", "..\\x.gguf"),
+    *(
+        "x\0.gguf",
+        "\0",
+        "x.gguf\0.bin",
+        "x\n.gguf",
+        "x\r.gguf",
+        "x\t.gguf",
+        "x\x1b[31m.gguf",
+        "x\x7f.gguf",
+        "x\x9b.gguf",
+    ),
+    *("x\u202efugg.gguf", "x\u200b.gguf", "\ufeffx.gguf", "x\u0301.gguf", "\u0445.gguf", "x\uff0e.gguf", "\ud800.gguf"),
+    *("x" * 350 + ".gguf", "a/" * 200 + "x.gguf", "x" * 70_000 + ".gguf", "a/b/c/d/e/x.gguf"),
+    *("con.gguf", "CON.gguf", "nul.gguf", "aux.gguf", "PRN.gguf", "com1.gguf", "LPT9.gguf", "con.x.gguf", "con/x.gguf"),
+    *("x?.gguf", "x*.gguf", "x|y.gguf", "x<y>.gguf", 'x"y.gguf', "x'y.gguf", "x;y.gguf", "x y.gguf", "x@y.gguf"),
+]
+BAD_REPOSITORIES = [
+    *(
+        "",
+        "x",
+        "/",
+        "a/",
+        "/a",
+        "../a",
+        "a/..",
+        "./a",
+        "a/.",
+        "a/.b",
+        ".a/b",
+        "a/b.",
+        "a-/b",
+        "a/b--c",
+        "a/b..c",
+    ),
+    *("a b/c", "a\\b/c", "C:/c", "a/con", "NUL/a", "aux.x/a", "a\0/b", "a/b\u202e", "\u0430/b", "a" * 200 + "/b"),
+    *("https://huggingface.co/a", "git@hf.co:a/b", "a/b?x", "a/b#x", "~/b", "datasets:a/b"),
+]
+BAD_REVISIONS = [
+    "",
+    " ",
+    "..",
+    "../x",
+    "a\\b",
+    "-x",
+    ".x",
+    "x.",
+    "a b",
+    "a\0",
+    "a\u202e",
+    "x" * 101,
+    "a#b",
+]
+
+
+def refused(spec: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_registry().resolve(spec)
+    assert str(caught.value).isprintable() or "\ud800" in spec
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("file", BAD_FILES, ids=lambda file: ascii(file)[:30])
+def test_files(file: str) -> None:
+    refused(f"hf:owner/name/{file}")
+
+
+@pytest.mark.parametrize("repository", BAD_REPOSITORIES, ids=lambda name: ascii(name)[:30])
+def test_repositories(repository: str) -> None:
+    refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
+    with pytest.raises(ValueError, match="expected"):
+        names.repository(repository)
+
+
+@pytest.mark.parametrize("revision", BAD_REVISIONS, ids=lambda name: ascii(name)[:30])
+def test_revisions(revision: str) -> None:
+    refused(f"hf:owner/name@{revision}/x.gguf")
+
+
+@pytest.mark.parametrize("value", [None, 1, True, [], {}, b"a/b", 1.5])
+@pytest.mark.parametrize("take", [names.repository, names.file_in_repository, names.revision])
+def test_only_text_is_a_name(value: object, take: Callable[[object], str]) -> None:
+    with pytest.raises(ValueError, match="expected text"):
+        take(value)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.gguf", "A_b-C.1.gguf", "a/b/c/d/x.gguf", "console.gguf", "com10.gguf", "x" * 186 + ".gguf", "0.gguf"]
+)
+def test_good_files(name: str) -> None:
+    assert names.file_in_repository(name) == name
+
+
+REGISTRY = load_registry()
+
+# Characters that have ever led astray, and plain ones, so that good names come up too.
+ALPHABET = st.sampled_from([*string.ascii_letters[:6], *"01/\\.:@-_~ \0\n\u202e\u00e9%$*", "..", "con", "nul", ".gguf"])
+
+
+@given(st.lists(ALPHABET, max_size=12).map("".join), st.lists(ALPHABET, max_size=12).map("".join))
+def test_no_name_leaves_the_models_folder(repository: str, file: str) -> None:
+    for spec in (f"hf:{repository}/{file}", f"hf:{repository}/{file}.gguf", f"hf:owner/name/{file}.gguf"):
+        try:
+            pair = REGISTRY.resolve(spec)
+        except ModelError:
+            continue
+        inside = pair.target.path.relative_to(models_folder())
+        assert pair.target.path.resolve().is_relative_to(models_folder().resolve())
+        assert inside.as_posix() == f"{pair.target.repository}/{pair.target.file}"
+        windows = PureWindowsPath(str(inside).replace("/", "\\"))
+        assert not windows.is_absolute()
+        assert not windows.drive
+        assert not windows.is_reserved()
+        assert windows.parts == inside.parts
+        assert all(len(part.encode()) < 220 and part[-1] not in ". " for part in inside.parts)
+        assert str(inside).isascii()
+        assert str(inside).isprintable()
+
+
+@pytest.mark.parametrize("part", ["Owner", "NAME", "X.gguf"])
+def test_names_that_differ_only_in_case_are_not_mixed(part: str) -> None:
+    pair = load_registry().resolve("hf:owner/name/x.gguf")
+    twin = models_folder().joinpath(*(part if part.casefold() == own else own for own in ("owner", "name", "x.gguf")))
+    twin.parent.mkdir(parents=True)
+    twin.write_bytes(b"another")
+    with pytest.raises(ModelError, match="differs only in case"):
+        fetching.removal(pair, load_registry())
+    assert twin.read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_link_out_of_the_models_folder_is_not_followed(level: int, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "name").mkdir(parents=True)
+    victims = [outside / "x.gguf", outside / "name" / "x.gguf"]
+    for victim in victims:
+        victim.write_bytes(b"mine")
+    link = models_folder().joinpath(*("owner", "name")[:level])
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    pair = load_registry().resolve("hf:owner/name/x.gguf")
+    with pytest.raises(ModelError, match="a link that leads out of"):
+        fetching.removal(pair, load_registry())
+    assert all(victim.exists() for victim in victims)
+
+
+def test_the_models_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    big = tmp_path / "big-disk"
+    big.mkdir()
+    models_folder().parent.mkdir(parents=True)
+    models_folder().symlink_to(big)
+    pair = load_registry().resolve("hf:owner/name/x.gguf")
+    assert fetching.removal(pair, load_registry()).files == []
