@@ -1,6 +1,7 @@
 """From a pair's name to a pair that runs: files checked, weights loaded, drafters fitted, costs measured.
 
-The one place that knows which backend is made of what. Everything that generates starts here.
+The one place that knows which backend is made of what. Everything that generates starts here. Memory is planned before
+it is taken: where it is short the drafter shrinks or goes before the target does, and `LoadedPair.notice` says so.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from localdflash.drafters.lookup import LookupDrafter
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, Pair, Target
-from localdflash.errors import ModelError, NoDevice
-from localdflash.registry import LocalPair, load_registry, local_files
+from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.pairs import LocalPair
+from localdflash.plan.fit import NO_DRAFTER, Fit, fit
+from localdflash.plan.parts import PROGRAM, Parts
+from localdflash.registry import load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
 
@@ -45,7 +49,8 @@ class Options:
 class LoadedPair:
     """A pair with its tokenizer. Close it, or use it as a context manager.
 
-    `backend` is what runs it, `context` the tokens that it holds, `notice` one line to tell the user, or empty.
+    `backend` is what runs it, `context` the tokens that it holds, `notice` one line to tell the user, or empty,
+    `predicted` the bytes of each part that were planned (empty where nothing could be).
     """
 
     def __init__(self, options: Options) -> None:
@@ -55,6 +60,9 @@ class LoadedPair:
         with ExitStack() as undo:
             undo.callback(self._closing.close)
             self.notice = ""
+            self.predicted: Parts = {}
+            self.said_of_target: list[str] = []  # llama.cpp's lines on its memory
+            self.said_of_drafter: list[str] = []
             self.tokenizer: Tokenizer
             self.target: Target  # not with CUDA, where target and drafter are one
             self.backend, self.pair = self._choose()
@@ -70,9 +78,9 @@ class LoadedPair:
         if backend == "auto" and driver_present():
             try:
                 pair = self._cuda()
-                self.notice = UNPROVEN
+                self.notice = "; ".join(filter(None, (UNPROVEN, self.notice)))
                 return "cuda", pair
-            except (NoDevice, ModelError) as error:
+            except (NoDevice, ModelError, OutOfMemory) as error:
                 self.notice = f"llama.cpp runs this pair, not the CUDA engine: {error}"
         if backend == "torch":
             return "torch", self._host_pair(self._torch())
@@ -90,32 +98,82 @@ class LoadedPair:
 
         device = find_device()
         from localdflash.cuda.load import Settings, load_pair
+        from localdflash.plan.cuda import BITS, CudaSizes
+        from localdflash.plan.free import gpu_budget
 
         options, files = self.options, self.files
         drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-        settings = Settings(options.context, options.kv, options.draft, options.drafter_bits, options.native_fp4)
+        sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+        chosen = self._take(fit(sizes, gpu_budget(), options.context))
+        drafter = drafter if chosen.drafter != NO_DRAFTER else None
+        bits = BITS.get(chosen.drafter, options.drafter_bits)
+        settings = Settings(chosen.context, options.kv, options.draft, bits, options.native_fp4)
         pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
         self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
         return pair
+
+    def _take(self, chosen: Fit) -> Fit:
+        """Remember what is about to be loaded."""
+        self.predicted = chosen.parts
+        self.notice = "; ".join(filter(None, (self.notice, chosen.notice)))
+        return chosen
+
+    def memory(self) -> Parts:
+        """Bytes of each part as measured now, by the names of `predicted`."""
+        from localdflash.plan.loaded import measured
+
+        return measured(self)
+
+    def identity(self) -> str:
+        """What decides the bytes of a saved sequence: files, backend, settings and versions."""
+        from importlib.metadata import version
+
+        files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file]
+        drafters = [drafter.name for drafter in self.pair.drafters] if isinstance(self.pair, HostPair) else []
+        how = (self.backend, self.context, self.options.draft, drafters, self.options.kv, self.options.drafter_bits)
+        return repr((stats, how, [version(name) for name in ("localdflash", "llama-cpp-python", "torch")]))
 
     def fim_format(self) -> FimFormat:
         """The fill-in-the-middle format of this target; ModelError where it has none."""
         return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)
 
     def _llamacpp(self) -> list[Drafter]:
+        from localdflash.targets import llama_library as library
         from localdflash.targets.llamacpp import LlamaCppTarget
 
         options, files = self.options, self.files
-        target = LlamaCppTarget(files.target, options.context, options.threads)
+        drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+        chosen = self._plan_llamacpp(drafter)
+        with library.said_sizes() as self.said_of_target:
+            target = LlamaCppTarget(files.target, chosen.context if chosen else options.context, options.threads)
         self._closing.callback(target.close)
-        self.target, self.tokenizer = target, Tokenizer.of_model(target.model)
-        if not options.draft:
+        if any("REPACK" in line for line in self.said_of_target):
+            library.release_pages(files.target)
+        # A vocabulary of its own: other threads may still use it when the target's memory is freed.
+        self.target, self.tokenizer = target, Tokenizer.load(files.target)
+        if drafter is None or (chosen and chosen.drafter == NO_DRAFTER):
             return []
-        if files.drafter_gguf:
-            return [self._dflash_in_llamacpp(target, files.drafter_gguf)]
-        if files.drafter_safetensors:
-            return [self._dflash_in_torch(target, files.drafter_safetensors)]
-        return []
+        if drafter.suffix == ".gguf":
+            with library.said_sizes() as self.said_of_drafter:
+                return [self._dflash_in_llamacpp(target, drafter)]
+        return [self._dflash_in_torch(target, drafter)]
+
+    def _plan_llamacpp(self, drafter: Path | None) -> Fit | None:
+        """What fits, before memory is taken for it; None where loading itself has to say what is wrong."""
+        from localdflash.plan.free import program_bytes, system_budget
+        from localdflash.plan.llamacpp import LlamaCppSizes
+
+        try:
+            with LlamaCppSizes(self.files.target, drafter) as sizes:
+                if self.options.context > sizes.trained:
+                    return None
+                chosen = self._take(fit(sizes, system_budget(), self.options.context))
+                torch_runs = drafter is not None and drafter.suffix != ".gguf" and chosen.drafter != NO_DRAFTER
+                self.predicted = {**chosen.parts, PROGRAM: program_bytes(torch_runs)}
+        except ModelError:
+            return None
+        return chosen
 
     def _dflash_in_llamacpp(self, target: "LlamaCppTarget", path: Path) -> Drafter:
         from localdflash.drafters.llamacpp_dflash import LlamaCppDFlashDrafter

@@ -1,145 +1,60 @@
 """`localdflash doctor`: check this machine and this installation, each check with its remedy."""
 
-import platform
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
 
-from localdflash.cli.output import print_json, print_table
-from localdflash.errors import LocaldflashError, NoDevice
+from localdflash.cli.output import print_json, printable
+from localdflash.doctor import installation, machine, self_test, surroundings
+from localdflash.doctor.check import Check, Probe
 
-SELF_TEST_TOKENS = 64
-SELF_TEST_PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding. `status` is ok, warning or failed; `remedy` is empty where there is nothing to do."""
-
-    name: str
-    status: str
-    detail: str
-    remedy: str = ""
+REINSTALL = "run `pip install --force-reinstall localdflash`"
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """Check Python, libraries, processor and the embedded pair. Exit code 1 where something failed."""
-    checks = list(_checks())
+    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 where something failed."""
+    checks = []
+    for check in _checks():
+        checks.append(check)
+        if not as_json:
+            _print(check)
     if as_json:
         print_json([asdict(check) for check in checks])
-    else:
-        print_table(("CHECK", "STATUS", "DETAIL", "REMEDY"), [(c.name, c.status, c.detail, c.remedy) for c in checks])
     return 1 if any(check.status == "failed" for check in checks) else 0
 
 
+def _probes() -> tuple[Probe, ...]:
+    """All checks: the environment first, the self-test last."""
+    return (
+        Probe("python", installation.python, REINSTALL),
+        Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
+        Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
+        Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
+        Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
+        Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
+        Probe("processor", machine.processor, REINSTALL, required=False),
+        Probe("memory", machine.memory, REINSTALL, required=False),
+        Probe("bandwidth", machine.bandwidth, "close other programs and try again", required=False),
+        Probe("models", machine.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
+        Probe("inotify", machine.watches, "", required=False),
+        Probe("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
+        Probe("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
+        Probe("terminal", surroundings.terminal, "", required=False),
+        Probe("editors", surroundings.editors, "", required=False),
+        Probe("embedded pair", self_test.self_test, REINSTALL),
+    )
+
+
 def _checks() -> Iterator[Check]:
-    for name, check in (
-        ("python", _python),
-        ("torch", _torch),
-        ("cuda", _cuda),
-        ("llama-cpp-python", _llama),
-        ("processor", _processor),
-        ("memory", _memory),
-        ("embedded pair", _self_test),
-    ):
-        yield _guarded(name, check)
+    for probe in _probes():
+        yield probe.check()
 
 
-def _guarded(name: str, check: Callable[[str], Check]) -> Check:
-    """A check that breaks is a finding too: the others still run."""
-    try:
-        return check(name)
-    except LocaldflashError as error:
-        return Check(name, "failed", str(error), "reinstall localdflash")
-    except PackageNotFoundError:
-        return Check(name, "failed", "not installed", "run `pip install localdflash` again")
-    except (ImportError, OSError) as error:
-        return Check(name, "failed", f"cannot be loaded: {error}", f"run `pip install --force-reinstall {name}`")
-
-
-def _python(name: str) -> Check:
-    return Check(name, "ok", f"{platform.python_version()} at {sys.executable}")
-
-
-def _torch(name: str) -> Check:
-    import torch
-
-    return Check(
-        name, "ok", f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPU build'}"
-    )
-
-
-def _cuda(name: str) -> Check:
-    """Which path the CUDA engine takes on this chip, or why there is none."""
-    from localdflash.cuda.device import driver_present, features, find_device
-
-    if not driver_present():
-        return Check(name, "ok", "no NVIDIA driver: llama.cpp runs every pair")
-    try:
-        device = find_device()
-    except NoDevice as error:
-        what, _, remedy = str(error).partition(": ")
-        return Check(name, "warning", f"{what}; llama.cpp runs every pair", remedy)
-    import torch
-
-    return Check(name, "ok", f"{torch.cuda.get_device_name(device)}: {features(device).summary()}")
-
-
-def _llama(name: str) -> Check:
-    import llama_cpp.llama_cpp as api
-
-    from localdflash.targets import llama_library
-
-    features = api.llama_print_system_info().decode().split(" : ", 1)[-1]
-    on = [part.split("=")[0].strip() for part in features.split("|") if part.strip().endswith("= 1")]
-    llama_library.tap_reader()  # ModelError where this build has no taps
-    detail = f"{version(name)}, built with {' '.join(on)}"
-    if platform.machine() in ("x86_64", "AMD64") and "AVX2" not in on:
-        return Check(
-            name, "warning", detail, "built without AVX2: `pip install --no-binary llama-cpp-python` for this CPU"
-        )
-    return Check(name, "ok", detail)
-
-
-def _processor(name: str) -> Check:
-    import psutil
-
-    from localdflash.bench.machine import device
-
-    return Check(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
-
-
-def _memory(name: str) -> Check:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    detail = f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f}"
-    if memory.available < 1e9:
-        return Check(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
-    return Check(name, "ok", detail)
-
-
-def _self_test(name: str) -> Check:
-    """Complete once with drafts and once without: the texts must be the same."""
-    from localdflash.engine.generate import Request, generate
-    from localdflash.loading import LoadedPair, Options
-    from localdflash.text.fim import build
-
-    options = Options(backend="auto")
-    with LoadedPair(options) as loaded, LoadedPair(replace(options, draft=False)) as plain_pair:
-        ids = build(loaded.fim_format(), loaded.tokenizer, SELF_TEST_PREFIX, "\n")
-        drafted, plain = Request(ids, SELF_TEST_TOKENS), Request(ids, SELF_TEST_TOKENS)
-        with_drafts = [token for step in generate(loaded.pair, drafted) for token in step.tokens]
-        without = [token for step in generate(plain_pair.pair, plain) for token in step.tokens]
-    stats = drafted.stats
-    detail = (
-        f"{loaded.backend}: {stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
-    )
-    if with_drafts != without:
-        return Check(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
-    return Check(name, "ok", f"{detail}, identical to plain decoding")
+def _print(check: Check) -> None:
+    """One line as soon as it is known, the remedy below it."""
+    print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
+    if check.remedy:
+        print(f"{'':26} {printable(check.remedy)}")

@@ -18,6 +18,7 @@ from localdflash.cuda.memory import (
     file_bytes,
     gguf_drafter_bytes,
     predict_bytes,
+    short_head_bytes,
     tensor_bytes,
 )
 from localdflash.cuda.native_fp4 import NativeFp4
@@ -43,13 +44,12 @@ from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_o
 from localdflash.drafters.dflash_files import load as load_module
 from localdflash.errors import OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
-from localdflash.kernels.planes import COLUMNS, Planes
+from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.kernels.state import CONTEXT
 from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.targets.gguf_decoder import decoder_config
 from localdflash.weights import gguf, short_vocabulary
-from localdflash.weights.packing import padded as padded_to
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -162,15 +162,9 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
     check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
     list_path = path.with_name(short_vocabulary.FILE)
     short = short_vocabulary.load(list_path, c.vocab_size) if list_path.exists() else None
-    return _DrafterFile(config, source, nbytes + _short_bytes(target, short), short)
-
-
-def _short_bytes(target: _TargetFiles, short: Tensor | None) -> int:
-    """Bytes of a head of some of the target's rows, and of their ids."""
-    if short is None:
-        return 0
-    rows, all_rows = padded_to(len(short), COLUMNS), padded_to(target.config.vocab_size, COLUMNS)
-    return target.head_nbytes * rows // all_rows + short.nbytes
+    if short is not None:
+        nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(short))
+    return _DrafterFile(config, source, nbytes, short)
 
 
 def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:

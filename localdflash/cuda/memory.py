@@ -74,10 +74,10 @@ def predict_bytes(
     target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
     """The same for a target whose weights take `target_bytes`."""
-    per_token = _kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
+    per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
     fixed = _activation_bytes(config) + DOCUMENTS * 4
     if drafter:
-        per_token += _kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
+        per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size
         fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
         fixed += ROWS * config.hidden_size * 6
@@ -88,6 +88,11 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Bytes on the device of a GGUF drafter, whose k and v are there twice: with q, and stacked for the context."""
     twice = (info for name, info in header.tensors.items() if name.endswith(("attn_k.weight", "attn_v.weight")))
     return file_bytes(header) + sum(tensor_bytes(info.ggml_type, info.shape) for info in twice)
+
+
+def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
+    """Bytes of so many rows of the target's head, a short draft vocabulary, and of their ids."""
+    return head_nbytes * _up(rows, COLUMNS) // _up(vocab_size, COLUMNS) + rows * 4
 
 
 def file_bytes(header: GGUFHeader) -> int:
@@ -125,8 +130,8 @@ def _up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
-    """Keys and values of one token in all layers."""
+def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
+    """Bytes of one token's keys and values in all layers."""
     scales = 4 if kv.itemsize == 1 else 0
     return config.num_hidden_layers * 2 * config.num_key_value_heads * (config.head_dim * kv.itemsize + scales)
 

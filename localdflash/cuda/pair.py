@@ -20,8 +20,8 @@ from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
 from localdflash.drafters.lookup import BREAK
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.pair import Cancelled, State, Step, never
-from localdflash.engine.prefix import common_prefix
 from localdflash.engine.sampling import Sampler
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache

@@ -27,12 +27,12 @@ class DFlashDrafter:
         self._embedding, self._head = embedding, head
         c = model.config.decoder
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
-        self._context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
+        self.context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
 
     @property
     def length(self) -> int:
         """Committed tokens observed."""
-        return self._context.shape[3]
+        return self.context.shape[3]
 
     @torch.inference_mode()
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
@@ -42,7 +42,7 @@ class DFlashDrafter:
         positions = torch.arange(self.length, self.length + len(ids))
         fresh = self.model.context(torch.from_numpy(np.array(taps)).unsqueeze(0), positions)
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in fresh])
-        self._context = torch.cat((self._context, stacked), 3)
+        self.context = torch.cat((self.context, stacked), 3)
 
     @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
@@ -55,7 +55,7 @@ class DFlashDrafter:
         masks = [
             block_mask(config, i, start, config.block_size, known) for i in range(config.decoder.num_hidden_layers)
         ]
-        context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self._context]
+        context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, 1:]
         best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
@@ -63,14 +63,14 @@ class DFlashDrafter:
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        self._context = self._context[:, :, :, :length]
+        self.context = self.context[:, :, :, :length]
 
     def save(self) -> bytes:
         """See `Drafter`."""
-        return self._context.contiguous().numpy().tobytes()
+        return self.context.contiguous().numpy().tobytes()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
-        layers, kinds, heads, _, size = self._context.shape
+        layers, kinds, heads, _, size = self.context.shape
         flat = torch.from_numpy(np.frombuffer(state, np.float32).copy())
-        self._context = flat.reshape(layers, kinds, heads, len(ids), size)
+        self.context = flat.reshape(layers, kinds, heads, len(ids), size)

@@ -4,14 +4,17 @@ Every field of the formats is honoured or refused by name; a drafter that would 
 torch: llama.cpp's drafter reads it too.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from localdflash.errors import ModelError
 from localdflash.targets.decoder_config import DecoderConfig
 from localdflash.weights import gguf
+from localdflash.weights.files import open_model
 
 REFUSED_JSON = {
     "conv_kernel_size": "DFlash 2 (convolutions and selector)",
@@ -30,6 +33,7 @@ REFUSED_GGUF = {
     "hyper_connection.count": "hyper-connections",
 }
 MOST_LAYERS = 1000
+LARGEST_JSON = 1 << 20  # bytes
 NO_FIELDS: dict[str, object] = {}
 
 T = TypeVar("T")
@@ -139,6 +143,22 @@ def _kinds(value: Any) -> tuple[str, ...]:
     if any(kind not in ("full_attention", "sliding_attention") for kind in kinds):
         raise ValueError
     return kinds
+
+
+def config_of_file(path: Path) -> DFlashConfig:
+    """The configuration of a drafter's weights: in the GGUF file itself, or in config.json beside safetensors."""
+    if path.suffix == ".gguf":
+        return config_of_gguf(gguf.read_header(path))
+    beside = path.with_name("config.json")
+    with open_model(beside) as (stream, size):
+        if size > LARGEST_JSON:
+            raise ModelError(f"{beside}: larger than {LARGEST_JSON >> 20} MiB: not a drafter's configuration")
+        text = stream.read()
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{beside}: cannot read the drafter's configuration: {error}") from None
+    return config_of_json(document, str(beside))
 
 
 def config_of_json(document: object, where: str) -> DFlashConfig:

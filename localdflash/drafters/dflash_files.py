@@ -1,19 +1,16 @@
 """DFlash drafters from files: z-lab's safetensors folder (config.json beside it), or a `dflash` GGUF."""
 
-import json
 from pathlib import Path
 
 import torch
 
-from localdflash.drafters.dflash_config import DFlashConfig, config_of_gguf, config_of_json
+from localdflash.drafters.dflash_config import DFlashConfig, config_of_file
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import ModelError
 from localdflash.targets.gguf_decoder import LAYER_TENSORS
 from localdflash.weights import gguf, safetensors
-from localdflash.weights.files import open_model
 
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
-LARGEST_JSON = 1 << 20  # bytes
 
 
 def load(path: Path) -> DFlash:
@@ -24,22 +21,12 @@ def load(path: Path) -> DFlash:
 
 
 def _load_safetensors(path: Path) -> DFlash:
-    config_path = path.with_name("config.json")
-    with open_model(config_path) as (stream, size):
-        if size > LARGEST_JSON:
-            raise ModelError(f"{config_path}: larger than {LARGEST_JSON >> 20} MiB: not a drafter's configuration")
-        text = stream.read()
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{config_path}: cannot read the drafter's configuration: {error}") from None
-    config = config_of_json(fields, str(config_path))
+    config = config_of_file(path)
     return _filled(config, {k: v.float() for k, v in safetensors.load(path).items()}, str(path))
 
 
 def _load_gguf(path: Path) -> DFlash:
-    header = gguf.read_header(path)
-    config = config_of_gguf(header)
+    header, config = gguf.read_header(path), config_of_file(path)
     state = {}
     for name in header.tensors:
         stem, _, kind = name.rpartition(".")

@@ -8,12 +8,13 @@ fill memory are they injected before.
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.drafters.dflash_config import check_fit, config_of_gguf
+from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError, OutOfMemory
@@ -23,6 +24,21 @@ from localdflash.weights.gguf import read_header
 
 INJECT_ROWS = 256  # most features that one decode injects
 WAITING_BYTES = 32 * 1024 * 1024
+
+
+def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
+    """How a drafter's context, beside a target's context handle for so many tokens, is asked of llama.cpp."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + config.block_size
+    params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
+    params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.no_perf = True
+    params.ctx_other = target
+    if gpu_layers == 0:
+        params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
+    params.n_threads = params.n_threads_batch = threads or library.usable_cores()
+    return params
 
 
 class LlamaCppDFlashDrafter:
@@ -35,17 +51,9 @@ class LlamaCppDFlashDrafter:
         self.config = config_of_gguf(read_header(path))
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
         self.model = library.load_model(path, gpu_layers)
-        params = api.llama_context_default_params()
-        params.n_ctx = target.context + self.config.block_size
-        params.n_batch = params.n_ubatch = max(INJECT_ROWS, self.config.block_size)
-        params.n_seq_max = 1
-        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.no_perf = True
-        params.ctx_other = target.handle
-        if gpu_layers == 0:
-            params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
-        params.n_threads = params.n_threads_batch = threads or library.usable_cores()
-        self.handle = api.llama_init_from_model(self.model, params)
+        self.handle = api.llama_init_from_model(
+            self.model, context_params(self.config, target.handle, target.context, threads, gpu_layers)
+        )
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
         api.llama_set_causal_attn(self.handle, bool(self.config.causal))

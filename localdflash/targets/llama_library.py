@@ -7,7 +7,9 @@ build that lacks them says so.
 
 import ctypes
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,15 @@ from localdflash.weights.gguf import read_header
 
 WARNING, ERROR = 3, 4  # ggml_log_level
 _MESSAGES: list[str] = []
+_SIZES: list[list[str]] = []  # the listeners of `said_sizes`
+_MADV_DONTNEED = 4  # Linux
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _collect(level: int, text: bytes, _user_data: object) -> None:
+    if _SIZES and b" MiB" in text:
+        for listener in _SIZES:
+            listener.append(text.decode("utf-8", "replace").strip())
     if level in (WARNING, ERROR):
         _MESSAGES.append(text.decode("utf-8", "replace").strip())
         del _MESSAGES[:-20]
@@ -42,19 +49,53 @@ def last_message() -> str:
     return _MESSAGES[-1] if _MESSAGES else "no reason given"
 
 
-def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False) -> Any:
-    """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError where it cannot be loaded."""
+@contextmanager
+def said_sizes() -> Iterator[list[str]]:
+    """The lines in which the library says how much memory it takes, while the context lasts."""
+    quiet()
+    lines: list[str] = []
+    _SIZES.append(lines)
+    try:
+        yield lines
+    finally:
+        _SIZES.remove(lines)
+
+
+def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simulate: bool = False) -> Any:
+    """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError where it cannot be loaded.
+
+    `simulate` reads no weights and allocates nothing: contexts of such a model say how much memory they would take.
+    """
     read_header(path)
     quiet()
     params = api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.vocab_only = vocab_only
+    if simulate:
+        params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
     _MESSAGES.clear()
     model = api.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         reasons = [said.partition("error loading model: ")[2] for said in _MESSAGES if "error loading model: " in said]
         raise ModelError(f"{path}: llama.cpp cannot load this model: {reasons[0] if reasons else last_message()}")
     return model
+
+
+def release_pages(path: Path) -> None:
+    """Unload a mapped file's pages from this process; what is read again comes back from the page cache.
+
+    Weights that were repacked at load lie in memory of their own, and their pages of the file would count twice.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    name = os.fsencode(os.path.realpath(path))
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_bytes().splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[1] == b"r--s" and fields[5] == name:  # shared and read-only: nothing is lost
+            begin, end = (int(address, 16) for address in fields[0].split(b"-"))
+            madvise(begin, end - begin, _MADV_DONTNEED)
 
 
 @cache

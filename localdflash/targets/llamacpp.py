@@ -25,6 +25,27 @@ FAST_ROWS = 512
 WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in float32: no conversion on every step
 
 
+def context_params(model: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
+    """How a target's context for so many tokens is asked of llama.cpp."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + 1  # a filler row may stand behind the last token
+    params.n_batch = params.n_ubatch = FAST_ROWS if gpu_layers else EXACT_ROWS
+    params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if not gpu_layers and _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
+        params.type_k = params.type_v = api.GGML_TYPE_F32
+    params.no_perf = True
+    params.n_threads = params.n_threads_batch = threads or library.usable_cores()
+    return params
+
+
+def _wide_cache_bytes(model: Any, context: int) -> int:
+    architecture = library.metadata(model, "general.architecture")
+    width = library.metadata(model, f"{architecture}.attention.key_length")
+    width_of_head = int(width) if width else api.llama_model_n_embd(model) // api.llama_model_n_head(model)
+    return int(context * api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * width_of_head * 2 * 4)
+
+
 class LlamaCppTarget:
     """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
@@ -36,10 +57,14 @@ class LlamaCppTarget:
         self.context = context or trained
         if not 8 <= self.context <= trained:
             raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
-        self._rows = EXACT_ROWS if gpu_layers == 0 else FAST_ROWS
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = self._make_context(threads)
+        self.handle = api.llama_init_from_model(
+            self.model, context_params(self.model, self.context, threads, gpu_layers)
+        )
+        if not self.handle:
+            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
+        self._rows = FAST_ROWS if gpu_layers else EXACT_ROWS
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._memory = api.llama_get_memory(self.handle)
@@ -51,27 +76,6 @@ class LlamaCppTarget:
         self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
-
-    def _make_context(self, threads: int) -> Any:
-        params = api.llama_context_default_params()
-        params.n_ctx = self.context + 1  # a filler row may stand behind the last token
-        params.n_batch = params.n_ubatch = self._rows
-        params.n_seq_max = 1
-        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        if self._rows == EXACT_ROWS and self._wide_cache_bytes() <= WIDE_CACHE_BYTES:
-            params.type_k = params.type_v = api.GGML_TYPE_F32
-        params.no_perf = True
-        params.n_threads = params.n_threads_batch = threads or library.usable_cores()
-        handle = api.llama_init_from_model(self.model, params)
-        if not handle:
-            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
-        return handle
-
-    def _wide_cache_bytes(self) -> int:
-        architecture = library.metadata(self.model, "general.architecture")
-        width = library.metadata(self.model, f"{architecture}.attention.key_length")
-        width_of_head = int(width) if width else self.hidden_size // api.llama_model_n_head(self.model)
-        return int(self.context * self.layers * api.llama_model_n_head_kv(self.model) * width_of_head * 2 * 4)
 
     @property
     def max_rows(self) -> int:

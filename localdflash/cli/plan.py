@@ -1,0 +1,78 @@
+"""`localdflash models plan`: whether a pair fits on this machine, part by part, before it is loaded or downloaded."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.errors import OutOfMemory
+
+if TYPE_CHECKING:
+    from localdflash.plan.planner import Backend, Plan, Speed
+
+
+@click.command()
+@click.argument("spec", metavar="ID")
+@click.option("--ctx", "context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is as much as fits.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cuda", "llama.cpp"]),
+    default="auto",
+    show_default=True,
+    help="What would run the pair: auto is cuda where that can run it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
+def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:
+    """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
+
+    Files that are not here are not downloaded: their headers are read from the hub. Exit code 4 if it does not fit.
+    """
+    from localdflash.plan.planner import make_plan
+
+    made = make_plan(spec, context, backend)
+    if as_json:
+        print_json(asdict(made) | {"total": made.total})
+    else:
+        print_table(("PART", "SIZE"), _parts(made))
+        print()
+        print_fields(_fields(made))
+    return 0 if made.fits else OutOfMemory.exit_code
+
+
+def _parts(made: "Plan") -> Iterator[tuple[str, str]]:
+    from localdflash.plan.parts import gigabytes
+
+    yield from ((name, gigabytes(size)) for name, size in made.parts.items())
+    yield "margin", gigabytes(made.margin)
+    yield "total", gigabytes(made.total)
+    yield f"free {made.what}", gigabytes(made.free)
+
+
+def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
+    yield "pair", made.pair
+    yield "backend", f"{made.backend} ({made.why})"
+    yield "drafter", made.drafter
+    yield "context", f"{made.context} of {made.trained} tokens"
+    yield "fits", ("yes" if made.fits else "no") + (f": {made.verdict}" if made.verdict else "")
+    without = f", without the drafter {made.largest_context_without_drafter}" if made.drafter != "none" else ""
+    yield "largest context that fits", f"{made.largest_context} tokens{without}"
+    best = made.best_quantization or "none"
+    whose = "" if made.fits else ", without the drafter"
+    yield "quantization", f"{made.quantization}; best that fits at this context{whose}: {best}"
+    yield from _speed(made.speed)
+
+
+def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
+    from localdflash.plan.parts import gigabytes
+
+    bandwidth = speed.bandwidth
+    yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
+    read = gigabytes(speed.bytes_per_token)
+    yield "speed, estimated", f"at most {speed.plain:.3g} tokens/s without drafts: {read} of weights are read for each"
+    if speed.tau and speed.drafted:
+        tau = f"{speed.tau.value:.2f} tokens a verify ({speed.tau.how}, {speed.tau.day})"
+        yield "with drafts", f"at most {speed.drafted:.3g} tokens/s: {tau}"
+    else:
+        yield "with drafts", "not known: no acceptance of this pair was measured here"

@@ -1,0 +1,1 @@
+"""Checks of this machine and this installation; no check can break another."""

@@ -1,0 +1,44 @@
+"""What a check finds, and running one so that whatever it meets becomes a finding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from typing import Literal
+
+from localdflash.errors import LocaldflashError
+
+Status = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `failed` is what localdflash cannot do without; `remedy` is empty where there is nothing to do."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A check to run, and what helps where it cannot be run at all."""
+
+    name: str
+    run: Callable[[str], Check]
+    remedy: str
+    required: bool = True
+
+    def check(self) -> Check:
+        """The finding."""
+        broken: Status = "failed" if self.required else "warning"
+        try:
+            return self.run(self.name)
+        except PackageNotFoundError:
+            return Check(self.name, broken, "not installed", self.remedy)
+        except LocaldflashError as error:
+            return Check(self.name, broken, str(error), self.remedy)
+        except (ImportError, OSError) as error:
+            return Check(self.name, broken, f"cannot be loaded: {error}", self.remedy)
+        except Exception as error:  # a check that breaks must not hide what the others find
+            return Check(self.name, broken, f"{type(error).__name__}: {error}", self.remedy)

@@ -1,0 +1,111 @@
+"""Python and the libraries: what is there, how it was built, and whether that suits this machine."""
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+
+from localdflash.doctor.check import Check
+from localdflash.errors import NoDevice
+
+OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
+REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
+
+
+def python(name: str) -> Check:
+    """Which Python runs."""
+    return Check(name, "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def torch(name: str) -> Check:
+    """PyTorch's version and kind of build."""
+    import torch as library
+
+    build = f"CUDA {library.version.cuda}" if library.version.cuda else "CPU build"
+    return Check(name, "ok", f"{library.__version__}, {build}")
+
+
+def cuda(name: str) -> Check:
+    """Which path the CUDA engine takes on this chip, or why there is none."""
+    from localdflash.cuda.device import driver_present, features, find_device
+
+    if not driver_present():
+        return Check(name, "ok", "not used because there is no NVIDIA driver: llama.cpp runs every pair")
+    try:
+        device = find_device()
+    except NoDevice as error:
+        what, _, remedy = str(error).partition(": ")
+        return Check(name, "warning", f"not used because {what}; llama.cpp runs every pair", remedy)
+    import torch as library
+
+    free, size = library.cuda.mem_get_info(device)
+    memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
+    detail = f"driver {_driver()}, {library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
+    return Check(name, "ok", detail)
+
+
+def _driver() -> str:
+    """The NVIDIA driver's version, by its management library."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"of unknown version ({error})"
+
+
+def llama(name: str) -> Check:
+    """How llama.cpp was built, against what this processor has. ModelError where the build has no taps."""
+    import llama_cpp.llama_cpp as api
+
+    from localdflash.targets import llama_library
+
+    on = _built_with(api.llama_print_system_info().decode())
+    llama_library.tap_reader()
+    gpu = "with GPU support" if api.llama_supports_gpu_offload() else "for the CPU"
+    detail = f"{version(name)}, built {gpu} with {' '.join(on)}"
+    flags = cpu_flags()
+    unused = [what for what, names in INSTRUCTIONS.items() if what not in on and flags.issuperset(names)]
+    if "AVX2" in unused:
+        return Check(name, "warning", f"{detail}; this CPU has AVX2, the build does not use it", f"build it {REBUILD}")
+    if unused:
+        return Check(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
+    return Check(name, "ok", detail)
+
+
+def _built_with(info: str) -> list[str]:
+    """The features that llama.cpp's own line says are on."""
+    parts = info.replace(" : ", " | ").split("|")
+    return [part.split("=")[0].strip() for part in parts if part.strip().endswith("= 1")]
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, by Linux's names; empty elsewhere."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            line = next((line for line in info if line.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(line.partition(":")[2].split())
+
+
+def jinja2(name: str) -> Check:
+    """Whether chat templates run in a sandbox without known ways out."""
+    found = version(name)
+    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if numbers < OLDEST_JINJA:
+        return Check(
+            name, "failed", f"{found}: chat templates can break out of its sandbox", "pip install 'jinja2>=3.1.6'"
+        )
+    return Check(name, "ok", found)
+
+
+def offline(name: str) -> Check:
+    """Whether something keeps the hub from being asked."""
+    on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
+    if not on:
+        return Check(name, "ok", "off: `models pull` and `models plan` may ask the hub, nothing else uses the network")
+    return Check(name, "ok", f"{' and '.join(on)} set: no downloads")

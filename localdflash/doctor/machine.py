@@ -1,0 +1,82 @@
+"""The machine: processor, memory and how fast it is read, disk, watched files."""
+
+import os
+import shutil
+from pathlib import Path
+
+from localdflash.doctor.check import Check
+
+LITTLE_MEMORY = 1 << 30  # bytes: the embedded pair and its margin
+LITTLE_DISK = 8 << 30  # bytes: one pair of 8B
+FEW_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
+WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
+
+
+def processor(name: str) -> Check:
+    """Its name and cores."""
+    import psutil
+
+    from localdflash.bench.machine import device
+
+    return Check(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
+
+
+def memory(name: str) -> Check:
+    """What is free, by the system and by the limit of a container."""
+    import psutil
+
+    from localdflash.plan.free import system_budget
+
+    free = system_budget().free
+    detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
+    if free < LITTLE_MEMORY:
+        return Check(name, "warning", detail, "close other programs: even the embedded pair wants 1 GB")
+    return Check(name, "ok", detail)
+
+
+def bandwidth(name: str) -> Check:
+    """How fast memory is read: what bounds tokens per second."""
+    from localdflash.cuda.device import driver_present, find_device
+    from localdflash.errors import NoDevice
+    from localdflash.plan import measurements
+
+    found = [measurements.bandwidth()]
+    if driver_present():
+        try:
+            find_device()
+            found.append(measurements.bandwidth(on_gpu=True))
+        except NoDevice:
+            pass  # the check of CUDA says why
+    return Check(name, "ok", "; ".join(f"{m.value:.1f} GB/s, {m.how}, {m.day}" for m in found))
+
+
+def models(name: str) -> Check:
+    """Where models lie, how much room there is, and whether they are the files that were verified."""
+    from localdflash.pairs import models_folder
+    from localdflash.weights import records
+
+    folder = models_folder()
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(there).free
+    files = [path for path in folder.glob("*/*/**/*") if path.suffix in (".gguf", ".safetensors")]
+    changed = [path for path in files if records.read(path) and not records.current(path)]
+    detail = f"{folder}: {len(files)} files, {free / 1e9:.1f} GB of disk free"
+    if changed:
+        detail += f"; {changed[0].name} changed since it was verified"
+        return Check(name, "warning", detail, "run `localdflash models pull` for it")
+    if not os.access(there, os.W_OK):
+        return Check(name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder")
+    if free < LITTLE_DISK:
+        return Check(name, "warning", detail, "make room: a pair of 8B takes about 8 GB")
+    return Check(name, "ok", detail)
+
+
+def watches(name: str) -> Check:
+    """How many files and folders Linux lets one user watch."""
+    if not WATCHES.exists():
+        return Check(name, "ok", "no limit of inotify on this system")
+    limit = int(WATCHES.read_text())
+    if limit < FEW_WATCHES:
+        remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"
+        return Check(name, "warning", f"{limit} watches: a large repository needs more", remedy)
+    return Check(name, "ok", f"{limit} watches")

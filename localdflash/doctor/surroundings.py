@@ -1,0 +1,86 @@
+"""What localdflash is used from: the daemon's socket, the terminal, the editors."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from localdflash.doctor.check import Check
+
+EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
+ASKED = ("nvim", "code", "codium")  # programs whose version is asked for
+PATIENCE = 1.5  # seconds
+PORT = 8012  # what llama.vim asks by default
+CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OSC 52 and kitty's keys
+
+
+def runtime_socket(name: str) -> Check:
+    """Whether the daemon's socket can be made, in a folder of this user alone. LocaldflashError where it cannot."""
+    from localdflash import paths
+
+    path = paths.engine_socket()
+    if not path.parent.exists():
+        return Check(name, "ok", f"{path}, the folder will be created")
+    paths.check_private(path.parent)
+    return Check(name, "ok", str(path))
+
+
+def daemon(name: str) -> Check:
+    """Whether one runs."""
+    from localdflash.server.client import find
+
+    return Check(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
+
+
+def terminal(name: str) -> Check:
+    """What can be told without asking the terminal itself."""
+    kind = os.environ.get("TERM", "")
+    program = os.environ.get("TERM_PROGRAM", "")
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
+    size = shutil.get_terminal_size()
+    capable = any(known in f"{kind} {program}".lower() for known in CAPABLE) and "TMUX" not in os.environ
+    parts = [
+        kind or "no TERM",
+        _colours(kind),
+        encoding or "no encoding",
+        f"{size.columns} columns" if sys.stdout.isatty() else "output is no terminal",
+        "clipboard (OSC 52) and kitty's keys" if capable else "clipboard (OSC 52) and kitty's keys not known",
+    ]
+    detail = ", ".join(parts)
+    if encoding.replace("-", "") != "utf8":
+        return Check(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
+    if sys.stdout.isatty() and size.columns < 60:
+        return Check(name, "warning", detail, "make it at least 60 columns wide")
+    return Check(name, "ok", detail)
+
+
+def _colours(kind: str) -> str:
+    if "NO_COLOR" in os.environ:
+        return "no colours (NO_COLOR)"
+    if os.environ.get("COLORTERM", "") in ("truecolor", "24bit") or kind.endswith("-direct"):
+        return "truecolor"
+    if "256" in kind:
+        return "256 colours"
+    return "no colours" if kind in ("", "dumb") else "16 colours"
+
+
+def editors(name: str) -> Check:
+    """Which are here, and how they reach localdflash."""
+    found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
+    if not found:
+        return Check(name, "ok", "none of those known: any with an OpenAI-compatible endpoint can connect")
+    url = f"http://127.0.0.1:{PORT}"
+    how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
+    return Check(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")
+
+
+def _version(program: str) -> str:
+    """What a program says its version is; nothing where it does not answer in time."""
+    if program not in ASKED:
+        return ""
+    command = [shutil.which(program) or program, "--version"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "(does not answer)"
+    return done.stdout.decode("utf-8", "replace").partition("\n")[0].removeprefix("NVIM ")[:40]

@@ -1,0 +1,20 @@
+"""The parts of a pair's memory: bytes by name, with the same names in a prediction and in a measurement."""
+
+Parts = dict[str, int]
+
+TARGET = "target weights"
+DRAFTER = "drafter weights"
+TARGET_KV = "target K/V"
+DRAFTER_KV = "drafter K/V"
+SCRATCH = "graphs and scratch"  # compute buffers, logits, taps
+PROGRAM = "program"  # the interpreter, its libraries and the vocabulary
+
+
+def total(parts: Parts) -> int:
+    """Bytes of all parts."""
+    return sum(parts.values())
+
+
+def gigabytes(count: int) -> str:
+    """A size for a table or a message: "5.03 GB", "12.4 MB" (10^9 and 10^6 bytes)."""
+    return f"{count / 1e9:.2f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,184 @@
+"""The plan of a pair on this machine, before anything of it is loaded or even downloaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.pairs import Pair
+from localdflash.plan import measurements, speed
+from localdflash.plan.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
+from localdflash.plan.free import gpu_budget, program_bytes, system_budget
+from localdflash.plan.parts import DRAFTER, PROGRAM, Parts, total
+from localdflash.plan.remote import drafter_stand_in, stand_in
+from localdflash.registry import how_to_get, load_registry, missing_files
+from localdflash.weights.gguf import GGUFHeader, read_header
+from localdflash.weights.hub import Unreachable
+
+Backend = Literal["auto", "cuda", "llama.cpp"]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The most tokens a second that memory bandwidth allows: an estimate. `drafted` is None where tau is not known."""
+
+    bandwidth: measurements.Measurement  # GB/s
+    bytes_per_token: int
+    plain: float
+    tau: measurements.Measurement | None
+    drafted: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a pair takes and what of it fits. Sizes in bytes."""
+
+    pair: str
+    backend: str
+    why: str  # this backend
+    context: int
+    trained: int
+    drafter: str
+    parts: Parts
+    margin: int
+    free: int
+    what: str  # memory, or GPU memory
+    fits: bool
+    verdict: str  # what was given up so that it fits, or what would fit
+    largest_context: int
+    largest_context_without_drafter: int
+    quantization: str
+    best_quantization: str | None
+    speed: Speed
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts and the margin."""
+        return total(self.parts) + self.margin
+
+
+def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
+    """Plan a pair of the registry, or any spec that it resolves; a context of 0 is as much as fits.
+
+    ModelError where the pair cannot run, Unreachable where it is not here and the hub cannot be asked.
+    """
+    pair = load_registry().resolve(spec)
+    if not pair.backends:
+        raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
+    with TemporaryDirectory(prefix="localdflash-plan-") as folder:
+        target, drafter = _headers(pair, Path(folder))
+        if backend == "llama.cpp":
+            return _on_llamacpp(pair.id, target, drafter, context, "asked for")
+        try:
+            return _on_cuda(pair.id, target, drafter, context)
+        except (NoDevice, ModelError) as error:
+            if backend == "cuda":
+                raise
+            return _on_llamacpp(pair.id, target, drafter, context, f"not CUDA: {error}")
+
+
+def _headers(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
+    """Target and drafter: the files themselves, or stand-ins in `folder` for those that are still on the hub."""
+    missing = missing_files(pair)
+    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
+    if gone := next((source for source in missing if source.repository is None), None):
+        raise ModelError(how_to_get(gone))
+    try:
+        target = stand_in(pair.target, folder) if pair.target in missing else pair.target.path
+        if drafter is None:
+            return target, None
+        fetched = drafter in missing or drafter.config in missing
+        return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
+    except Unreachable as error:
+        known = f"{pair.memory_gb:g} GB of memory are needed" if pair.memory_gb else "its memory is not known"
+        raise Unreachable(f"{error}; the registry says of {pair.id!r}: {known}") from error
+
+
+def _form(drafter: Path | None, preferred: str) -> Path | None:
+    """The form of a drafter that a backend takes first, where both are here."""
+    other = drafter and drafter.with_suffix(preferred)
+    return other if other and other.is_file() else drafter
+
+
+def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
+    from localdflash.plan.llamacpp import LlamaCppSizes
+
+    drafter = _form(drafter, ".gguf")
+    with LlamaCppSizes(target, drafter) as sizes:
+        if context > sizes.trained:
+            raise UsageError(f"--ctx {context}: {target.name} was trained for {sizes.trained} tokens at most")
+        program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
+        bandwidth = measurements.bandwidth()
+        return _plan(Case(pair, "llama.cpp", why, target, sizes, system_budget(), program, bandwidth), context)
+
+
+def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int) -> Plan:
+    budget = gpu_budget()
+    from localdflash.plan.cuda import CudaSizes
+
+    sizes, bandwidth = CudaSizes(target, _form(drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
+    if context > sizes.trained:
+        raise UsageError(f"--ctx {context}: {target.name} on the CUDA engine has {sizes.trained} tokens at most")
+    return _plan(Case(pair, "cuda", "the GPU can run it", target, sizes, budget, 0, bandwidth), context)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not of the budget."""
+
+    pair: str
+    backend: str
+    why: str
+    target: Path
+    sizes: Sizes
+    budget: Budget
+    program: int
+    bandwidth: measurements.Measurement
+
+
+def _plan(case: Case, context: int) -> Plan:
+    sizes, budget = case.sizes, case.budget
+    full = sizes.drafters[0]
+    try:
+        chosen, fits = fit(sizes, budget, context), True
+        verdict = chosen.notice
+    except OutOfMemory as error:
+        wanted = context or sizes.trained
+        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, str(error)
+    header = read_header(case.target)
+    smallest = budget if fits else Budget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
+    return Plan(
+        pair=case.pair,
+        backend=case.backend,
+        why=case.why,
+        context=chosen.context,
+        trained=sizes.trained,
+        drafter=chosen.drafter,
+        parts=chosen.parts | ({PROGRAM: case.program} if case.program else {}),
+        margin=budget.margin,
+        free=budget.free + case.program,
+        what=budget.what,
+        fits=fits,
+        verdict=verdict,
+        largest_context=largest_context(sizes, full, budget, sizes.trained),
+        largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
+        quantization=speed.quantization(header),
+        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*speed.matrices(header))),
+        speed=_speed(case, header, chosen),
+    )
+
+
+def _drafting(sizes: Sizes, chosen: Fit) -> int:
+    """Bytes that leaving out the drafter would free."""
+    return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
+
+
+def _speed(case: Case, header: GGUFHeader, chosen: Fit) -> Speed:
+    read, bandwidth = speed.bytes_per_token(header), case.bandwidth
+    plain = speed.tokens_per_second(bandwidth.value, read)
+    tau = measurements.recall(f"tau of {case.pair}") if chosen.drafter != NO_DRAFTER else None
+    if tau is None:
+        return Speed(bandwidth, read, plain, None, None)
+    drafted = speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)
+    return Speed(bandwidth, read, plain, tau, drafted)

@@ -1,0 +1,181 @@
+"""`models plan` and `models ps`, on machines with more and less memory than this one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from localdflash.bench import machine
+from localdflash.pairs import models_folder
+from localdflash.plan import free, measurements
+from localdflash.plan.fit import Budget
+from tests.cli.conftest import Command
+from tests.weights.fake_hub import FakeHub, File, hub_for_tests
+
+GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty GB free, read at 50 GB/s, no GPU."""
+    monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
+    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+    with_free(20 * GB, monkeypatch)
+
+
+def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=count, total=32 * GB))
+    monkeypatch.setattr(free, "CGROUP", Path("/nowhere"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with hub_for_tests(tmp_path, monkeypatch) as hub:
+        yield hub
+
+
+def planned(run: Command, *arguments: object) -> Any:
+    done = run("models", "plan", *arguments, "--json")
+    assert done.err == ""
+    return done.code, json.loads(done.out)
+
+
+def test_a_pair_that_fits(run: Command) -> None:
+    code, plan = planned(run, "embedded")
+    assert (code, plan["fits"], plan["context"], plan["backend"]) == (0, True, 1024, "llama.cpp")
+    assert plan["total"] == sum(plan["parts"].values()) + plan["margin"] < plan["free"]
+    assert plan["parts"].keys() == {
+        *("target weights", "target K/V", "graphs and scratch", "drafter weights", "drafter K/V", "program")
+    }
+    assert plan["free"] == 20 * GB + plan["parts"]["program"]  # which this process holds already
+    assert (plan["quantization"], plan["best_quantization"]) == ("Q8_0", "F16")
+    assert "no NVIDIA driver" in plan["why"]
+
+
+def test_speed_is_bandwidth_over_bytes_and_tau_is_never_invented(run: Command) -> None:
+    speed = planned(run, "embedded")[1]["speed"]
+    assert speed["plain"] == pytest.approx(50e9 / speed["bytes_per_token"])
+    assert (speed["tau"], speed["drafted"]) == (None, None)
+    measurements.remember("tau of embedded", 3.0, "a test")
+    speed = planned(run, "embedded")[1]["speed"]
+    assert speed["plain"] < speed["drafted"] < 3 * speed["plain"]
+
+
+def test_the_table_says_the_same(run: Command) -> None:
+    done = run("models", "plan", "embedded")
+    lines = dict(line.split("  ", 1) for line in done.out.splitlines() if "  " in line)
+    assert {"target weights", "margin", "total", "free memory", "fits", "largest context that fits"} <= lines.keys()
+    assert "50.0 GB/s" in lines["memory bandwidth"]
+    assert "at most" in lines["speed, estimated"]
+
+
+def test_too_little_memory_is_said_with_what_would_fit(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(445_000_000, monkeypatch)  # 419 MB of margin
+    code, plan = planned(run, "embedded", "--ctx", "1024")
+    assert (code, plan["fits"], plan["context"], plan["drafter"]) == (0, True, 1024, "none")
+    assert "the drafter was left out" in plan["verdict"]
+    with_free(434_000_000, monkeypatch)
+    code, plan = planned(run, "embedded", "--ctx", "1024")
+    assert (code, plan["fits"], plan["context"], plan["drafter"]) == (4, False, 1024, "as it is")
+    assert "a context of 1024 tokens needs" in plan["verdict"]
+    assert plan["best_quantization"] in ("Q6_K", "Q5_K_M", "Q4_K_M")
+    fitting = plan["largest_context_without_drafter"]
+    assert plan["verdict"].endswith(f"--context {fitting} fits")
+    assert planned(run, "embedded", "--ctx", fitting)[0] == 0
+    done = run("models", "plan", "embedded", "--ctx", "1024")
+    assert (done.code, done.err) == (4, "")
+    assert "fits                       no: a context of 1024 tokens needs" in done.out
+
+
+def test_a_pair_that_is_not_here_is_planned_by_its_headers(run: Command, hub: FakeHub, tiny_pair: Path) -> None:
+    hub.files["owner/name/sub/model.gguf"] = File((tiny_pair / "target.gguf").read_bytes())
+    here, there = (planned(run, spec)[1] for spec in (tiny_pair / "target.gguf", "hf:owner/name/sub/model.gguf"))
+    assert there["parts"]["target weights"] == here["parts"]["target weights"]
+    assert there["speed"] == here["speed"]
+    assert not models_folder().exists()
+
+
+def test_offline_the_registry_is_asked(fails: Any, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    said = fails(1, "models", "plan", "qwen3-8b")
+    assert "HF_HUB_OFFLINE" in said
+    assert said.endswith("the registry says of 'qwen3-8b': 10 GB of memory are needed")
+    assert hub.requests == []
+
+
+def test_what_cannot_be_planned(fails: Any, tmp_path: Path) -> None:
+    assert "did you mean" in fails(3, "models", "plan", "qwen3-8c")
+    assert "no backend runs" in fails(3, "models", "plan", "qwen3.5-27b")
+    assert "trained for 1024 tokens" in fails(2, "models", "plan", "embedded", "--ctx", "2000")
+    assert "no NVIDIA driver" in fails(1, "models", "plan", "embedded", "--backend", "cuda")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    assert "broken GGUF file" in fails(3, "models", "plan", broken)
+
+
+def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_gpu(count: int) -> None:
+        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda: Budget(count, 700 << 20, "GPU memory"))
+
+    measured = measurements.Measurement(900.0, "a test", "2026-01-01")
+    monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
+    with_gpu(24 * GB)
+    code, plan = planned(run, "embedded")
+    assert (code, plan["backend"], plan["drafter"], plan["what"]) == (0, "cuda", "8 bits", "GPU memory")
+    assert plan["speed"]["bandwidth"]["value"] == 900.0
+    with_gpu(plan["total"] - 1)
+    code, plan = planned(run, "embedded", "--ctx", "1024")
+    assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)
+    assert "the drafter has 4 bits" in plan["verdict"]
+
+
+STATE = {
+    "pair": "embedded",
+    "backend": "llama.cpp",
+    "context": 1024,
+    "device": "CPU",
+    "memory": {"target weights": 7_000_000, "program": 60_000_000},
+    "predicted": {"target weights": 7_000_000, "drafter weights": 5_000_000},
+    "since": 1_767_261_600.5,
+    "requests": 3,
+    "idle_seconds": 12.4,
+}
+
+
+def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def get(path: str) -> Any:
+        asked.append(path)
+        return STATE
+
+    monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=get))
+    done = run("models", "ps")
+    table = [line.split("  ") for line in done.out.split("\n\n")[1].splitlines()]
+    rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in table}
+    assert rows["target weights"] == ["7.0 MB", "7.0 MB"]
+    assert (rows["drafter weights"], rows["program"]) == (["5.0 MB", "-"], ["-", "60.0 MB"])
+    assert "loaded    2026-01-01 " in done.out
+    assert rows["total"] == ["12.0 MB", "67.0 MB"]
+    assert json.loads(run("models", "ps", "--json").out) == STATE
+    assert asked == ["/ps", "/ps"]
+
+
+def test_ps_of_a_daemon_that_holds_nothing_yet(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"pair": "embedded", "since": None, "requests": 0, "idle_seconds": 0.0}
+    monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
+    assert [line.split() for line in run("models", "ps").out.splitlines()] == [
+        ["pair", "embedded"],
+        ["requests", "0"],
+        ["idle", "0", "s"],
+    ]
+
+
+def test_ps_without_a_daemon_is_one_line(fails: Any) -> None:
+    assert fails(1, "models", "ps").startswith("no daemon is running")

@@ -1,0 +1,222 @@
+"""Each check on simulated machines: what it finds, and that its remedy helps."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localdflash import paths
+from localdflash.doctor import installation, machine, surroundings
+from localdflash.doctor.check import Check, Probe
+from localdflash.errors import ModelError, NoDevice
+from localdflash.pairs import models_folder
+from localdflash.plan import free, measurements
+from localdflash.plan.fit import Budget
+from localdflash.weights import records
+
+
+@pytest.mark.parametrize(
+    ("required", "error", "status", "detail"),
+    [
+        (True, ModelError("target.gguf: broken"), "failed", "target.gguf: broken"),
+        (True, ImportError("no shared library"), "failed", "cannot be loaded: no shared library"),
+        (False, OSError("bad ELF header"), "warning", "cannot be loaded: bad ELF header"),
+        (False, ZeroDivisionError("a bug"), "warning", "ZeroDivisionError: a bug"),
+    ],
+)
+def test_a_check_that_breaks_is_a_finding(required: bool, error: Exception, status: str, detail: str) -> None:
+    def broken(_name: str) -> Check:
+        raise error
+
+    found = Probe("part", broken, "install it", required).check()
+    assert (found.name, found.status, found.detail, found.remedy) == ("part", status, detail, "install it")
+
+
+class TestInstallation:
+    @pytest.mark.parametrize(
+        ("version", "status"),
+        [("3.1.6", "ok"), ("3.2", "ok"), ("3.1.10", "ok"), ("3.1.5", "failed"), ("2.11.3", "failed")],
+    )
+    def test_an_old_jinja_is_a_hole(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(installation, "version", lambda _name: version)
+        found = installation.jinja2("jinja2")
+        assert found.status == status
+        assert ("jinja2>=3.1.6" in found.remedy) == (status == "failed")
+
+    def test_without_a_driver_the_gpu_is_not_used_and_nothing_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        found = installation.cuda("cuda")
+        assert (found.status, found.remedy) == ("ok", "")
+        assert "not used because there is no NVIDIA driver" in found.detail
+
+    def test_a_driver_without_a_gpu_build_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def none() -> None:
+            raise NoDevice("this PyTorch has no CUDA: install a CUDA build of torch")
+
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.cuda.device.find_device", none)
+        found = installation.cuda("cuda")
+        assert (found.status, found.remedy) == ("warning", "install a CUDA build of torch")
+        assert "not used because this PyTorch has no CUDA" in found.detail
+
+    @pytest.mark.parametrize(
+        ("flags", "built", "status", "said"),
+        [
+            ("sse3 avx2", "CPU : SSE3 = 1 | AVX2 = 1 | AVX = 0 | ", "ok", "with SSE3 AVX2"),
+            ("sse3 avx2", "CPU : SSE3 = 1 | ", "warning", "this CPU has AVX2"),
+            ("avx2 avx512f avx512_vnni", "CPU : AVX2 = 1 | ", "ok", "this CPU also has AVX512 AVX512_VNNI"),
+            ("", "Metal : EMBED_LIBRARY = 1 | CPU : NEON = 1 | ", "ok", "with EMBED_LIBRARY NEON"),
+        ],
+    )
+    def test_llamacpps_build_is_compared_with_the_processor(
+        self, flags: str, built: str, status: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import llama_cpp.llama_cpp as api
+
+        monkeypatch.setattr(installation, "cpu_flags", lambda: frozenset(flags.split()))
+        monkeypatch.setattr(api, "llama_print_system_info", built.encode)
+        found = installation.llama("llama-cpp-python")
+        assert found.status == status
+        assert said in found.detail
+        assert bool(found.remedy) == ("this CPU" in said)
+
+    def test_offline_variables_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        assert installation.offline("offline mode").detail.startswith("off")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert installation.offline("offline mode").detail == "HF_HUB_OFFLINE set: no downloads"
+
+
+class TestMachine:
+    @pytest.mark.parametrize(("available", "status"), [(900_000_000, "warning"), (9_000_000_000, "ok")])
+    def test_little_memory(self, available: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(free, "system_budget", lambda: Budget(available, 0, "memory"))
+        assert machine.memory("memory").status == status
+
+    def test_bandwidth_says_how_it_was_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = measurements.Measurement(42.0, "read of much", "2026-01-01")
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr(measurements, "bandwidth", lambda: known)
+        assert machine.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
+
+    def test_a_full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
+        found = machine.models("models")
+        assert (found.status, "make room" in found.remedy) == ("warning", True)
+        assert "0 files, 1.0 GB of disk free" in found.detail
+
+    def test_a_model_that_changed_since_it_was_verified(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
+        path = models_folder() / "owner" / "name" / "model.gguf"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"model")
+        stat = path.stat()
+        record = records.Record("owner/name", "c", "main", "0" * 64, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        records.write(path, record)
+        assert machine.models("models").status == "ok"
+        path.write_bytes(b"other bytes")
+        found = machine.models("models")
+        assert (found.status, "model.gguf changed since" in found.detail) == ("warning", True)
+
+    @pytest.mark.parametrize(("text", "status"), [("8192\n", "warning"), ("524288\n", "ok"), (None, "ok")])
+    def test_watches(self, text: str | None, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = tmp_path / "max_user_watches"
+        if text:
+            place.write_text(text)
+        monkeypatch.setattr(machine, "WATCHES", place)
+        assert machine.watches("inotify").status == status
+
+
+class TestSurroundings:
+    def test_a_socket_whose_folder_is_not_there_yet(self) -> None:
+        assert surroundings.runtime_socket("socket").detail.endswith("the folder will be created")
+
+    def test_a_path_that_is_too_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path / ("long" * 30)))
+        found = Probe("socket", surroundings.runtime_socket, "shorter").check()
+        assert found.status == "failed"
+        assert f"must be shorter than {paths.SOCKET_LIMIT}" in found.detail
+
+    def test_a_folder_that_others_may_enter(self) -> None:
+        paths.runtime_folder().mkdir(parents=True)
+        paths.runtime_folder().chmod(0o755)
+        found = Probe("socket", surroundings.runtime_socket, "shorter").check()
+        assert (found.status, "chmod 700" in found.detail) == ("failed", True)
+
+    def test_no_daemon(self) -> None:
+        assert surroundings.daemon("daemon").detail.startswith("not running")
+
+    @pytest.mark.parametrize(
+        ("environment", "said"),
+        [
+            ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "truecolor"),
+            ({"TERM": "xterm-256color"}, "256 colours"),
+            ({"TERM": "xterm"}, "16 colours"),
+            ({"TERM": "dumb"}, "no colours"),
+            ({"TERM": "xterm-kitty", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
+            ({"TERM": "xterm-kitty"}, "clipboard (OSC 52) and kitty's keys"),
+            ({"TERM": "xterm-kitty", "TMUX": "/tmp/tmux"}, "kitty's keys not known"),
+            ({}, "no TERM"),
+        ],
+    )
+    def test_the_terminal(self, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "TMUX"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert said in surroundings.terminal("terminal").detail
+
+    def test_a_terminal_that_shows_ascii_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream = SimpleNamespace(encoding="ascii", isatty=lambda: True)
+        monkeypatch.setattr("sys.stdout", stream)
+        found = surroundings.terminal("terminal")
+        assert (found.status, "UTF-8" in found.remedy) == ("warning", True)
+
+    @pytest.fixture
+    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+        """Puts a program of that name first, alone on the path."""
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+        def make(name: str, script: str) -> None:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+
+        return make
+
+    def test_editors_and_how_they_connect(self, program: Callable[[str, str], None]) -> None:
+        program("nvim", "echo 'NVIM v0.11.2'; echo 'Build type: Release'")
+        program("hx", "exit 1")
+        found = surroundings.editors("editors")
+        assert (found.status, found.detail) == ("ok", "Neovim v0.11.2, Helix")
+        assert "localdflash serve --port" in found.remedy
+        assert "/infill" in found.remedy
+
+    def test_an_editor_that_hangs_or_cannot_run(
+        self, program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(surroundings, "PATIENCE", 0.05)
+        program("nvim", "exec /bin/sleep 5")
+        program("code", "")
+        (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
+        assert surroundings.editors("editors").detail == "Neovim (does not answer), VS Code (does not answer)"
+
+    def test_no_editor(self, program: Callable[[str, str], None]) -> None:
+        assert surroundings.editors("editors").detail.startswith("none of those known")
+
+
+def test_checks_start_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    commands = []
+
+    def run(command: list[str], **options: object) -> None:
+        assert "shell" not in options
+        commands.append(command)
+        raise subprocess.TimeoutExpired(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    surroundings.editors("editors")
+    assert commands == [[f"/bin/{name}", "--version"] for name in surroundings.ASKED]

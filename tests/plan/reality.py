@@ -1,0 +1,15 @@
+"""Loads a pair, generates, and writes the bytes that were planned, measured, and resident in this process as JSON."""
+
+import json
+import sys
+
+from localdflash.engine.generate import Request, generate
+from localdflash.loading import LoadedPair, Options
+from localdflash.plan.loaded import resident
+
+pair, context = sys.argv[1:]
+with LoadedPair(Options(pair, threads=1, context=int(context))) as loaded:
+    for _step in generate(loaded.pair, Request([5] * 40, 24)):
+        pass
+    measured = loaded.memory()
+    json.dump({"predicted": loaded.predicted, "measured": measured, "resident": resident()}, sys.stdout)

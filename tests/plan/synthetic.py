@@ -1,0 +1,93 @@
+"""Qwen3-shaped models of random weights, tens to hundreds of megabytes, written in a second."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from localdflash.weights.gguf import read_header
+
+EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded" / "target.gguf"
+BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Hidden size, layers, heads, key-value heads, width of an MLP, context."""
+
+    quantization: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    mlp: int
+    context: int
+    head_dim: int = 64
+    experts: int = 0
+    used: int = 0
+
+
+def write(path: Path, shape: Shape) -> Path:
+    """Write the model; its vocabulary is the embedded pair's."""
+    writer = gguf.GGUFWriter(path, "qwen3moe" if shape.experts else "qwen3")
+    vocabulary = _write_metadata(writer, shape)
+    random = np.random.default_rng(0)
+    h, q, kv = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    _matrix(writer, random, shape, "token_embd", vocabulary, h)
+    writer.add_tensor("output_norm.weight", np.ones(h, np.float32))
+    for layer in range(shape.layers):
+        name = f"blk.{layer}."
+        for norm, width in (("attn", h), ("ffn", h), ("attn_q", shape.head_dim), ("attn_k", shape.head_dim)):
+            writer.add_tensor(f"{name}{norm}_norm.weight", np.ones(width, np.float32))
+        for part, n, k in (("attn_q", q, h), ("attn_k", kv, h), ("attn_v", kv, h), ("attn_output", h, q)):
+            _matrix(writer, random, shape, name + part, n, k)
+        ends = "_exps" if shape.experts else ""
+        if ends:
+            writer.add_tensor(f"{name}ffn_gate_inp.weight", np.ones((shape.experts, h), np.float32))
+        for part, n, k in (("ffn_gate", shape.mlp, h), ("ffn_up", shape.mlp, h), ("ffn_down", h, shape.mlp)):
+            _matrix(writer, random, shape, name + part + ends, *([shape.experts] if ends else []), n, k)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
+    facts = read_header(EMBEDDED).metadata
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.mlp)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.used)
+        writer.add_expert_feed_forward_length(shape.mlp)
+    tokens = facts["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(facts["tokenizer.ggml.pre"])
+    writer.add_token_list(tokens)
+    writer.add_token_types(facts["tokenizer.ggml.token_type"])
+    writer.add_token_merges(facts["tokenizer.ggml.merges"])
+    writer.add_eos_token_id(facts["tokenizer.ggml.eos_token_id"])
+    return len(tokens)
+
+
+def _matrix(writer: gguf.GGUFWriter, random: np.random.Generator, shape: Shape, name: str, *size: int) -> None:
+    if shape.quantization == "F16":
+        values = random.random(size, dtype=np.float32) * 0.02 - 0.01
+        writer.add_tensor(f"{name}.weight", values.astype(np.float16))
+        return
+    nbytes, scale = BLOCKS[shape.quantization]
+    blocks = random.integers(0, 256, (*size[:-1], size[-1] // 32, nbytes), dtype=np.uint8)
+    blocks[..., :2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    kind = gguf.GGMLQuantizationType[shape.quantization]
+    writer.add_tensor(f"{name}.weight", blocks.reshape(*size[:-1], -1), raw_dtype=kind)

@@ -1,0 +1,50 @@
+"""The plan against what a process that loads and generates really holds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.plan.parts import PROGRAM, SCRATCH, total
+from tests.plan.synthetic import Shape, write
+
+CLOSE = 100e6  # bytes
+MODELS = {
+    "q8": (Shape("Q8_0", 512, 12, 8, 4, 2048, 4096), 4096),
+    "q4, repacked": (Shape("Q4_0", 1024, 16, 16, 8, 4096, 8192), 8192),
+    "f16": (Shape("F16", 1024, 9, 16, 8, 4096, 16384), 2048),
+}
+
+
+def run(pair: str, context: int) -> Any:
+    command = [sys.executable, "-P", str(Path(__file__).with_name("reality.py")), pair, str(context)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check(found: Any) -> None:
+    planned, measured = found["predicted"], found["measured"]
+    assert abs(total(planned) - found["resident"]) <= max(0.05 * found["resident"], CLOSE)
+    assert planned.keys() == measured.keys()
+    for name in planned.keys() - {PROGRAM, SCRATCH}:  # llama.cpp rounds what it says to a hundredth of a MiB
+        assert measured[name] == pytest.approx(planned[name], abs=1e4), name
+    assert measured[SCRATCH] <= planned[SCRATCH] + 1e6
+
+
+def test_the_embedded_pair() -> None:
+    check(run("embedded", 0))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_synthetic_models(name: str, tmp_path: Path) -> None:
+    shape, context = MODELS[name]
+    path = write(tmp_path / "model.gguf", shape)
+    found = run(str(path), context)
+    check(found)
+    assert abs(total(found["predicted"]) - found["resident"]) <= 60e6  # no file twice, not even a repacked one
