@@ -1,12 +1,30 @@
 """One request from a prompt's ids to text: generation, detokenizing, stop strings. What every front end calls."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.prefix import PrefixCache
 from localdflash.errors import ContextOverflow
 from localdflash.loading import LoadedPair
 from localdflash.text.stream import AnswerText
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that has not started, and the strings that end its text."""
+
+    request: Request
+    stops: tuple[str, ...] = ()
+    truncated: bool = False  # a part of the prompt was left out, for it did not fit
+
+
+def bound(request: Request, context: int) -> None:
+    """Keep an answer to the room that its prompt leaves; ContextOverflow where that is less than one token."""
+    room = context - len(request.ids)
+    if room < min(request.max_tokens, 1):
+        raise ContextOverflow(f"the prompt has {len(request.ids)} tokens: the context holds {context}; shorten it")
+    request.max_tokens = min(request.max_tokens, room)
 
 
 class Answer:

@@ -1,8 +1,9 @@
 """A chat as a list of messages over one loaded pair. An answer joins the history when it has been read to its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from localdflash.answer import Answer
+from localdflash.answer import Answer, Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling import SamplingParams
@@ -11,18 +12,46 @@ from localdflash.loading import LoadedPair
 from localdflash.text.chat_template import Message, encode_chat
 
 
+def prepare(
+    loaded: LoadedPair,
+    messages: Sequence[Message],
+    max_tokens: int,
+    params: SamplingParams,
+    *,
+    variables: Mapping[str, str | bool] | None = None,
+    cancelled: Cancelled = never,
+) -> Prepared:
+    """The request of the answer to these messages; `variables` are switches of the model's chat template.
+
+    ModelError where the model has no template, and what `encode_chat` raises.
+    """
+    tokenizer = loaded.tokenizer
+    ids = encode_chat(tokenizer, template_of(loaded), messages, variables=variables)
+    return Prepared(Request(ids, max_tokens, params, tokenizer.ends, cancelled))
+
+
+def template_of(loaded: LoadedPair) -> str:
+    """The model's chat template; ModelError where it has none."""
+    if template := loaded.tokenizer.chat_template():
+        return template
+    raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")
+
+
 class Conversation:
     """Messages so far, and how to answer the next one."""
 
     def __init__(self, loaded: LoadedPair, params: SamplingParams, max_tokens: int, system: str = "") -> None:
-        template = loaded.tokenizer.chat_template()
-        if not template:
-            raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")
+        template_of(loaded)  # a model without one is refused before the first question
         self.loaded = loaded
         self.max_tokens = max_tokens
-        self._template, self._params, self._system = template, params, system
+        self._params, self._system = params, system
         self.messages: list[Message] = []
         self.clear()
+
+    @property
+    def pair(self) -> str:
+        """The name that the pair was asked for by."""
+        return self.loaded.options.pair
 
     def clear(self) -> None:
         """Start over."""
@@ -31,10 +60,8 @@ class Conversation:
     def ask(self, text: str, cancelled: Cancelled = never) -> "Reply":
         """The answer to one more message; ContextOverflow where it does not fit, and the history stays as it was."""
         messages = [*self.messages, Message("user", text)]
-        tokenizer = self.loaded.tokenizer
-        ids = encode_chat(tokenizer, self._template, messages)
-        request = Request(ids, self.max_tokens, self._params, tokenizer.ends, cancelled)
-        return Reply(self, messages, Answer(self.loaded, request))
+        prepared = prepare(self.loaded, messages, self.max_tokens, self._params, cancelled=cancelled)
+        return Reply(self, messages, Answer(self.loaded, prepared.request, prepared.stops))
 
 
 class Reply:
@@ -43,6 +70,16 @@ class Reply:
     def __init__(self, conversation: Conversation, messages: list[Message], answer: Answer) -> None:
         self.request = answer.request
         self._conversation, self._messages, self._answer = conversation, messages, answer
+
+    @property
+    def finish(self) -> str:
+        """Why the answer ended."""
+        return self.request.finish
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its statistics so far."""
+        return self.request.stats.as_dict()
 
     def __iter__(self) -> Iterator[str]:
         parts: list[str] = []

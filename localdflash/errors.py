@@ -43,5 +43,9 @@ class QueueFull(LocaldflashError):
     """Too many requests wait for the engine (exit code 1)."""
 
 
+class EngineGone(LocaldflashError):
+    """The connection to a server broke, or there is none: what was asked for may be asked for again (exit code 1)."""
+
+
 class TrainingError(LocaldflashError):
     """Training cannot start or go on (exit code 1)."""

@@ -4,6 +4,9 @@ Asking for a folder touches nothing on disk; `create_private` makes it, for this
 """
 
 import os
+import stat
+import sys
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +15,7 @@ from platformdirs import PlatformDirs
 from localdflash.errors import LocaldflashError, UsageError
 
 HOME_VARIABLE = "LOCALDFLASH_HOME"
+SOCKET_LIMIT = 104 if sys.platform == "darwin" else 108  # bytes of `sun_path`, the closing zero included
 
 
 def config_folder() -> Path:
@@ -32,6 +36,39 @@ def cache_folder() -> Path:
 def runtime_folder() -> Path:
     """Return the folder of sockets and locks, gone after a reboot."""
     return _folder("runtime")
+
+
+def engine_socket() -> Path:
+    """Return the socket of the daemon; UsageError where its path is longer than the system allows."""
+    path = runtime_folder() / "engine.sock"
+    if (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
+        raise UsageError(
+            f"{path}: {length} bytes, and a socket's path must be shorter than {SOCKET_LIMIT}: set {HOME_VARIABLE} to a"
+            " shorter folder"
+        )
+    return path
+
+
+def key_file() -> Path:
+    """Return the file of the key that requests over TCP must have: in LOCALDFLASH_HOME itself when that is set."""
+    home = os.environ.get(HOME_VARIABLE)
+    return (_absolute(home) if home else data_folder()) / "api-key"
+
+
+def engine_log() -> Path:
+    """Return the log of a daemon that a client started."""
+    return runtime_folder() / "engine.log"
+
+
+def check_private(folder: Path) -> None:
+    """Raise LocaldflashError where others own a folder, may enter it, or could have put a link in its place."""
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        raise LocaldflashError(f"{folder}: not a folder: remove it, or set {HOME_VARIABLE} to use another one")
+    if about.st_uid != os.getuid():
+        raise LocaldflashError(f"{folder}: belongs to someone else: set {HOME_VARIABLE} to use another one")
+    if about.st_mode & 0o077:
+        raise LocaldflashError(f"{folder}: open to other users: chmod 700 it")
 
 
 def create_private(folder: Path) -> Path:
@@ -58,7 +95,17 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
         case "cache":
             return folders.user_cache_path
         case "runtime":
+            return _runtime(folders)
+
+
+def _runtime(folders: PlatformDirs) -> Path:
+    """The session's folder; where there is no session, a folder at home rather than one in a place that all share."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
             return folders.user_runtime_path
+        except Warning:  # XDG_RUNTIME_DIR is not set
+            return folders.user_cache_path / "runtime"
 
 
 def _absolute(home: str) -> Path:

@@ -16,6 +16,7 @@ from localdflash.errors import ModelError
 from localdflash.weights.files import open_model
 
 MAX_BYTES = 1 << 20
+DEEPEST = 64  # open brackets and dots of one statement
 
 T = TypeVar("T")
 Keys = tuple[str | int, ...]  # the way from the root to a value: names, and indices in arrays of tables
@@ -87,14 +88,13 @@ def read_toml(file: Path) -> Table:
         data = stream.read(MAX_BYTES)
     try:
         text = data.decode()
+        _check_nesting(file, text)
         return Table(file, text, (), tomllib.loads(text))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ModelError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error
     except ValueError as error:
         raise _syntax_error(file, text, str(error)) from error
-    except RecursionError as error:
-        raise ModelError(f"{file}: nested too deeply") from error
 
 
 def text(value: object) -> str:
@@ -232,6 +232,19 @@ def _syntax_error(file: Path, text: str, message: str) -> ModelError:
         return ModelError(f"{file}: not valid TOML: {message}")
     line = int(place[1]) if place[1] else text.count("\n") + 1
     return ModelError(f"{file}:{line}: not valid TOML: {message[: place.start()]}")
+
+
+def _check_nesting(file: Path, text: str) -> None:
+    """Refuse what would lead tomllib, or us, too deep: brackets in brackets and `a.b.c`, before anything is parsed."""
+    depth = dots = start = 0
+    for token in _TOKEN.finditer(text + "\n"):
+        dots += text.count(".", start, token.start())
+        depth = max(0, depth + (token[0] in "[{") - (token[0] in "]}"))
+        if depth + dots > DEEPEST:
+            raise ModelError(f"{file}:{text.count(chr(10), 0, token.start()) + 1}: nested too deeply")
+        if token[0] == "\n" and depth == 0:
+            dots = 0
+        start = token.end()
 
 
 def _dictionary(value: object) -> dict[str, object]:

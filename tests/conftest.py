@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 if os.environ.get("LOCALDFLASH_GPU_TESTS") != "1":  # set where tests/gpu, and nothing else, runs on a GPU
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.completion import complete, offset_of
+from localdflash import completion
+from localdflash.completion import complete, offset_of, prepare, prepare_text
 from localdflash.engine.sampling import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError, UsageError
 from localdflash.loading import LoadedPair, Options
@@ -175,3 +176,61 @@ def test_a_line_that_does_not_fit_is_refused(loaded: LoadedPair) -> None:
 def test_an_answer_that_leaves_no_room(loaded: LoadedPair) -> None:
     with pytest.raises(ContextOverflow, match=f"the answer may have {CONTEXT}: the context holds {CONTEXT}"):
         complete(loaded, "x = 1\n", "", CONTEXT, GREEDY, trim=True)
+
+
+# Other files
+
+
+def test_other_files_stand_at_the_head_where_the_format_has_a_place(
+    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded, "fim_format", lambda: fim.FORMATS["qwen"])
+    files = [fim.SourceFile("a.py", "a = 1\n\n"), fim.SourceFile("b.py", "b = 2")]
+    prepared = prepare(loaded, "def f(", "):\n", 8, GREEDY, files=files, trim=True)
+    spelled = b"".join(loaded.tokenizer.piece(token, special=True) for token in prepared.request.ids).decode()
+    assert spelled == (
+        "<|repo_name|>repository\n<|file_sep|>a.py\na = 1\n<|file_sep|>b.py\nb = 2\n<|file_sep|>current\n"
+        "<|fim_prefix|>def f(<|fim_suffix|>):\n<|fim_middle|>"
+    )
+    assert not prepared.truncated
+
+
+def test_only_the_newest_files_stay_where_room_is_short(loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "fim_format", lambda: fim.FORMATS["qwen"])
+    files = [fim.SourceFile(f"{name}.py", "value = 12\n" * 12) for name in "abcdef"]
+    ids = list(prepare(loaded, "def f(", "):\n", 8, GREEDY, files=files, trim=True).request.ids)
+    spelled = loaded.tokenizer.spell(ids).decode()
+    kept = [name for name in "abcdef" if f"{name}.py" in spelled]
+    assert kept == list("abcdef")[-len(kept) :]
+    assert 0 < len(kept) < 6
+    assert len(ids) <= CONTEXT - 8
+
+
+def test_drafts_may_be_copied_from_other_files(loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [fim.SourceFile("a.py", "a = 1\n"), fim.SourceFile("b.py", ""), fim.SourceFile("c.py", "c = 3\n" * 40)]
+    request = prepare(loaded, "", "", 8, GREEDY, files=files).request
+    assert request.documents == [loaded.tokenizer.encode(files[0].text), loaded.tokenizer.encode(files[2].text)]
+    monkeypatch.setattr(completion, "MOST_DOCUMENT_TOKENS", 10)
+    (newest,) = prepare(loaded, "", "", 8, GREEDY, files=files).request.documents
+    assert list(newest) == loaded.tokenizer.encode(files[2].text)[:10]
+
+
+def test_a_trimmed_prompt_says_so(loaded: LoadedPair) -> None:
+    assert prepare(loaded, "value = 12\n" * 100, "", 20, GREEDY, trim=True).truncated
+    assert not prepare(loaded, "value = 12\n", "", 20, GREEDY, trim=True).truncated
+
+
+# A prompt as it stands
+
+
+def test_markers_of_a_prompt_are_markers(loaded: LoadedPair) -> None:
+    tokenizer = loaded.tokenizer
+    ids = prepare_text(loaded, "<|im_start|>user", 8, GREEDY).request.ids
+    assert ids == [tokenizer.special("<|im_start|>"), *tokenizer.encode("user")]
+    assert prepare_text(loaded, ids, 8, GREEDY).request.ids == ids
+
+
+@pytest.mark.parametrize("prompt", ["", [], [-1], [10**6]])
+def test_prompts_that_are_none(loaded: LoadedPair, prompt: str | list[int]) -> None:
+    with pytest.raises(UsageError, match=r"^prompt: "):
+        prepare_text(loaded, prompt, 8, GREEDY)

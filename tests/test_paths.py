@@ -1,6 +1,7 @@
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,18 @@ def test_tests_cannot_reach_the_network(address: tuple[str, int]) -> None:
 def test_tests_can_use_loopback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         pass
+
+
+def test_the_key_lies_in_home_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.key_file() == home / "api-key"
+    monkeypatch.delenv("LOCALDFLASH_HOME")
+    assert paths.key_file() == paths.data_folder() / "api-key"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is Linux's")
+def test_without_a_session_sockets_are_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LOCALDFLASH_HOME")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # no /run/user/N
+    assert paths.runtime_folder() == tmp_path / "localdflash" / "runtime"

@@ -60,7 +60,7 @@ class Category:
         """The category's part of the result."""
         total = Stats()
         for run in self.drafted:
-            _merge(total, run.stats)
+            total.merge(run.stats)
         plain_ms = sum(run.stats.total_ms for run in self.plain)
         plain_rate = sum(run.stats.tokens for run in self.plain) / plain_ms * 1e3
         first = [run.first_token_ms for run in self.drafted]
@@ -78,18 +78,6 @@ class Category:
             "identical": f"{self.identical}/{len(self.drafted)}",
             "ttft_ms": {"p50": round(cuts[9], 2), "p95": round(cuts[18], 2)},
         }
-
-
-def _merge(total: Stats, one: Stats) -> None:
-    for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
-        setattr(total, name, getattr(total, name) + getattr(one, name))
-    for name in ("offered_by_slot", "accepted_by_slot"):
-        mine, theirs = getattr(total, name), getattr(one, name)
-        mine += [0] * (len(theirs) - len(mine))
-        for slot, count in enumerate(theirs):
-            mine[slot] += count
-    for drafter, steps in one.steps_by_drafter.items():
-        total.steps_by_drafter[drafter] = total.steps_by_drafter.get(drafter, 0) + steps
 
 
 def prompt_ids(loaded: LoadedPair, prompt: Prompt) -> tuple[list[int], frozenset[int]]:
@@ -218,7 +206,7 @@ def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, An
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
-        _merge(totals.setdefault(prompt.category, Stats()), run.stats)
+        totals.setdefault(prompt.category, Stats()).merge(run.stats)
     pair.forget()
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 

@@ -20,6 +20,9 @@ from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError, OutOfMemory
 
 INTERRUPTED = 130
+# How long a thread of llama.cpp spins before it sleeps: libgomp's own 300 000 make a step wait for whole time slices of
+# the scheduler as soon as another program wants the processor too (docs/log.md).
+SPINS = "10000"
 
 
 class Entry(NamedTuple):
@@ -32,9 +35,12 @@ class Entry(NamedTuple):
 COMMANDS = {
     "chat": Entry("localdflash.cli.chat:command", "Talk to the model, or answer one prompt."),
     "complete": Entry("localdflash.cli.complete:command", "Complete the code at FILE:LINE:COL."),
+    "serve": Entry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
     "bench": Entry("localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."),
     "models": Entry("localdflash.cli.models:command", "List the pairs of target and drafter."),
     "train": Entry("localdflash.cli.train:command", "Train a target or a drafter."),
+    "export": Entry("localdflash.cli.export:command", "Print how to run a pair in vLLM, SGLang or llama-server."),
+    "config": Entry("localdflash.cli.config:command", "Show settings and where each comes from."),
     "doctor": Entry("localdflash.cli.doctor:command", "Check this machine and this installation."),
 }
 
@@ -105,6 +111,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not turn an answer into a failure

@@ -1,24 +1,47 @@
 """Ctrl-C stops what is being generated; a second one leaves."""
 
 import signal
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Interrupt:
-    """Within this context the first SIGINT sets a flag, the next raises KeyboardInterrupt."""
+    """The first SIGINT in this context sets a flag and ends the wait in `each`, the next raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.set = False
+        self._again = self._waiting = False
 
     def __call__(self) -> bool:
         """Whether the flag is set: a `Cancelled`."""
         return self.set
 
+    def each(self, items: Generator[T, None, None]) -> Iterator[T]:
+        """Items up to the first SIGINT, which need not wait for the next one; the generator is closed then."""
+        with closing(items):
+            while not self.set:
+                try:
+                    self._waiting = True
+                    item = next(items)
+                except StopIteration:
+                    return
+                except KeyboardInterrupt:
+                    if self._again:
+                        raise
+                    return
+                finally:
+                    self._waiting = False
+                yield item
+
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.set:
-            raise KeyboardInterrupt
+        self._again = self.set
         self.set = True
+        if self._again or self._waiting:
+            raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._handle)

@@ -1,40 +1,54 @@
 """Options that several commands share."""
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling import SamplingParams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
+    """An option whose default is a setting, read when the option was not given; `--help` names the setting."""
+    return click.option(
+        option,
+        default=lambda: operator.attrgetter(name)(load_config()),
+        show_default=f"setting {name}",
+        help=help_text,
+        **more,
+    )
+
+
 _PAIR = (
-    click.option("--pair", default="embedded", show_default=True, help="A pair of the registry, or a .gguf file."),
-    click.option(
+    _setting("--pair", "model.pair", "A pair of the registry, or a .gguf file."),
+    _setting(
         "--backend",
-        type=click.Choice(["auto", "cuda", "llama.cpp", "torch"]),
-        default="auto",
-        show_default=True,
-        help="What runs the pair: auto is cuda where that can run it, else llama.cpp; torch is the readable reference.",
+        "model.backend",
+        "What runs the pair: auto is cuda where that can run it, else llama.cpp; torch is the readable reference.",
+        type=click.Choice(BACKENDS),
     ),
-    click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets the backend choose."),
-    click.option(
-        "--context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is what the model was trained for."
+    _setting("--threads", "model.threads", "CPU threads; 0 lets the backend choose.", type=click.IntRange(0, 1024)),
+    _setting(
+        "--context",
+        "model.context",
+        "Tokens of context; 0 is what the model was trained for.",
+        type=click.IntRange(0),
     ),
-    click.option(
+    _setting(
         "--kv",
-        type=click.Choice(["f16", "int8", "fp8"]),
-        default="f16",
-        show_default=True,
-        help="Keys and values of the cuda backend; int8 and fp8 hold nearly twice the context, fp8 from RTX 40 on.",
+        "model.kv",
+        "Keys and values of the cuda backend; int8 and fp8 hold nearly twice the context, fp8 from RTX 40 on.",
+        type=click.Choice(KV_FORMATS),
     ),
-    click.option(
+    _setting(
         "--drafter-bits",
-        type=click.Choice([8, 4]),
-        default=8,
-        show_default=True,
-        help="To what the cuda backend quantizes the weights of a safetensors drafter.",
+        "model.drafter_bits",
+        "To what the cuda backend quantizes the weights of a safetensors drafter.",
+        type=click.Choice(DRAFTER_BITS),
     ),
     click.option(
         "--native-fp4",
@@ -61,6 +75,13 @@ def pair_options(command: Command) -> Command:
     return command
 
 
+def daemon_option(command: Command) -> Command:
+    """Whether to ask the shared engine, or to load one for this command alone."""
+    return click.option(
+        "--no-daemon", is_flag=True, help="Load the pair for this command alone; do not use the shared engine."
+    )(command)
+
+
 def sampling_options(command: Command) -> Command:
     """How to draw tokens: the fields of `SamplingParams`."""
     for option in reversed(_SAMPLING):
@@ -73,3 +94,9 @@ def sampling(
 ) -> SamplingParams:
     """The parameters that these options give."""
     return SamplingParams(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
+
+
+def take_sampling(options: dict[str, Any]) -> SamplingParams:
+    """Take the sampling options out of a command's; what stays is for `localdflash.loading.Options`."""
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+    return sampling(**{name: options.pop(name) for name in names})

@@ -27,6 +27,7 @@ class Request:
     alternatives: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
     documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
     stats: Stats = field(default_factory=Stats)
+    waited_ms: float = 0.0  # until a scheduler first took it up
     computed: int = 0  # prompt tokens that no cache held
     prefill_ms: float = 0.0
     first_token_ms: float = 0.0  # from the start of the prefill to the end of the first step

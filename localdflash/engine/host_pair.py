@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localdflash.engine.accept import accept
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Cancelled, Copying, Drafter, State, Step, Target, never
-from localdflash.engine.prefix import common_prefix
 from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
 

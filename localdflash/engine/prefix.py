@@ -1,22 +1,25 @@
 """The prefix cache: sequences that were worked on before, target's and drafters' half always together.
 
 The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This holds the
-others, so that two documents, or a chat and an editor, do not evict each other at every request.
+others, so that two documents, or a chat and an editor, do not evict each other at every request. What a process knew
+may go to a disk when it ends, for the next one.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.pair import Pair, State
+from localdflash.engine.prefix_disk import DiskCache
 
 WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a state
 
 
 class PrefixCache:
-    """Saved states up to a budget of bytes, least recently used out."""
+    """Saved states up to a budget of bytes, least recently used out; `disk` holds those of an earlier process."""
 
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
+    def __init__(self, budget: int, disk: DiskCache | None = None) -> None:
+        self._budget, self._disk = budget, disk
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
 
     @property
@@ -33,11 +36,22 @@ class PrefixCache:
             length = common_prefix(state.ids, ids)
             if length >= longest:
                 best, longest = state, length
+        if self._disk and (state := self._disk.longest(ids, longest + (best is not None))):
+            best = state
         if len(live) - shared >= WORTH_KEEPING and not any(key[: len(live)] == live for key in self._states):
             self._put(pair.save())  # this may evict `best`, which is still at hand
         if best is not None:
             self._put(best)
             pair.load(best)
+
+    def write_out(self, pair: Pair) -> None:
+        """At the end of a process: what it knows to the disk, if there is one; OSError where that fails."""
+        if not self._disk:
+            return
+        if len(pair.cached) >= WORTH_KEEPING:
+            self._put(pair.save())
+        for state in self._states.values():
+            self._disk.keep(state)
 
     def _put(self, state: State) -> None:
         for key in [k for k in self._states if state.ids[: len(k)] == k]:
@@ -45,13 +59,3 @@ class PrefixCache:
         self._states[state.ids] = state
         while self.size > self._budget and self._states:
             self._states.popitem(last=False)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids agree."""
-    low, high = 0, min(len(a), len(b))
-    a, b = list(a[:high]), list(b[:high])
-    while low < high:  # by bisection: comparing slices runs in C
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
-    return low

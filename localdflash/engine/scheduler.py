@@ -32,7 +32,6 @@ class Job:
     urgent: bool = False  # a completion: goes before every job that is not
     document: str | None = None  # a newer job of the same document cancels this one
     submitted: float = field(default_factory=time.perf_counter)
-    waited_ms: float = 0.0  # until the engine first took it up
     cancelled_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -144,7 +143,8 @@ class Scheduler:
 
     def _work(self, job: Job) -> None:
         """Run a job until it ends or makes room."""
-        job.waited_ms = job.waited_ms or (time.perf_counter() - job.submitted) * 1e3
+        request = job.request
+        request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
         error: Exception | None = None
         try:
             if self._makes_room(job):

@@ -38,6 +38,18 @@ class Stats:
             self.offered_by_slot[slot] += 1
             self.accepted_by_slot[slot] += slot < step.accepted
 
+    def merge(self, other: "Stats") -> None:
+        """Count all that another one counted."""
+        for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("offered_by_slot", "accepted_by_slot"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine += [0] * (len(theirs) - len(mine))
+            for slot, count in enumerate(theirs):
+                mine[slot] += count
+        for drafter, steps in other.steps_by_drafter.items():
+            self.steps_by_drafter[drafter] = self.steps_by_drafter.get(drafter, 0) + steps
+
     @property
     def tau(self) -> float:
         """Tokens committed per verify, bonus included."""

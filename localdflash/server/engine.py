@@ -5,9 +5,10 @@ closed, or whose task is cancelled, stops its request within one step.
 """
 
 import asyncio
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import LocaldflashError
 from localdflash.loading import LoadedPair, Options
+from localdflash.paths import cache_folder
 from localdflash.text.stream import AnswerText
 
 
@@ -32,20 +35,34 @@ class Delta:
 
 
 class Engine:
-    """One pair at a time. `cache_bytes` is the budget of the prefix cache, `queue` how many requests may wait."""
+    """One pair at a time.
 
-    def __init__(self, options: Options, cache_bytes: int, queue: int, observe: Callable[[Step], None]) -> None:
+    `cache_bytes` is the budget of the prefix cache in memory, `disk_bytes` of what it leaves to the next process,
+    `queue` how many requests may wait.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        cache_bytes: int,
+        queue: int,
+        observe: Callable[[Step], None],
+        disk_bytes: int = 0,
+    ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
         self.failed: threading.Event = threading.Event()  # the device is lost: only a new process can go on
         self.loaded_at = 0.0
-        self._cache_bytes, self._queue, self._observe = cache_bytes, queue, observe
+        self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._loading: Future[LoadedPair] = Future()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     @property
     def loaded(self) -> LoadedPair | None:
-        """The pair, once it is loaded."""
+        """The pair, once it is loaded and until it is freed."""
+        if not self._thread or not self._thread.is_alive():
+            return None
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
 
     @property
@@ -55,8 +72,10 @@ class Engine:
 
     def start(self) -> None:
         """Load on the engine thread; `ready` waits for it."""
-        self._loading = Future()
-        self._loading.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+        self._loading = _pending()
+        self._start_thread()
+
+    def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -68,13 +87,22 @@ class Engine:
             loading.set_exception(error)
             return
         with loaded:
-            self.scheduler = Scheduler(loaded.pair, PrefixCache(self._cache_bytes), self._queue)
+            prefixes = PrefixCache(self._cache_bytes, self._disk(loaded))
+            self.scheduler = Scheduler(loaded.pair, prefixes, self._queue)
+            if self._closed:
+                self.scheduler.close()
             self.loaded_at = time.time()
             loading.set_result(loaded)
             with suppress(LocaldflashError):  # told to every request already
                 self.scheduler.run()
+                _write_out(prefixes, loaded)
                 return
             self.failed.set()
+
+    def _disk(self, loaded: LoadedPair) -> DiskCache | None:
+        if not self._disk_bytes:
+            return None
+        return DiskCache(cache_folder() / "prefixes", loaded.identity(), self._disk_bytes)
 
     async def ready(self) -> LoadedPair:
         """The pair, after waiting for it; the error of a load that failed."""
@@ -83,9 +111,10 @@ class Engine:
     async def swap(self, options: Options) -> None:
         """Another pair instead, after the requests there are; new ones wait. The old one again where that fails."""
         before = self.options
+        self._loading = _pending()
         await asyncio.to_thread(self._stop, False)
         self.options = options
-        self.start()
+        self._start_thread()
         try:
             await self.ready()
         except LocaldflashError:
@@ -95,6 +124,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel every request and free the pair."""
+        self._closed = True
         self._stop(True)
 
     def _stop(self, at_once: bool) -> None:
@@ -111,7 +141,7 @@ class Engine:
         urgent: bool = False,
         document: str | None = None,
         seconds: float = 0.0,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
@@ -122,12 +152,16 @@ class Engine:
         text = AnswerText(loaded.tokenizer, request.ends, stops)
         deadline = 0.0
 
+        def tell(delta: Delta | BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                loop.call_soon_threadsafe(deltas.put_nowait, delta)
+
         def on_step(step: Step) -> bool:
             nonlocal deadline
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            loop.call_soon_threadsafe(deltas.put_nowait, Delta(text.push(step.tokens), step, chosen))
+            tell(Delta(text.push(step.tokens), step, chosen))
             if text.stopped:
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
@@ -136,8 +170,8 @@ class Engine:
 
         def on_end(error: BaseException | None) -> None:
             if rest := text.finish():
-                loop.call_soon_threadsafe(deltas.put_nowait, Delta(rest, None))
-            loop.call_soon_threadsafe(deltas.put_nowait, error)
+                tell(Delta(rest, None))
+            tell(error)
 
         job = Job(request, on_step, on_end, urgent, document)
         self.scheduler.submit(job)
@@ -148,3 +182,16 @@ class Engine:
                 raise delta
         finally:
             self.scheduler.cancel(job)
+
+
+def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
+    try:
+        prefixes.write_out(loaded.pair)
+    except OSError as error:
+        print(f"localdflash: the prefix cache was not written: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+
+def _pending() -> Future[LoadedPair]:
+    future: Future[LoadedPair] = Future()
+    future.set_running_or_notify_cancel()  # whoever waits for it cannot cancel it
+    return future

@@ -1,12 +1,16 @@
 """Running commands in this process, and what a failure has to look like."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
 from localdflash.cli import main
+from localdflash.server import spawn
+from tests import daemons
+
+START = spawn._spawn
 
 
 class Done(NamedTuple):
@@ -18,6 +22,16 @@ class Done(NamedTuple):
 
 
 Command = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing starts a daemon that nobody would end: a test that needs one takes `short_home`."""
+
+    def refuse(*_: object) -> NoReturn:
+        pytest.fail("a test started a daemon: add --no-daemon, or take short_home")
+
+    monkeypatch.setattr(spawn, "_spawn", refuse)
 
 
 @pytest.fixture
@@ -52,3 +66,11 @@ def fails(run: Command) -> Callable[..., str]:
 def tiny(tiny_pair: Path) -> tuple[str, ...]:
     """Options that run the tiny pair on one thread."""
     return ("--pair", str(tiny_pair / "target.gguf"), "--threads", "1")
+
+
+@pytest.fixture
+def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """See `daemons.short_home`."""
+    monkeypatch.setattr(spawn, "_spawn", START)
+    with daemons.short_home(monkeypatch) as folder:
+        yield folder

@@ -7,11 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 
+from localdflash import paths
+from localdflash.cli import remote
 from localdflash.cli.interrupt import Interrupt
+from localdflash.cli.remote import RemoteConversation, Server
+from localdflash.server.client import Client
+from tests import daemons
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())")
@@ -24,7 +32,7 @@ SLOW_PROGRAM = (
 
 @pytest.fixture
 def chat(run: Callable[..., Any], tiny: tuple[str, ...]) -> Callable[..., Any]:
-    return lambda *arguments: run("chat", *tiny, *arguments)
+    return lambda *arguments: run("chat", "--no-daemon", *tiny, *arguments)
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -88,7 +96,7 @@ def test_stdin_that_is_no_text(fails: Callable[..., str], monkeypatch: pytest.Mo
 
 
 def test_a_prompt_that_does_not_fit(fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
-    said = fails(2, "chat", *tiny, "-p", "x = 1\n" * 900, "--max-tokens", 50)
+    said = fails(2, "chat", "--no-daemon", *tiny, "-p", "x = 1\n" * 900, "--max-tokens", 50)
     words = said.split()
     assert int(words[words.index("has") + 1]) > 1024
     assert "the answer may have 50: the context holds 1024" in said
@@ -101,7 +109,9 @@ def test_the_spelling_of_a_marker_is_no_marker(chat: Callable[..., Any]) -> None
 
 def test_bad_values(fails: Callable[..., str]) -> None:
     assert "temperature is -1" in fails(2, "chat", "-p", "x", "--temperature", "-1")
-    assert "no pair 'embeded'; did you mean 'embedded'?" in fails(3, "chat", "-p", "x", "--pair", "embeded")
+    assert "no pair 'embeded'; did you mean 'embedded'?" in fails(
+        3, "chat", "--no-daemon", "-p", "x", "--pair", "embeded"
+    )
 
 
 class Screen(io.TextIOWrapper):
@@ -140,7 +150,9 @@ def endless(tiny: tuple[str, ...]) -> tuple[str, ...]:
 @POSIX
 def test_ctrl_c_keeps_what_was_answered_so_far(endless: tuple[str, ...]) -> None:
     with subprocess.Popen(
-        [*SLOW_PROGRAM, "chat", "-p", "Tell me everything.", *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*SLOW_PROGRAM, "chat", "--no-daemon", "-p", "Tell me everything.", *endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout
         assert process.stderr
@@ -204,7 +216,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 @POSIX
 def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal("chat", "--threads", "1", "--max-tokens", "12", "--context", "128")
+    screen = terminal("chat", "--no-daemon", "--threads", "1", "--max-tokens", "12", "--context", "128")
     greeting = screen.expect(b"> ")
     assert b"small model" in greeting
     assert b"localdflash models list" in greeting
@@ -226,7 +238,7 @@ def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
 
 @POSIX
 def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal], endless: tuple[str, ...]) -> None:
-    screen = terminal("chat", *endless, program=SLOW_PROGRAM)
+    screen = terminal("chat", "--no-daemon", *endless, program=SLOW_PROGRAM)
     assert b"small model" not in screen.expect(b"> ")
     screen.type(b"Tell me everything.\n")
     screen.expect(b"everything.\r\n")
@@ -235,3 +247,160 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal
     assert b" per verify]" in screen.expect(b"]\r\n> ")
     screen.process.send_signal(signal.SIGINT)
     assert screen.process.wait(30) == 0
+
+
+# The shared engine
+
+SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
+QUESTION = ("-p", "Write a function that adds.", "--max-tokens", 40)
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--temperature", "0.8", "--seed", "3", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01"),
+        ("--repetition-penalty", "1.3", "--system", "Be brief."),
+    ],
+)
+def test_the_engine_gives_the_same_answer(options: tuple[str, ...], run: Callable[..., Any]) -> None:
+    here = run("chat", *QUESTION, *options, "--no-daemon", "--threads", 1)
+    there = run("chat", *QUESTION, *options, "--threads", 1)
+    assert (there.code, there.out, there.err) == here
+    assert there.out.strip()
+
+
+@SHARED
+def test_the_engine_is_started_once_and_stays(short_home: Path, run: Callable[..., Any]) -> None:
+    told = [json.loads(run("chat", *QUESTION, "--threads", 1, "--json").out) for _ in range(2)]
+    assert told[0]["answer"] == told[1]["answer"]
+    assert told[0].keys() >= {"answer", "finish", "tokens", "steps", "tau", "accept_by_slot", "tokens_per_second"}
+    assert told[0]["steps"] + told[0]["accepted"] == told[0]["tokens"] <= 40
+    assert len(daemons.daemons(short_home)) == 1
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+def test_errors_of_the_engine_are_those_of_the_command(fails: Callable[..., str]) -> None:
+    assert fails(3, "chat", "-p", "x", "--pair", "embeded") == "no pair 'embeded'; did you mean 'embedded'?"
+    assert "context of 7 tokens" in fails(2, "chat", "-p", "x", "--threads", 1, "--context", 7)
+    assert "the context holds 1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_no_draft_leaves_the_engine_alone(run: Callable[..., Any]) -> None:
+    assert run("chat", *QUESTION, "--no-draft", "--threads", 1).code == 0
+    assert not daemons.is_ready()
+
+
+def by_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
+    """A chat whose engine takes 0.05 s a step, in a process of its own."""
+    program = SLOW_DAEMON + daemons.PROGRAM
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", program, "chat", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@SHARED
+@pytest.mark.parametrize("options", [(), ("--temperature", "0.9")])
+def test_an_engine_that_is_killed_loses_nothing(
+    options: tuple[str, ...], short_home: Path, run: Callable[..., Any]
+) -> None:
+    arguments = ("-p", "Write a function that adds.", "--max-tokens", 60, "--threads", 1, *options)
+    with by_slow_daemon(*arguments) as process:
+        assert process.stdout
+        assert process.stderr
+        begun = os.read(process.stdout.fileno(), 1)
+        (daemon,) = daemons.daemons(short_home)
+        daemon.kill()
+        out, err = begun + process.stdout.read(), process.stderr.read().decode()
+        assert process.wait(60) == 0
+    assert err.startswith("The engine went away: started again.\n")
+    assert err.count("\n") <= 2  # and that the answer was cut
+    if not options:  # what is drawn without a seed cannot be compared
+        assert out.decode() == run("chat", *arguments, "--no-daemon").out
+    assert [one.pid for one in daemons.daemons(short_home)] != [daemon.pid]
+
+
+@SHARED
+def test_ctrl_c_stops_the_engine_too(short_home: Path) -> None:
+    arguments = ("-p", "Tell me.", "--max-tokens", 600, "--temperature", 3, "--seed", 1, "--threads", 1)
+    with by_slow_daemon(*arguments) as process, daemons.client() as looking:
+        assert process.stdout
+        assert process.stderr
+        os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, err = process.stdout.read(), process.stderr.read()
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 2
+        assert (rest[-1:], err) == (b"\n", b"")
+        daemons.until(lambda: looking.get("/ps")["running"] == 0, 2)
+    assert len(daemons.daemons(short_home)) == 1
+
+
+@SHARED
+def test_a_conversation_outlives_its_engine(terminal: Callable[..., Terminal], short_home: Path) -> None:
+    screen = terminal("chat", "--threads", "1", "--max-tokens", "12")
+    assert b"small model" in screen.expect(b"> ")
+    screen.type(b"Write a function.\n")
+    screen.expect(b" per verify]")
+    screen.expect(b"> ")
+    (daemon,) = daemons.daemons(short_home)
+    daemon.kill()
+    daemon.wait(10)
+    screen.type(b"Again.\n")
+    assert b"went away: started again" in screen.expect(b" per verify]")
+    screen.expect(b"> ")
+    screen.type(b"word " * 1200 + b"\n")
+    screen.expect(b"or start over with /new\r\n> ")
+    screen.type(b"\x04")
+    assert screen.process.wait(30) == 0
+
+
+@SHARED
+def test_the_history_goes_with_the_question() -> None:
+    asked: list[Any] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        asked.append(json.loads(request.content))
+        text = f'data: {{"choices": [{{"delta": {{"content": "answer {len(asked)}"}}}}]}}\n\ndata: [DONE]\n\n'
+        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
+
+    made = Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
+    talk = RemoteConversation(Server(lambda: made, {"model": "m"}, ours=False), {"temperature": 0.0}, "Be brief.")
+    assert [list(talk.ask(text, Interrupt())) for text in ("one", "two")] == [["answer 1"], ["answer 2"]]
+    assert [message["content"] for message in asked[1]["messages"]] == ["Be brief.", "one", "answer 1", "two"]
+    assert (asked[1]["model"], asked[1]["temperature"], asked[1]["stream"]) == ("m", 0.0, True)
+    talk.clear()
+    assert [message["role"] for message in talk.messages] == ["system"]
+
+
+# Another server
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    process = daemons.begin("--port", "0")
+    assert process.stderr
+    process.stderr.readline()
+    url = process.stderr.readline().split()[2].rstrip(":")
+    settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
+    monkeypatch.setattr(remote, "load_config", lambda: settings)
+    monkeypatch.setattr(remote, "connect", None)
+    expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
+    assert run("chat", *QUESTION) == expected
+    assert "no model 'nothing'" in run("chat", *QUESTION, "--pair", "nothing").err
+    process.kill()
+    process.wait(10)
+    done = run("chat", *QUESTION)
+    assert (done.code, done.out) == (1, "")
+    assert f"{url} went away" in done.err

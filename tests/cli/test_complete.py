@@ -12,6 +12,7 @@ from localdflash.cli.complete import parse_place, read_text
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.errors import UsageError
+from tests import daemons
 
 CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
 
@@ -25,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def complete(run: Callable[..., Any], tiny: tuple[str, ...]) -> Callable[..., Any]:
-    return lambda *arguments: run("complete", *arguments, *tiny)
+    return lambda *arguments: run("complete", "--no-daemon", *arguments, *tiny)
 
 
 # Where
@@ -156,7 +157,7 @@ def test_drafting_changes_nothing(
 
 
 def test_the_embedded_pair_drafts_and_changes_nothing(file: Path, run: Callable[..., Any]) -> None:
-    arguments = ("complete", f"{file}:3:5", "--max-tokens", 24, "--threads", 1, "--json")
+    arguments = ("complete", "--no-daemon", f"{file}:3:5", "--max-tokens", 24, "--threads", 1, "--json")
     drafted, plain = run(*arguments), run(*arguments, "--no-draft")
     assert (drafted.code, plain.code, drafted.err) == (0, 0, "")
     assert json.loads(drafted.out)["insertion"] == json.loads(plain.out)["insertion"]
@@ -211,7 +212,7 @@ def test_never_more_tokens_than_asked_for(limit: int, file: Path, complete: Call
 def test_values_that_make_no_sense(
     option: str, value: str, said: str, file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
 ) -> None:
-    assert said in fails(2, "complete", f"{file}:3:5", *tiny, option, value)
+    assert said in fails(2, "complete", "--no-daemon", f"{file}:3:5", *tiny, option, value)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -251,7 +252,7 @@ def long_file(tmp_path: Path) -> Path:
 def test_a_file_that_does_not_fit_is_refused_with_both_numbers(
     long_file: Path, fails: Callable[..., str], tiny: tuple[str, ...]
 ) -> None:
-    said = fails(2, "complete", f"{long_file}:1001:1", *tiny, "--max-tokens", 40)
+    said = fails(2, "complete", "--no-daemon", f"{long_file}:1001:1", *tiny, "--max-tokens", 40)
     words = said.split()
     assert int(words[words.index("has") + 1]) > 1024
     assert "the answer may have 40: the context holds 1024" in said
@@ -274,13 +275,13 @@ def test_trim_changes_nothing_where_all_fits(file: Path, complete: Callable[...,
 def test_a_line_that_does_not_fit_by_itself(tmp_path: Path, fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
     path = tmp_path / "minified.py"
     path.write_text("x = [" + ", ".join(map(str, range(3000))) + "]\n")
-    said = fails(2, "complete", f"{path}:1:9000", *tiny, "--trim", "--max-tokens", 40)
+    said = fails(2, "complete", "--no-daemon", f"{path}:1:9000", *tiny, "--trim", "--max-tokens", 40)
     assert said == "the line before the cursor alone does not fit into 984 tokens"
 
 
 def test_an_answer_longer_than_the_context(file: Path, fails: Callable[..., str], tiny: tuple[str, ...]) -> None:
     for trim in ((), ("--trim",)):
-        said = fails(2, "complete", f"{file}:3:5", *tiny, *trim, "--max-tokens", 2000)
+        said = fails(2, "complete", "--no-daemon", f"{file}:3:5", *tiny, *trim, "--max-tokens", 2000)
         assert "the answer may have 2000: the context holds 1024" in said
 
 
@@ -288,3 +289,42 @@ def test_a_megabyte_is_trimmed_in_time(tmp_path: Path, complete: Callable[..., A
     path = tmp_path / "large.py"
     path.write_text("value = 1\n" * 100_000)
     assert complete(f"{path}:50000:1", "--trim", "--max-tokens", 4).code == 0
+
+
+# The shared engine
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+@pytest.mark.usefixtures("short_home")
+@pytest.mark.parametrize(
+    "options", [(), ("--line",), ("--trim",), ("--temperature", "0.9", "--seed", "7"), ("--max-tokens", "2")]
+)
+def test_the_engine_gives_the_same_insertion(options: tuple[str, ...], file: Path, run: Callable[..., Any]) -> None:
+    file.write_bytes(CODE.replace("\n", "\r\n").encode())
+    for place in (f"{file}:3:5", f"{file}:5:7"):
+        here = run("complete", place, *options, "--no-daemon", "--threads", 1)
+        assert run("complete", place, *options, "--threads", 1) == here
+        assert here.code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+@pytest.mark.usefixtures("short_home")
+def test_the_engine_trims_as_the_command_does(long_file: Path, run: Callable[..., Any]) -> None:
+    arguments = ("complete", f"{long_file}:1001:6", "--threads", 1, "--max-tokens", 30)
+    assert run(*arguments, "--trim") == run(*arguments, "--trim", "--no-daemon")
+    refused = run(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the context holds 1024" in refused.err
+    told = json.loads(run(*arguments, "--trim", "--json").out)
+    assert told["finish"] in ("stop", "length")
+    assert told["steps"] + told["accepted"] == told["tokens"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+def test_an_engine_that_was_killed_is_started_again(file: Path, short_home: Path, run: Callable[..., Any]) -> None:
+    arguments = ("complete", f"{file}:3:5", "--threads", 1)
+    first = run(*arguments)
+    (daemon,) = daemons.daemons(short_home)
+    daemon.kill()
+    daemon.wait(10)
+    assert run(*arguments) == first

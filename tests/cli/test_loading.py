@@ -18,7 +18,7 @@ def test_a_fallback_is_one_line_on_stderr(
     monkeypatch.setattr(torch.version, "cuda", None)
     source = tmp_path / "a.py"
     source.write_text("def add(a, b):\n    return \n")
-    done = run("complete", f"{source}:2:12", "--max-tokens", "4", "--threads", "1")
+    done = run("complete", f"{source}:2:12", "--max-tokens", "4", "--threads", "1", "--no-daemon")
     assert done.code == 0
     assert done.err.startswith("llama.cpp runs this pair, not the CUDA engine: this PyTorch")
     assert len(done.err.splitlines()) == 1
@@ -26,7 +26,7 @@ def test_a_fallback_is_one_line_on_stderr(
 
 def test_asked_for_cuda_without_one(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "driver_present", lambda: False)
-    said = fails(1, "complete", f"{__file__}:1:1", "--backend", "cuda")
+    said = fails(1, "complete", f"{__file__}:1:1", "--backend", "cuda", "--no-daemon")
     assert said == "no NVIDIA driver was found: install it, or use --backend llama.cpp"
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Cancelled, State, Step, never
-from localdflash.engine.prefix import WORTH_KEEPING, PrefixCache, common_prefix
+from localdflash.engine.prefix import WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler, SamplingParams
 
 Make = Callable[..., Any]
@@ -48,6 +49,9 @@ class Recorder:
         self.ids = [*state.ids, -1]
 
     def step(self, sampler: Sampler, limit: int) -> Step:
+        raise NotImplementedError
+
+    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         raise NotImplementedError
 
     def rollback(self, length: int) -> None:

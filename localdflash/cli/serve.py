@@ -1,0 +1,134 @@
+"""`localdflash serve`: the daemon in the foreground, and how to stop the one that runs."""
+
+import sys
+from collections.abc import Collection
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localdflash import paths
+from localdflash.cli.options import pair_options
+from localdflash.cli.output import printable
+from localdflash.errors import LocaldflashError, UsageError
+
+if TYPE_CHECKING:
+    from localdflash.server.daemon import Tcp
+
+MB = 1_000_000
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on TCP too, for other programs.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen on TCP.")
+@click.option("--i-know", is_flag=True, help="Allow a --host that other machines can reach.")
+@click.option(
+    "--idle", type=click.FloatRange(0), default=0, metavar="MINUTES", help="Leave after so long without a request."
+)
+@click.option("--stop", "stops", is_flag=True, help="Stop the engine that runs, and leave.")
+@click.option(
+    "--log", type=click.Path(path_type=Path), help="Write what stderr would get to this file, 2 MB of it at most."
+)
+@pair_options
+def command(
+    port: int | None, host: str, i_know: bool, idle: float, stops: bool, log: Path | None, **options: Any
+) -> int:
+    """Run the engine that editors and the other commands share, until Ctrl-C.
+
+    They find it on a Unix socket, and start it when it is missing; start it here to choose how it runs, or for TCP.
+    """
+    if stops:
+        _stop()
+        return 0
+    if sys.platform == "win32":
+        raise UsageError("serve needs Unix sockets, which Windows has not: other commands take --no-daemon")
+    from localdflash.config import load_config
+
+    config = load_config()
+    port = config.server.port if port is None else port
+    tcp = None if port is None else _tcp(host, port, i_know)
+    from localdflash.loading import Options
+    from localdflash.server.daemon import Settings, serve
+    from localdflash.server.sockets import AlreadyRunning
+
+    settings = Settings(
+        Options(**options),
+        cache_bytes=config.server.cache_mb * MB,
+        disk_bytes=config.server.disk_cache_mb * MB,
+        queue=config.server.queue,
+        idle=idle * 60,
+        tcp=tcp,
+        log=log,
+    )
+    try:
+        serve(settings, _say)
+    except AlreadyRunning:
+        raise _running() from None
+    return 0
+
+
+def _stop() -> None:
+    from localdflash.server.client import find
+    from localdflash.server.spawn import stop
+
+    if not (client := find()):
+        _say("No engine is running.")
+        return
+    stop(client)
+    _say("The engine has stopped.")
+
+
+def _running() -> LocaldflashError:
+    """What to say of the daemon that is there already."""
+    from localdflash.server.client import find
+
+    if not (client := find()):
+        return LocaldflashError("another engine is starting or stopping: try again")
+    with client:
+        about = client.get("/ps")
+    return LocaldflashError(
+        f"an engine is running already (process {about['pid']}, pair {about['pair']}): use it, or stop it with"
+        " `localdflash serve --stop`"
+    )
+
+
+def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
+    """Where to listen on TCP; UsageError for an address that others can reach, unless that is wanted."""
+    from localdflash.server.daemon import Tcp
+    from localdflash.server.guard import LOOPBACK
+    from localdflash.server.key import own_key
+
+    public = not _is_loopback(host)
+    if public and not i_know:
+        raise UsageError(
+            f"--host {host}: other machines could reach the engine, and nothing they send or get would be encrypted;"
+            " add --i-know to have it so"
+        )
+    path = paths.key_file()
+    return Tcp(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _own_names(host: str) -> Collection[str]:
+    """Names and addresses that other machines may call this one by, as in a Host header."""
+    import socket
+
+    import psutil
+
+    from localdflash.server.guard import LOOPBACK
+
+    names = {host, socket.gethostname(), socket.getfqdn(), f"{socket.gethostname()}.local"}
+    for addresses in psutil.net_if_addrs().values():
+        names |= {one.address.split("%")[0] for one in addresses if one.family in (socket.AF_INET, socket.AF_INET6)}
+    return LOOPBACK | {f"[{name}]" if ":" in name else name for name in names}
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)

@@ -1,0 +1,13 @@
+"""How much two sequences share: the question of every cache here."""
+
+from collections.abc import Sequence
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids agree."""
+    low, high = 0, min(len(a), len(b))
+    a, b = list(a[:high]), list(b[:high])
+    while low < high:  # by bisection: comparing slices runs in C
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low

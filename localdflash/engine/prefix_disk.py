@@ -1,0 +1,121 @@
+"""Saved sequences on disk, so that a new process need not compute again what an older one knew.
+
+One safetensors file a state, in a folder of its own for each model: `ids`, `target`, `drafter.N`, and a digest of them.
+A file that is damaged, cut or of another model is dropped, never handed on: what reads it is C code. Files are for this
+user alone; the least recently used ones go when the budget of bytes is spent.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.pair import State
+
+
+class DiskCache:
+    """States of the model that `identity` names: its files and the settings that decide its keys and values."""
+
+    def __init__(self, root: Path, identity: str, budget: int) -> None:
+        self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+        self._root, self._budget = root, budget
+        self._ids: dict[Path, list[int]] = {}
+        for path in self.folder.glob("*.safetensors"):
+            if (ids := _read_ids(path)) is not None:
+                self._ids[path] = ids
+
+    def longest(self, ids: Sequence[int], at_least: int) -> State | None:
+        """The state that shares most with `ids`, if that is `at_least` so much."""
+        best, most = None, at_least
+        for path, saved in self._ids.items():
+            if (shared := common_prefix(saved, ids)) >= most:
+                best, most = path, shared
+        return self._read(best) if best else None
+
+    def _read(self, path: Path) -> State | None:
+        state = _read_state(path)
+        if state is None:
+            del self._ids[path]
+            path.unlink(missing_ok=True)
+            return None
+        os.utime(path)  # used just now
+        return state
+
+    def keep(self, state: State) -> None:
+        """Write a state, unless it is there or does not fit; OSError where the disk is full or cannot be written."""
+        path = self.folder / f"{_digest(np.array(state.ids, np.int32).tobytes())}.safetensors"
+        if path in self._ids or state.size > self._budget:
+            return
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        try:
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(_packed(state))
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        for other in [p for p, ids in self._ids.items() if list(state.ids[: len(ids)]) == ids]:
+            del self._ids[other]  # the new state contains it
+            other.unlink(missing_ok=True)
+        self._ids[path] = list(state.ids)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the least recently used files, those of other models among them, until the rest is within budget."""
+        files = []
+        for path in self._root.glob("*/*.safetensors"):
+            with suppress(OSError):  # somebody else was faster
+                status = path.stat()
+                files.append((status.st_mtime_ns, status.st_size, path))
+        left = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if left <= self._budget:
+                return
+            path.unlink(missing_ok=True)
+            self._ids.pop(path, None)
+            left -= size
+
+
+def _packed(state: State) -> bytes:
+    parts = {"ids": np.array(state.ids, np.int32), "target": np.frombuffer(state.target, np.uint8)}
+    parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
+    return bytes(save(parts, {"digest": _digest(*(part.tobytes() for part in parts.values()))}))
+
+
+def _read_ids(path: Path) -> list[int] | None:
+    try:
+        with safe_open(path, "numpy") as file:
+            return [int(token) for token in file.get_tensor("ids")]
+    except (SafetensorError, OSError):
+        path.unlink(missing_ok=True)
+        return None
+
+
+def _read_state(path: Path) -> State | None:
+    """The state in a file; None where it is not what was written."""
+    try:
+        with safe_open(path, "numpy") as file:
+            names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]
+            parts = [file.get_tensor(name) for name in names]
+            digest = (file.metadata() or {}).get("digest")
+    except (SafetensorError, OSError):
+        return None
+    ids, target, *drafters = (part.tobytes() for part in parts)
+    if digest != _digest(ids, target, *drafters):
+        return None
+    return State(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()

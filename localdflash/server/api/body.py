@@ -1,0 +1,89 @@
+"""From the bytes of a request to its struct: size, media type, JSON, types and ranges, fields that we cannot honour."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from localdflash.server.api.errors import ApiError
+
+LARGEST = 16 * 1024 * 1024  # bytes
+
+# Fields that would change the answer if they were supported, each with the values that ask for nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "logit_bias": ({}, []),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "best_of": (1,),
+    "echo": (False,),
+    "audio": (),
+    "modalities": (["text"],),
+    "image_data": ([],),
+    "images": ([],),
+    "web_search_options": (),
+    "lora": ([],),
+    "ignore_eos": (False,),
+    "mirostat": (0,),
+    "typical_p": (1,),
+    "n_probs": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+    "dynatemp_range": (0,),
+    "grammar_lazy": (False,),
+}
+
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+T = TypeVar("T")
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The body of a request as a struct; ApiError where it is none."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "send JSON, with Content-Type: application/json", code="unsupported_media_type")
+    data = await _read_all(request)
+    try:
+        struct = msgspec.json.decode(data, type=kind)
+        _refuse_unsupported(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
+    except msgspec.ValidationError as error:
+        message = str(error)
+        place = _PLACE.search(message)
+        param = place[1] if place else None
+        told = f"{param}: {message[: place.start()]}" if place else message
+        raise ApiError(400, told, param=param, code="invalid_value") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, f"the body is not JSON: {told}", code="invalid_json") from None
+    return struct
+
+
+async def _read_all(request: Request) -> bytes:
+    """The bytes, not one more than allowed."""
+    if (length := request.headers.get("content-length", "")).isdigit() and int(length) > LARGEST:
+        raise _too_large()
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > LARGEST:
+            raise _too_large()
+    return bytes(data)
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, f"the body is larger than {LARGEST} bytes", code="body_too_large", Connection="close")
+
+
+def _refuse_unsupported(fields: dict[str, msgspec.Raw]) -> None:
+    for name in UNSUPPORTED.keys() & fields.keys():
+        value = msgspec.json.decode(fields[name])
+        if value is not None and value not in UNSUPPORTED[name]:
+            raise ApiError(
+                400,
+                f"{name}: not supported; leave it out",
+                param=name,
+                code="unsupported_parameter",
+            )

@@ -1,0 +1,175 @@
+"""What the engine is and does, and how to change it: models, props, health, metrics, ps; load and stop."""
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.errors import LocaldflashError
+from localdflash.loading import LoadedPair, Options
+from localdflash.registry import load_registry
+from localdflash.server.api.body import read
+from localdflash.server.api.errors import ApiError, as_api_error
+from localdflash.server.api.responses import json_response
+from localdflash.server.api.schemas import LoadRequest
+from localdflash.server.api.state import State
+
+
+async def health(http: HttpRequest) -> Response:
+    """Whether requests can be answered."""
+    engine = http.app.state.shared.engine
+    if engine.failed.is_set():
+        return _unhealthy("the device is lost")
+    if engine.loaded is not None:
+        return json_response({"status": "ok"})
+    if engine.error is not None:
+        return _unhealthy("Loading failed: " + str(as_api_error(engine.error)))
+    return _unhealthy("Loading model")
+
+
+def _unhealthy(message: str) -> Response:
+    """In llama-server's shape, whose clients look for its words."""
+    error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
+    return json_response({"status": message.lower(), "error": error}, 503)
+
+
+async def models(http: HttpRequest) -> Response:
+    """The model that is loaded."""
+    state: State = http.app.state.shared
+    return json_response({"object": "list", "data": [_model(state, await state.ready())]})
+
+
+async def model(http: HttpRequest) -> Response:
+    """The same, by name."""
+    state: State = http.app.state.shared
+    return json_response(_model(state, await state.ready(http.path_params["model"])))
+
+
+def _model(state: State, loaded: LoadedPair) -> dict[str, Any]:
+    return {
+        "id": loaded.files.id,
+        "object": "model",
+        "created": int(state.engine.loaded_at),
+        "owned_by": "localdflash",
+        "meta": {
+            "n_ctx": loaded.context,
+            "n_vocab": loaded.tokenizer.vocab_size,
+            "backend": loaded.backend,
+            "drafter": _has_drafter(loaded),
+        },
+    }
+
+
+def _has_drafter(loaded: LoadedPair) -> bool:
+    """Whether a model drafts, not only the text."""
+    return loaded.options.draft and (loaded.files.drafter_gguf or loaded.files.drafter_safetensors) is not None
+
+
+async def props(http: HttpRequest) -> Response:
+    """What llama-server tells of itself."""
+    state: State = http.app.state.shared
+    loaded = await state.ready()
+    return json_response(
+        {
+            "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
+            "total_slots": 1,
+            "model_alias": loaded.files.id,
+            "model_path": loaded.files.target.name,
+            "chat_template": loaded.tokenizer.chat_template() or "",
+            **loaded.tokenizer.template_tokens(),
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"localdflash {version('localdflash')}",
+        }
+    )
+
+
+async def metrics(http: HttpRequest) -> Response:
+    """For Prometheus."""
+    return Response(http.app.state.shared.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def ps(http: HttpRequest) -> Response:
+    """What is loaded, how much memory it takes, and what it does."""
+    state: State = http.app.state.shared
+    engine, loaded, scheduler = state.engine, state.engine.loaded, state.engine.scheduler
+    about = _about(loaded) if loaded else {"pair": engine.options.pair}
+    return json_response(
+        {
+            **about,
+            "options": _options(engine.options),
+            "since": round(engine.loaded_at, 3) if loaded else None,
+            "requests": scheduler.totals.requests if scheduler else 0,
+            "running": int(scheduler is not None and scheduler.running is not None),
+            "waiting": scheduler.waiting if scheduler else 0,
+            "idle_seconds": round(state.idle(), 3),
+            "uptime_seconds": round(time.monotonic() - state.began, 3),
+            "version": version("localdflash"),
+            "pid": os.getpid(),
+        }
+    )
+
+
+def _options(options: Options) -> dict[str, Any]:
+    """What /load takes."""
+    return {name: getattr(options, name) for name in LoadRequest.__struct_fields__}
+
+
+def _about(loaded: LoadedPair) -> dict[str, Any]:
+    measure = getattr(loaded, "memory", None)
+    return {
+        "pair": loaded.files.id,
+        "backend": loaded.backend,
+        "context": loaded.context,
+        "device": getattr(loaded, "device", None) or ("cuda" if loaded.backend == "cuda" else "cpu"),
+        "drafter": _has_drafter(loaded),
+        "memory": msgspec.to_builtins(measure() if callable(measure) else measure),
+        "predicted": msgspec.to_builtins(getattr(loaded, "predicted", None)),
+        "notice": loaded.notice,
+    }
+
+
+async def load(http: HttpRequest) -> Response:
+    """Another pair instead of the one that is loaded; requests that are there are answered first."""
+    state: State = http.app.state.shared
+    body = await read(http, LoadRequest)
+    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    options = replace(state.engine.options, **given)
+    async with state.loading:
+        await asyncio.to_thread(_check_pair, options.pair)
+        with suppress(ApiError):
+            await state.ready()  # a load that is under way is not interrupted
+        try:
+            await state.engine.swap(options)
+        except LocaldflashError as error:
+            told = as_api_error(error)
+            raise ApiError(
+                400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed"
+            ) from None
+        loaded = await state.ready()
+    return json_response(_about(loaded))
+
+
+def _check_pair(pair: str) -> None:
+    """ModelError where there is no such pair, before the one that is there is given up."""
+    try:
+        load_registry().resolve(pair)
+    except LocaldflashError as error:
+        raise ApiError(404, str(error), param="pair", code="model_not_found") from None
+
+
+async def stop(http: HttpRequest) -> Response:
+    """End the daemon."""
+    state: State = http.app.state.shared
+    if state.stop is None:
+        raise ApiError(404, "this server is not stopped this way", code="not_found")
+    state.stop()
+    return json_response({"status": "stopping"})

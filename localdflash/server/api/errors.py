@@ -1,0 +1,98 @@
+"""Errors over HTTP, always in OpenAI's shape: one line of message, never a prompt, never our insides."""
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localdflash.errors import (
+    ContextOverflow,
+    DeviceFailed,
+    EngineGone,
+    LocaldflashError,
+    ModelError,
+    OutOfMemory,
+    QueueFull,
+    UsageError,
+)
+
+# Status and code; the first that fits, for ContextOverflow is a UsageError too.
+_KINDS: dict[type[LocaldflashError], tuple[int, str | None]] = {
+    ContextOverflow: (400, "context_length_exceeded"),
+    UsageError: (400, "invalid_value"),
+    ModelError: (400, "unsupported_by_model"),
+    QueueFull: (503, "queue_full"),
+    OutOfMemory: (503, "out_of_memory"),
+    DeviceFailed: (503, "device_failed"),
+    EngineGone: (503, "engine_stopped"),
+    LocaldflashError: (500, None),
+}
+
+
+class ApiError(LocaldflashError):
+    """An error whose status and code the place that raises it knows."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """What a client is told of this error. Of one that we did not expect: nothing."""
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():
+            return ApiError(error.status_code, _http_message(error), **dict(error.headers or {}))
+        case LocaldflashError():
+            status, code = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
+            retry = {"Retry_After": "1"} if isinstance(error, QueueFull) else {}
+            return ApiError(status, _one_line(error), code=code, **retry)
+    return ApiError(500, "an error inside of localdflash: its log says more", code="internal_error")
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The error as JSON; `code` of an error without one is its status."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    if error.status == 401:
+        kind = "authentication_error"
+    return {
+        "error": {
+            "message": str(error),
+            "type": kind,
+            "param": error.param,
+            "code": error.code or error.status,
+        }
+    }
+
+
+def error_response(error: BaseException) -> Response:
+    """The response that tells of an error."""
+    told = as_api_error(error)
+    body = msgspec.json.encode(error_body(told))
+    return Response(body, told.status, told.headers, "application/json")
+
+
+async def on_error(_: Request, error: Exception) -> Response:
+    """See `starlette.applications.Starlette`."""
+    return error_response(error)
+
+
+def _http_message(error: HTTPException) -> str:
+    match error.status_code:
+        case 404:
+            return "no such path; docs/api.md lists what there is"
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            return f"this path takes {allowed}"
+    return HTTPStatus(error.status_code).phrase.lower()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

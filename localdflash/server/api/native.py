@@ -1,0 +1,158 @@
+"""llama-server's POST /infill and /completion, which llama.vim, llama.vscode and Continue speak."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.completion import prepare
+from localdflash.loading import LoadedPair
+from localdflash.server.api.answers import Choice, collect, pieces, timings
+from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
+from localdflash.server.api.body import read
+from localdflash.server.api.completions import MIDDLE_TEMPERATURE, prepare_prompt, prompts_of
+from localdflash.server.api.errors import ApiError
+from localdflash.server.api.responses import json_response
+from localdflash.server.api.schemas import InfillRequest, NativeRequest, RawRequest
+from localdflash.server.api.state import State
+from localdflash.server.api.streams import Disconnected, EventStream, event, until_disconnect
+from localdflash.text.fim import SourceFile
+from localdflash.text.grammar import Grammars
+
+TOKENS = 128  # where a request does not say
+
+
+async def infill(http: HttpRequest) -> Response:
+    """The text at a cursor."""
+    state: State = http.app.state.shared
+    body = await read(http, InfillRequest)
+    loaded = await state.ready(body.model)
+    ask = await asyncio.to_thread(_infill, loaded, body, state.grammars(loaded))
+    return await _answer(http, state, ask, body)
+
+
+async def completion(http: HttpRequest) -> Response:
+    """What follows a prompt."""
+    state: State = http.app.state.shared
+    body = await read(http, RawRequest)
+    loaded = await state.ready(body.model)
+    ask = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
+    return await _answer(http, state, ask, body)
+
+
+def _infill(loaded: LoadedPair, body: InfillRequest, grammars: Grammars) -> Ask:
+    prefix = body.input_prefix + (body.prompt or "")
+    files = [SourceFile(_one_line(extra.filename), extra.text) for extra in body.input_extra or ()]
+    limit = min(limit_of(body.n_predict, default=TOKENS), loaded.context // 2)  # the prompt is cut to fit the rest
+    params = params_of(body, MIDDLE_TEMPERATURE)
+    prepared = prepare(loaded, prefix, body.input_suffix, limit, params, files=files, trim=True)
+    requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
+    return _with_limits(Ask(loaded, requests, stops, prepared.truncated), body)
+
+
+def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> Ask:
+    prompts = prompts_of(body.prompt)
+    if len(prompts) > 1:
+        raise ApiError(400, "prompt: only one", param="prompt", code="invalid_value")
+    prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=TOKENS), body)
+    requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
+    return _with_limits(Ask(loaded, requests, stops), body)
+
+
+def _with_limits(ask: Ask, body: NativeRequest) -> Ask:
+    seconds = max(body.t_max_predict_ms or 0.0, 0.0) / 1e3
+    return replace(ask, urgent=True, document=body.document, seconds=seconds, least_indent=body.n_indent or 0)
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split()) or "file"
+
+
+async def _answer(http: HttpRequest, state: State, ask: Ask, body: NativeRequest) -> Response:
+    if body.stream:
+        return EventStream(_events(state, ask, body))
+    try:
+        found = await until_disconnect(http.receive, collect(state, ask))
+    except Disconnected:
+        return Response(status_code=499)
+    return json_response(_selected(_whole(ask, found[0], found[0].text), body))
+
+
+async def _events(state: State, ask: Ask, body: NativeRequest) -> AsyncGenerator[bytes]:
+    async with aclosing(pieces(state, ask)) as source:
+        async for piece in source:
+            request = piece.choice.request
+            if piece.choice.finish and not piece.text:
+                yield event(_selected(_whole(ask, piece.choice, ""), body))
+            elif piece.text:
+                yield event(
+                    {
+                        "index": 0,
+                        "content": piece.text,
+                        "tokens": list(piece.step.tokens) if piece.step else [],
+                        "stop": False,
+                        "id_slot": 0,
+                        "tokens_predicted": request.stats.tokens,
+                        "tokens_evaluated": len(request.ids),
+                    }
+                )
+
+
+def _whole(ask: Ask, choice: Choice, content: str) -> dict[str, Any]:
+    request = choice.request
+    params, predicted = request.params, request.stats.tokens
+    return {
+        "index": 0,
+        "content": content,
+        "tokens": [],
+        "id_slot": 0,
+        "stop": True,
+        "model": ask.loaded.files.id,
+        "tokens_predicted": predicted,
+        "tokens_evaluated": len(request.ids),
+        "generation_settings": {
+            "seed": params.seed,
+            "temperature": params.temperature,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "repeat_penalty": params.repetition_penalty,
+            "repeat_last_n": params.penalty_window,
+            "n_predict": request.max_tokens,
+            "stop": list(ask.stops),
+        },
+        "has_new_line": "\n" in choice.text,
+        "truncated": ask.truncated,
+        "stop_type": _stop_type(choice),
+        "stopping_word": choice.stop_string,
+        "tokens_cached": len(request.ids) + predicted,
+        "timings": timings([request]),
+    }
+
+
+def _stop_type(choice: Choice) -> str:
+    match choice.finish:
+        case "stop":
+            ended = choice.ids and choice.ids[-1] in choice.request.ends
+            return "word" if choice.stop_string else "eos" if ended else "limit"
+        case "length":
+            return "limit"
+    return "none"
+
+
+def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
+    """Only the fields that the request names, if it does; "timings/prompt_n" is a field inside of another."""
+    if not body.response_fields:
+        return whole
+    selected = {}
+    for path in body.response_fields:
+        value: Any = whole
+        for name in path.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            selected[path] = value
+    return selected

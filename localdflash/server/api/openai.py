@@ -1,0 +1,223 @@
+"""Answers in OpenAI's shapes, whole or as events: what chat and completions have in common, and what each has alone."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.engine.sampling import Chosen
+from localdflash.server.api.answers import Choice, Piece, cached_tokens, collect, pieces, timings
+from localdflash.server.api.ask import Ask
+from localdflash.server.api.responses import json_response
+from localdflash.server.api.schemas import OpenAI
+from localdflash.server.api.state import State
+from localdflash.server.api.streams import DONE, Disconnected, EventStream, event, until_disconnect
+from localdflash.text.tokenizer import Tokenizer
+
+LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
+
+
+class Shape(Protocol):
+    """How an endpoint spells its choices."""
+
+    prefix: str  # of ids
+    whole: str  # object names
+    chunk: str
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """What a stream says of a choice before its text."""
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """A piece of a choice in a stream."""
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        """The end of a choice in a stream."""
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """A whole choice."""
+
+
+@dataclass(frozen=True)
+class ChatShape:
+    """Of /v1/chat/completions."""
+
+    tokenizer: Tokenizer
+    logprobs: bool
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """See `Shape`."""
+        return self._delta(index, {"role": "assistant", "content": ""})
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """See `Shape`."""
+        told = self._delta(piece.choice.index, {"content": piece.text})
+        return {**told, "logprobs": self._logprobs(piece.chosen)}
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        """See `Shape`."""
+        return {**self._delta(choice.index, {}), "finish_reason": choice.finish}
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """See `Shape`."""
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": self._logprobs(choice.chosen),
+            "finish_reason": choice.finish,
+        }
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _logprobs(self, chosen: Sequence[Chosen]) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        content = [
+            {
+                **self._token(one.token, one.logprob),
+                "top_logprobs": [self._token(token, logprob) for token, logprob in one.likeliest],
+            }
+            for one in chosen
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        data = self.tokenizer.piece(token, special=True)
+        return {
+            "token": data.decode("utf-8", "replace"),
+            "logprob": max(logprob, LEAST_LOGPROB),
+            "bytes": list(data),
+        }
+
+
+@dataclass(frozen=True)
+class CompletionShape:
+    """Of /v1/completions. Choice i of prompt p is number p * n + i."""
+
+    tokenizer: Tokenizer
+    logprobs: bool
+    _offsets: dict[int, int] = field(default_factory=dict)  # characters told so far, by choice
+    prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """See `Shape`."""
+        return None
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """See `Shape`."""
+        return self._told(piece.choice, piece.text, piece.chosen, None)
+
+    def last(self, choice: Choice) -> dict[str, Any]:
+        """See `Shape`."""
+        return self._told(choice, "", (), choice.finish)
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """See `Shape`."""
+        return self._told(choice, choice.text, choice.chosen, choice.finish)
+
+    def _told(self, choice: Choice, text: str, chosen: Sequence[Chosen], finish: str | None) -> dict[str, Any]:
+        return {
+            "index": choice.index,
+            "text": text,
+            "logprobs": self._logprobs(choice.index, chosen) if self.logprobs else None,
+            "finish_reason": finish,
+        }
+
+    def _logprobs(self, index: int, chosen: Sequence[Chosen]) -> dict[str, Any]:
+        offsets = []
+        for one in chosen:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(self._spelled(one.token))
+        return {
+            "tokens": [self._spelled(one.token) for one in chosen],
+            "token_logprobs": [max(one.logprob, LEAST_LOGPROB) for one in chosen],
+            "top_logprobs": [
+                {self._spelled(token): max(logprob, LEAST_LOGPROB) for token, logprob in one.likeliest}
+                for one in chosen
+            ],
+            "text_offset": offsets,
+        }
+
+    def _spelled(self, token: int) -> str:
+        return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
+
+
+async def answer(http: HttpRequest, state: State, ask: Ask, body: OpenAI, shape: Shape) -> Response:
+    """The response to a request that generates."""
+    head = {"id": shape.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": ask.loaded.files.id}
+    if body.stream:
+        return EventStream(_events(state, ask, body, shape, {**head, "object": shape.chunk}))
+    try:
+        found = await until_disconnect(http.receive, collect(state, ask))
+    except Disconnected:
+        return Response(status_code=499)
+    return json_response(
+        {
+            **head,
+            "object": shape.whole,
+            "choices": [shape.choice(choice) for choice in found],
+            "usage": _usage(ask),
+            "timings": timings(ask.requests),
+        }
+    )
+
+
+async def _events(state: State, ask: Ask, body: OpenAI, shape: Shape, head: dict[str, Any]) -> AsyncGenerator[bytes]:
+    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = {**head, "usage": None} if with_usage else head
+    begun: set[int] = set()
+    async with aclosing(pieces(state, ask)) as source:
+        async for piece in source:
+            index = piece.choice.index
+            if index not in begun:
+                begun.add(index)
+                if first := shape.first(index):
+                    yield event({**head, "choices": [first]})
+            if piece.choice.finish and not (piece.text or piece.chosen):
+                told = timings([piece.choice.request])
+                yield event({**head, "choices": [shape.last(piece.choice)], "timings": told})
+            elif body.steps and piece.step:
+                yield event({**head, "choices": [shape.part(piece)], "step": _step(ask, piece)})
+            elif piece.text or piece.chosen:
+                yield event({**head, "choices": [shape.part(piece)]})
+    if with_usage:
+        yield event({**head, "choices": [], "usage": _usage(ask)})
+    yield DONE
+
+
+def _step(ask: Ask, piece: Piece) -> dict[str, Any]:
+    """How the tokens of a step came about: the first `accepted` of them were drafted."""
+    step, tokenizer = piece.step, ask.loaded.tokenizer
+    assert step
+    return {
+        "drafter": step.drafter,
+        "drafted": step.drafted,
+        "accepted": step.accepted,
+        "tokens": [tokenizer.piece(token).decode("utf-8", "replace") for token in step.tokens],
+        "ms": round(step.draft_ms + step.verify_ms, 3),
+    }
+
+
+def _usage(ask: Ask) -> dict[str, Any]:
+    prompts = {id(request.ids): request for request in reversed(ask.requests)}.values()  # the first of each
+    prompt = sum(len(request.ids) for request in prompts)
+    cached = sum(map(cached_tokens, prompts))
+    completion = sum(request.stats.tokens for request in ask.requests)
+    drafted = sum(request.stats.drafted for request in ask.requests)
+    accepted = sum(request.stats.accepted for request in ask.requests)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }

@@ -1,0 +1,173 @@
+"""The bodies of requests. Fields that are not here are ignored, but for those that would change an answer: see `body`.
+
+`null` stands for a field that is left out, as with OpenAI.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
+Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
+Token = Annotated[int, Meta(ge=0, lt=2**31)]
+Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
+Tokens = Annotated[list[Token], Meta(min_length=1)]
+
+
+class StreamOptions(Struct):
+    """How to stream."""
+
+    include_usage: bool | None = None
+
+
+class Sampling(Struct, kw_only=True):
+    """What every request that generates may say."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
+    top_p: Share | None = None
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    top_k: Count | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # llama-server's name
+    seed: Seed | None = None
+    stop: Stop | None = None
+    n_predict: Limit | None = None  # llama-server's name
+    grammar: str | None = None  # GBNF
+    json_schema: dict[str, Any] | None = None
+    document: Annotated[str, Meta(max_length=4096)] | None = None
+
+
+class OpenAI(Sampling, kw_only=True):
+    """What OpenAI's two requests that generate have in common."""
+
+    max_tokens: Limit | None = None
+    n: Annotated[int, Meta(ge=1, le=16)] | None = None
+    stream_options: StreamOptions | None = None
+    steps: bool | None = None
+
+
+class TextPart(Struct):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Struct):
+    """A message."""
+
+    role: str
+    content: str | list[TextPart] | UnsetType | None = UNSET
+    tool_calls: list[Any] | None = None
+
+
+class JsonSchema(Struct):
+    """A named schema."""
+
+    schema: dict[str, Any] | None = None
+
+
+class ResponseFormat(Struct):
+    """What an answer has to look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None  # llama-server takes it here too
+
+
+class Prediction(Struct):
+    """Text that the answer is expected to repeat for the most part."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
+class ChatRequest(OpenAI, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Limit | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    prediction: Prediction | None = None
+    chat_template_kwargs: dict[str, str | bool] | None = None
+
+
+class CompletionRequest(OpenAI, kw_only=True):
+    """POST /v1/completions."""
+
+    # msgspec allows one array in a union: what is in it is looked at later.
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+class Extra(Struct):
+    """Another file, or a part of one."""
+
+    text: str
+    filename: str = ""
+
+
+class NativeRequest(Sampling, kw_only=True):
+    """What llama-server's own requests have in common."""
+
+    response_fields: list[str] | None = None
+    t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
+    n_indent: Count | None = None
+
+
+class InfillRequest(NativeRequest, kw_only=True):
+    """POST /infill."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[Extra] | None = None
+    prompt: str | None = None
+
+
+class RawRequest(NativeRequest, kw_only=True):
+    """POST /completion."""
+
+    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+
+
+class TokenizeRequest(Struct):
+    """POST /tokenize."""
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Struct):
+    """POST /detokenize."""
+
+    tokens: list[Token]
+
+
+class TemplateRequest(Struct):
+    """POST /apply-template."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    model: str | None = None
+    chat_template_kwargs: dict[str, str | bool] = field(default_factory=dict)
+
+
+class LoadRequest(Struct, forbid_unknown_fields=True):
+    """POST /load: the fields of `localdflash.loading.Options`."""
+
+    pair: Annotated[str, Meta(min_length=1, max_length=4096)]
+    backend: Literal["auto", "llama.cpp", "torch", "cuda"] | UnsetType = UNSET
+    threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
+    context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
+    draft: bool | UnsetType = UNSET
+    drafter_bits: Literal[4, 8] | UnsetType = UNSET
+    native_fp4: bool | UnsetType = UNSET
+    kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET

@@ -1,0 +1,65 @@
+"""What the handlers share: the engine, what is measured, and the grammars of the loaded pair."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from localdflash.errors import LocaldflashError
+from localdflash.loading import LoadedPair
+from localdflash.registry import load_registry
+from localdflash.server.api.errors import ApiError, as_api_error
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.engine import Engine
+from localdflash.strict_toml import did_you_mean
+from localdflash.text.grammar import Grammars
+
+ANY_MODEL = "localdflash"  # whatever is loaded
+
+
+@dataclass
+class State:
+    """One for each app."""
+
+    engine: Engine
+    metrics: Metrics
+    stop: Callable[[], None] | None
+    idle: Callable[[], float]
+    began: float = field(default_factory=time.monotonic, init=False)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one load at a time
+    _grammars: tuple[LoadedPair, Grammars] | None = field(default=None, init=False)
+
+    async def ready(self, model: str | None = None) -> LoadedPair:
+        """The loaded pair, after waiting for it; ApiError where it cannot be had or `model` is another one."""
+        try:
+            loaded = await self.engine.ready()
+        except LocaldflashError as error:
+            told = as_api_error(error)
+            raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None
+        if self.engine.failed.is_set():
+            raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
+        if self.engine.loaded is not loaded:
+            raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
+        names = {"", ANY_MODEL, loaded.files.id, loaded.options.pair}
+        if model is not None and model not in names:
+            raise await asyncio.to_thread(_unknown_model, model, loaded)
+        return loaded
+
+    def grammars(self, loaded: LoadedPair) -> Grammars:
+        """What makes constraints for this pair; its vocabulary is prepared once."""
+        if self._grammars is None or self._grammars[0] is not loaded:
+            vocab_size = loaded.target.vocab_size if hasattr(loaded, "target") else None
+            self._grammars = (loaded, Grammars(loaded.tokenizer, vocab_size))
+        return self._grammars[1]
+
+
+def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:
+    there = loaded.files.id
+    pairs = load_registry().pairs
+    if model in pairs:
+        told = f"model {model!r} is not loaded, {there!r} is: `localdflash serve --pair {model}` loads it"
+    else:
+        name = " ".join(model.split())[:100]
+        hint = did_you_mean(name, [*pairs, there, ANY_MODEL])
+        told = f"no model {name!r}{hint or '.'} {there!r} is loaded, and {ANY_MODEL!r} means whatever is"
+    return ApiError(404, told, param="model", code="model_not_found")

@@ -1,0 +1,80 @@
+"""Answers that end with their client: JSON that is worked on, and events, both dropped when the connection closes.
+
+Text that a slow client does not read waits in the event stream's source: one answer at most.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from localdflash.server.api.errors import as_api_error, error_body
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+
+
+class Disconnected(Exception):
+    """The client is gone."""
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; Disconnected, and the work cancelled, where the client leaves before."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Disconnected
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event(body: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+class EventStream(Response):
+    """Events as they come. Nothing is sent before the first, so that an error before it has its own status."""
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._events = events
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await until_disconnect(receive, self._send(send))
+        except Disconnected:
+            return
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            try:
+                async for data in events:
+                    await self._send_part(send, data)
+            except Exception as error:
+                if not self._started:
+                    raise
+                await self._send_part(send, event(error_body(as_api_error(error))))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_part(self, send: Send, data: bytes) -> None:
+        if not self._started:
+            self._started = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": data, "more_body": True})

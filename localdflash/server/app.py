@@ -1,0 +1,101 @@
+"""The daemon's HTTP app: which path is answered by what, errors in one shape, every request counted."""
+
+import logging
+import traceback
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from localdflash.errors import LocaldflashError
+from localdflash.server.api import chat, completions, control, native, tokens
+from localdflash.server.api.errors import error_response, on_error
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.api.state import State
+from localdflash.server.engine import Engine
+
+log = logging.getLogger(__name__)
+GONE = 499  # the status, in the metrics, of a request whose client left
+
+ROUTES = [
+    Route("/v1/models", control.models, methods=["GET"]),
+    Route("/v1/models/{model:path}", control.model, methods=["GET"]),
+    Route("/v1/chat/completions", chat.chat, methods=["POST"]),
+    Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/infill", native.infill, methods=["POST"]),
+    Route("/completion", native.completion, methods=["POST"]),
+    Route("/tokenize", tokens.tokenize, methods=["POST"]),
+    Route("/detokenize", tokens.detokenize, methods=["POST"]),
+    Route("/apply-template", chat.apply_template, methods=["POST"]),
+    Route("/props", control.props, methods=["GET"]),
+    Route("/health", control.health, methods=["GET"]),
+    Route("/metrics", control.metrics, methods=["GET"]),
+    Route("/ps", control.ps, methods=["GET"]),
+    Route("/load", control.load, methods=["POST"]),
+    Route("/stop", control.stop, methods=["POST"]),
+]
+
+
+def create_app(
+    engine: Engine,
+    metrics: Metrics | None = None,
+    *,
+    stop: Callable[[], None] | None = None,
+    idle: Callable[[], float] = lambda: 0.0,
+) -> Starlette:
+    """The app over an engine, which whoever calls this starts and closes.
+
+    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` tells the seconds without a request.
+    """
+    metrics = metrics or Metrics()
+    metrics.watch(engine)
+    app = Starlette(
+        routes=ROUTES,
+        middleware=[Middleware(Counted, metrics=metrics)],
+        exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
+    )
+    app.router.redirect_slashes = False
+    app.state.shared = State(engine, metrics, stop, idle)
+    return app
+
+
+class Counted:
+    """ASGI middleware: counts requests by path and status; of an unexpected error a 500 and a line of the log."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        except ClientDisconnect:
+            pass  # in the middle of its body
+        except Exception as error:
+            log.error("internal error: %s", _where(error))
+            if not status:
+                await error_response(error)(scope, receive, counted)
+        finally:
+            route = scope.get("route")
+            self._metrics.answered(route.path if route else "other", status or GONE)
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error and where it arose; not its message, which may hold text of a user."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

@@ -1,0 +1,189 @@
+"""A client of the daemon, or of any other OpenAI-compatible server: JSON in, JSON or a stream of it out.
+
+What the server refuses is raised as the error that the engine would have raised in this process, exit code included;
+a connection that breaks is EngineGone. Closing a stream closes its connection, which cancels the request.
+"""
+
+import json
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx2
+
+from localdflash import paths
+from localdflash.errors import (
+    ContextOverflow,
+    DeviceFailed,
+    EngineGone,
+    LocaldflashError,
+    ModelError,
+    OutOfMemory,
+    QueueFull,
+    UsageError,
+)
+from localdflash.server.sockets import is_listening
+
+Json = dict[str, Any]
+
+CONNECT = 5.0  # seconds
+KEPT = 30.0  # seconds that an idle connection is kept; less than the daemon keeps it
+LARGEST_EVENT = 16_000_000  # bytes
+NATIVE = "http://localdflash"  # a Unix socket has no host, but a request names one
+
+_ERRORS: dict[str, type[LocaldflashError]] = {
+    "context_length_exceeded": ContextOverflow,
+    "unsupported_by_model": ModelError,
+    "model_not_found": ModelError,
+    "queue_full": QueueFull,
+    "out_of_memory": OutOfMemory,
+    "device_failed": DeviceFailed,
+}
+
+
+class Client:
+    """One server. Close it, or use it as a context manager. `place` is what messages call it."""
+
+    def __init__(self, http: httpx2.Client, place: str) -> None:
+        self._http, self.place = http, place
+
+    @classmethod
+    def of_socket(cls, path: Path) -> Self:
+        """The daemon at a Unix socket."""
+        limits = httpx2.Limits(keepalive_expiry=KEPT)
+        transport = httpx2.HTTPTransport(uds=str(path), limits=limits, verify=False, trust_env=False)
+        timeout = httpx2.Timeout(None, connect=CONNECT)
+        return cls(httpx2.Client(transport=transport, base_url=NATIVE, timeout=timeout), "the engine")
+
+    @classmethod
+    def of_url(cls, url: str, key: str = "") -> Self:
+        """Any OpenAI-compatible server; UsageError where that is no http address. `/v1` at its end is optional."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url!r}: not the address of a server, such as http://127.0.0.1:8080")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        base = url.rstrip("/").removesuffix("/v1")
+        timeout = httpx2.Timeout(None, connect=CONNECT)
+        return cls(httpx2.Client(base_url=base, headers=headers, timeout=timeout), base)
+
+    def get(self, path: str, timeout: float | None = None) -> Json:
+        """GET; `timeout` in seconds."""
+        return self._json("GET", path, None, timeout)
+
+    def get_text(self, path: str) -> str:
+        """GET of something that is no JSON."""
+        with self._translated():
+            response = self._http.get(path)
+            _check(response)
+            return response.text
+
+    def health(self) -> Json:
+        """What /health says, whatever its status."""
+        with self._translated():
+            return _object(self._http.get("/health", timeout=CONNECT).text)
+
+    def post(self, path: str, body: Mapping[str, object], timeout: float | None = None) -> Json:
+        """POST; `timeout` in seconds."""
+        return self._json("POST", path, body, timeout)
+
+    def stream(self, path: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
+        """POST, and the events of the answer as they come; EngineGone where it has no end."""
+        with self._translated(), self._http.stream("POST", path, json=body) as response:
+            _check(response)
+            for event in httpx2.EventSource(response, LARGEST_EVENT):
+                if event.data == "[DONE]":
+                    return
+                content = _object(event.data)
+                if "error" in content:
+                    raise _error(content, 500)
+                yield content
+                if content.get("stop") is True:  # how /infill ends
+                    return
+        raise EngineGone(f"{self.place} went away in the middle of an answer")
+
+    def close(self) -> None:
+        """Close the connections, which cancels what runs on them."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _json(self, method: str, path: str, body: Mapping[str, object] | None, timeout: float | None) -> Json:
+        limits = self._http.timeout if timeout is None else httpx2.Timeout(timeout)
+        with self._translated():
+            response = self._http.request(method, path, json=body, timeout=limits)
+            _check(response)
+            return _object(response.text)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise our errors instead of httpx's."""
+        try:
+            yield
+        except httpx2.TimeoutException:
+            raise EngineGone(f"{self.place} does not answer") from None
+        except httpx2.SSEError as error:
+            raise LocaldflashError(f"{self.place}: not a stream of events: {error}") from None
+        except httpx2.TransportError as error:
+            raise EngineGone(f"{self.place} went away: {error or type(error).__name__}") from None
+        except (httpx2.DecodingError, httpx2.InvalidURL) as error:
+            raise LocaldflashError(f"{self.place}: {error}") from None
+
+
+def find() -> Client | None:
+    """A client of the daemon that runs, or None. Nothing is started; a daemon that is about to leave may still do."""
+    path = paths.engine_socket()
+    try:
+        paths.check_private(path.parent)
+    except FileNotFoundError:
+        return None
+    if not is_listening(path):
+        return None
+    client = Client.of_socket(path)
+    try:
+        client.health()
+    except EngineGone:
+        client.close()
+        return None
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _check(response: httpx2.Response) -> None:
+    """Raise what the server says went wrong."""
+    if response.is_success:
+        return
+    try:
+        content = _object(response.read().decode("utf-8", "replace"))
+    except LocaldflashError:
+        content = {}
+    raise _error(content, response.status_code)
+
+
+def _error(content: Json, status: int) -> LocaldflashError:
+    """The error that a body in OpenAI's shape tells of; servers that say less get a line with the status."""
+    about = content.get("error")
+    about = about if isinstance(about, dict) else {"message": about}
+    message = about.get("message") or content.get("detail") or f"the server answered with status {status}"
+    kind = _ERRORS.get(str(about.get("code"))) or (UsageError if 400 <= status < 500 else LocaldflashError)
+    return kind(str(message))
+
+
+def _object(text: str) -> Json:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise LocaldflashError("the server answered with something that is no JSON object: is this its address?")
+    return value

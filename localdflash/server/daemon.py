@@ -1,0 +1,256 @@
+"""The daemon: one engine behind a Unix socket, and behind TCP where that was asked for, until something ends it.
+
+What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, an engine that
+cannot load (its error is raised) or that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
+"""
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localdflash import paths
+from localdflash.errors import DeviceFailed, LocaldflashError
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.app import create_app
+from localdflash.server.engine import Engine
+from localdflash.server.guard import Guard
+from localdflash.server.sockets import lifetime, peer_uid, prepare_folder, tcp_socket, unix_socket
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from localdflash.loading import Options
+
+GRACE = 5  # seconds that running answers get when the daemon is asked to leave
+KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one
+TICK = 0.2  # seconds between two looks at what could end the daemon
+LARGEST_LOG = 1_000_000  # bytes; the one before is kept
+QUIET = frozenset({"/health", "/metrics", "/ps"})  # whoever only looks does not keep the engine
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """Where to listen besides the Unix socket. `hosts`: names that a request's Host header may have."""
+
+    host: str
+    port: int  # 0: any that is free
+    key: str
+    hosts: Collection[str]
+    key_file: Path  # for the user to see
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: where stderr goes."""
+
+    options: "Options"
+    cache_bytes: int
+    queue: int
+    disk_bytes: int = 0  # see Engine
+    idle: float = 0.0
+    tcp: Tcp | None = None
+    log: Path | None = None
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Be the daemon until something ends it; AlreadyRunning where there is one. `say` gets lines for the user."""
+    path = paths.engine_socket()
+    prepare_folder(path)
+    with ExitStack() as stack:
+        if settings.log:
+            _redirect_stderr(settings.log)
+        stack.enter_context(lifetime(path))
+        listeners = [stack.enter_context(unix_socket(path))]
+        if settings.tcp:
+            listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
+        daemon = Daemon(settings, say)
+        say(f"listening on {path}: curl --unix-socket {shlex.quote(str(path))} http://localhost/v1/models")
+        if tcp := settings.tcp:
+            key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(tcp.key_file))})"'
+            say(f"listening on {_url(listeners[1])}: curl {key} {_url(listeners[1])}/v1/models")
+        try:
+            asyncio.run(daemon.run(path, listeners))
+        finally:
+            daemon.close()
+
+
+class Activity:
+    """Counts requests on their way to an app, and knows since when there is none."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self._app = app
+        self._running, self._last = 0, time.monotonic()
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last request ended; 0 while there is one."""
+        return 0.0 if self._running else time.monotonic() - self._last
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """See ASGI."""
+        if scope.get("path") in QUIET:
+            await self._app(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+            self._last = time.monotonic()
+
+
+class Daemon:
+    """One engine, its app on every listener, and what ends them."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self._settings, self._say = settings, say
+        metrics = Metrics()
+        self._engine = Engine(
+            settings.options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes
+        )
+        self._activity = Activity(create_app(self._engine, metrics, stop=self.stop, idle=lambda: self._activity.idle))
+        self._servers: list[Listener] = []
+        self._path: Path | None = None
+        self._error: BaseException | None = None
+        self._load_error: BaseException | None = None
+
+    async def run(self, path: Path, listeners: Sequence[socket.socket]) -> None:
+        """Serve until `stop`; raise what ended the engine. The first listener is the Unix socket at `path`."""
+        self._path = path
+        self._servers = [Listener(self._config(listener)) for listener in listeners]
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._engine.start()
+        watching = asyncio.create_task(self._watch())
+        await asyncio.gather(
+            *(server.serve([listener]) for server, listener in zip(self._servers, listeners, strict=True))
+        )
+        watching.cancel()
+        if self._error:
+            raise self._error
+
+    def stop(self) -> None:
+        """Take no more connections; leave when the running answers are done, after `GRACE` seconds in any case."""
+        if self._path:
+            self._path.unlink(missing_ok=True)  # whoever looks now starts another daemon, which waits for this one
+        for server in self._servers:
+            server.should_exit = True
+
+    def close(self) -> None:
+        """Stop the engine thread. One that does not stop (it loads) is left to the end of the process."""
+        closing = threading.Thread(target=self._engine.close, daemon=True)
+        closing.start()
+        closing.join(GRACE)
+        if closing.is_alive():
+            os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
+
+    def _config(self, listener: socket.socket) -> uvicorn.Config:
+        tcp = self._settings.tcp if listener.family != socket.AF_UNIX else None
+        return uvicorn.Config(
+            self._guarded(listener, tcp) if tcp else self._activity,
+            http=H11Protocol if tcp else PeerChecked,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=GRACE,
+        )
+
+    def _guarded(self, listener: socket.socket, tcp: Tcp) -> Guard:
+        return Guard(self._activity, key=tcp.key, port=listener.getsockname()[1], hosts=tcp.hosts)
+
+    def _on_signal(self, number: int) -> None:
+        if any(server.should_exit for server in self._servers):
+            os._exit(128 + number)
+        self.stop()
+
+    async def _watch(self) -> None:
+        """Stop when the engine cannot go on, or when nobody needs it."""
+        self._error = await self._first_load()
+        while not self._error:
+            await asyncio.sleep(TICK)
+            self._error = self._dead()
+            if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable():
+                break
+            if self._settings.log:
+                _bound(self._settings.log)
+        self.stop()
+
+    def _is_reachable(self) -> bool:
+        """Whether the socket is still there; somebody who removes it wants another daemon."""
+        return self._path is not None and self._path.exists()
+
+    async def _first_load(self) -> BaseException | None:
+        try:
+            loaded = await self._engine.ready()
+        except Exception as error:
+            return error
+        self._say(f"{loaded.options.pair} is loaded ({loaded.backend}, {loaded.context} tokens of context)")
+        if loaded.notice:
+            self._say(loaded.notice)
+        return None
+
+    def _dead(self) -> BaseException | None:
+        if self._engine.failed.is_set():
+            return DeviceFailed("the GPU is lost to this process: start the engine again")
+        # A load that fails while another one takes its place is over by the next tick.
+        before, self._load_error = self._load_error, self._engine.error
+        return self._load_error if self._load_error is before else None
+
+
+class PeerChecked(H11Protocol):
+    """HTTP for processes of this user; the connection of anybody else is closed before a byte is read."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        if peer_uid(transport.get_extra_info("socket")) != os.getuid():
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+
+
+class Listener(uvicorn.Server):
+    """One listening socket; the daemon handles the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn: nothing is captured."""
+        yield
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _redirect_stderr(log: Path) -> None:
+    """Send stderr, that of native libraries too, to the end of a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _bound(log: Path) -> None:
+    """Start the log anew once it is too large; the old lines stay in one more file."""
+    if os.fstat(2).st_size > LARGEST_LOG:
+        shutil.copyfile(log, log.with_suffix(".old.log"))
+        os.ftruncate(2, 0)

@@ -1,0 +1,77 @@
+"""What stands before the app on TCP, where any process, and any page in a browser, may knock.
+
+In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
+no Origin (no page may ask, so no CORS either), the key. Loading and stopping are for the Unix socket alone.
+"""
+
+import hmac
+import re
+from collections.abc import Collection, Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from localdflash.server.api.errors import ApiError, error_response
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+WITHOUT_KEY = frozenset({"/health"})
+UNIX_ONLY = frozenset({"/load", "/stop"})
+
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
+
+
+class Guard:
+    """ASGI middleware of the TCP listener at `port`. `hosts`: names a request may call us by, IPv6 in brackets."""
+
+    def __init__(self, app: ASGIApp, *, key: str, port: int, hosts: Collection[str] = LOOPBACK) -> None:
+        if not key:
+            raise ValueError("a guard without a key guards nothing")
+        self._app, self._port = app, port
+        self._key = key.encode()
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no WebSocket is served
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if refusal := self._refusal(scope):
+            await error_response(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return ApiError(421, "Host: not a name of this server", code="host_not_allowed")
+        if any(name == b"origin" for name, _ in headers):
+            return ApiError(403, "Origin: web pages may not use this server", code="origin_not_allowed")
+        path = scope["path"]
+        if path in WITHOUT_KEY:
+            return None
+        if not self._has_key([value for name, value in headers if name == b"authorization"]):
+            return ApiError(
+                401,
+                "Authorization: expected `Bearer KEY` with this server's key",
+                code="invalid_api_key",
+                WWW_Authenticate="Bearer",
+            )
+        if path in UNIX_ONLY:
+            return ApiError(403, f"{path} is served on the Unix socket only", code="unix_socket_only")
+        return None
+
+    def _is_ours(self, host: bytes) -> bool:
+        found = _HOST.fullmatch(host)
+        if not found:
+            return False
+        port = int(found[2]) if found[2] else 80
+        return port == self._port and found[1].decode("latin-1").lower() in self._hosts
+
+    def _has_key(self, given: list[bytes]) -> bool:
+        if len(given) != 1:
+            return False
+        scheme, _, key = given[0].partition(b" ")
+        return hmac.compare_digest(key.strip(), self._key) and scheme.lower() == b"bearer"

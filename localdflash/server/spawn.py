@@ -1,0 +1,209 @@
+"""A client of the one daemon: of the one that runs, or of one that is started.
+
+However many processes ask at once, one of them starts the daemon (under a lock) and the others wait for it. What ended
+a daemon that did not come up is the last line of its log, raised here with its exit code.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from localdflash import paths
+from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.server.client import Client, find
+from localdflash.server.sockets import is_listening
+
+PATIENCE = 0.5  # seconds before a line says that the engine is being started
+LOOK = 0.02  # seconds between two looks at whether it is there
+LEAVES = 20.0  # seconds that a daemon which was told to stop may take
+LOADING = "loading model"
+PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
+_ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The engine that a user wants: fields of `localdflash.loading.Options`, and which of them have to hold.
+
+    The others are for a daemon that is started; what runs already may have other ones. `idle`: minutes until such a
+    daemon leaves.
+    """
+
+    options: Mapping[str, object]
+    given: Collection[str] = ()
+    idle: float = 0.0
+
+
+def connect(wanted: Wanted, say: Callable[[str], None]) -> Client:
+    """A client of an engine that is loaded as wanted. `say` gets lines for the user."""
+    client = _of_this_version(_running_or_started(wanted, say), wanted, say)
+    try:
+        _load_what_is_given(client, wanted, say)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _load_what_is_given(client: Client, wanted: Wanted, say: Callable[[str], None]) -> None:
+    """Have the engine load anew, after the requests that it has, where it is not as the user wants it."""
+    if not wanted.given:
+        return
+    running = client.get("/ps")["options"]
+    changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
+    if changes:
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
+        say(f"The engine loads anew: {told} ...")
+        if notice := client.post("/load", {"pair": running["pair"], **changes}).get("notice"):
+            say(notice)
+
+
+def stop(client: Client) -> None:
+    """Ask a daemon to leave, and wait until it no longer listens."""
+    client.post("/stop", {})
+    client.close()
+    end = time.monotonic() + LEAVES
+    while found := find():
+        found.close()
+        if time.monotonic() > end:
+            raise LocaldflashError("the engine does not stop: kill its process")
+        time.sleep(LOOK)
+
+
+def own_version() -> str:
+    """The version of localdflash that is installed here."""
+    try:
+        return version("localdflash")
+    except PackageNotFoundError:
+        return ""
+
+
+def _running_or_started(wanted: Wanted, say: Callable[[str], None]) -> Client:
+    """Look, then start one under the lock; whoever does not get the lock looks again."""
+    waiting = _Waiting(say)
+    lock: FileLock | None = None
+    while True:
+        if (client := find()) and _becomes_ready(client, waiting):
+            return client
+        lock = lock or _start_lock()
+        try:
+            held = lock.acquire(blocking=False)
+        except Timeout:
+            waiting.look()
+            continue
+        with held:
+            if not is_listening(paths.engine_socket()):
+                _start(wanted, waiting)
+
+
+def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
+    """Wait while it loads; False where it went away meanwhile."""
+    try:
+        while client.health().get("status") == LOADING:
+            waiting.look()
+    except EngineGone:
+        client.close()
+        return False
+    except BaseException:
+        client.close()
+        raise
+    return True
+
+
+def _start(wanted: Wanted, waiting: "_Waiting") -> None:
+    """Start a daemon and wait until it is ready; raise what it says where it ends before."""
+    log = paths.engine_log()
+    began = log.stat().st_size if log.exists() else 0
+    process = _spawn(wanted, log)
+    while process.poll() is None:
+        if (client := find()) and _becomes_ready(client, waiting):
+            with client:
+                waiting.tell(client.get("/ps").get("notice"))
+            threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
+            return
+        waiting.look()
+    if process.returncode and not is_listening(paths.engine_socket()):  # `localdflash serve` may have been faster
+        raise _ERRORS.get(process.returncode, LocaldflashError)(_last_line(log, began))
+
+
+def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
+    """A daemon in a session of its own, without this process's terminal and folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with open(os.open(log, flags, 0o600), "ab") as stderr:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", PROGRAM, "serve", "--log", str(log), *_arguments(wanted)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            cwd="/",
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+            start_new_session=True,
+        )
+
+
+def _arguments(wanted: Wanted) -> list[str]:
+    """The options of `serve`."""
+    arguments = ["--idle", str(wanted.idle)]
+    for name, value in wanted.options.items():
+        option = f"--{name.replace('_', '-')}"
+        arguments += [option] if value is True else [] if value in (False, None) else [option, str(value)]
+    return arguments
+
+
+def _last_line(log: Path, began: int) -> str:
+    """What a daemon said last."""
+    with log.open("rb") as file:
+        file.seek(began)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return said.removeprefix("localdflash: ") or f"the engine ended without a word; its log is {log}"
+
+
+def _of_this_version(client: Client, wanted: Wanted, say: Callable[[str], None]) -> Client:
+    """Replace an idle daemon of another version; LocaldflashError where it is busy."""
+    about = client.get("/ps")
+    theirs = about["version"]
+    if theirs == own_version():
+        return client
+    if about["running"] or about["waiting"]:
+        client.close()
+        raise LocaldflashError(
+            f"the engine that runs is of version {theirs}, this is {own_version()}, and it is busy: try again when it"
+            " is done, or stop it with `localdflash serve --stop`"
+        )
+    say(f"The engine that runs is of version {theirs}: started again as {own_version()}.")
+    stop(client)
+    return _running_or_started(wanted, say)
+
+
+def _start_lock() -> FileLock:
+    folder = paths.create_private(paths.engine_socket().parent)
+    paths.check_private(folder)
+    return FileLock(folder / "engine.start.lock", mode=0o600)
+
+
+class _Waiting:
+    """Looks around now and then, and says so on a terminal once it takes long."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._began, self._say, self._told = time.monotonic(), say, not sys.stderr.isatty()
+
+    def look(self) -> None:
+        """Wait until it is time to look again."""
+        if not self._told and time.monotonic() - self._began > PATIENCE:
+            self._told = True
+            self._say("starting the engine ...")
+        time.sleep(LOOK)
+
+    def tell(self, notice: str | None) -> None:
+        """Hand on what the engine has to say of how it runs."""
+        if notice:
+            self._say(notice)

@@ -1,0 +1,139 @@
+"""Saved sequences across processes: the same bytes come back, and nothing that was damaged does."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import State
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.prefix_disk import DiskCache
+
+Make = Callable[..., Any]
+BIG = 1 << 20
+
+
+def state(first: int, length: int = 50, fill: bytes = b"x") -> State:
+    return State(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
+    for kept in (state(0), state(1000)):
+        DiskCache(tmp_path, "model", BIG).keep(kept)
+    disk = DiskCache(tmp_path, "model", BIG)
+    assert disk.longest([*range(1000, 1040), 7], 32) == state(1000)
+    assert disk.longest(list(range(40)), 40) == state(0)
+    assert disk.longest(list(range(40)), 41) is None
+    assert DiskCache(tmp_path, "another model", BIG).longest(list(range(50)), 1) is None
+
+
+def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
+    DiskCache(tmp_path / "kv", "model", BIG).keep(state(0))
+    (file,) = files(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_longer_state_replaces_what_it_contains(tmp_path: Path) -> None:
+    disk = DiskCache(tmp_path, "model", BIG)
+    for length in (50, 60, 70, 70):
+        disk.keep(state(0, length))
+    assert len(files(tmp_path)) == 1
+    assert disk.longest(list(range(70)), 70) == state(0, 70)
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    budget = 3 * 2600
+    disk = DiskCache(tmp_path, "model", budget)
+    for i in range(3):
+        disk.keep(state(i * 1000))
+    for i, path in enumerate(disk._ids):
+        os.utime(path, (i, i))
+    assert disk.longest(list(range(50)), 50)  # used: now the newest
+    disk.keep(state(5000))
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= budget
+    assert disk.longest(list(range(1000, 1050)), 50) is None
+    assert disk.longest(list(range(50)), 50) == state(0)
+    assert disk.longest(list(range(5000, 5050)), 50) == state(5000)
+
+
+def test_the_budget_counts_all_models(tmp_path: Path) -> None:
+    DiskCache(tmp_path, "old", BIG).keep(state(0, 100))
+    DiskCache(tmp_path, "new", 3000).keep(state(0, 50))
+    (left,) = files(tmp_path)
+    assert DiskCache(tmp_path, "new", BIG).longest(list(range(50)), 50) == state(0, 50)
+    assert left.parent == DiskCache(tmp_path, "new", BIG).folder
+
+
+def test_what_is_larger_than_the_budget_is_not_written(tmp_path: Path) -> None:
+    DiskCache(tmp_path, "model", 100).keep(state(0))
+    assert files(tmp_path) == []
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
+    DiskCache(tmp_path, "model", BIG).keep(state(0))
+    (file,) = files(tmp_path)
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[place:]
+    file.write_bytes(content)
+    found = DiskCache(tmp_path, "model", BIG).longest(list(range(50)), 1)
+    assert found in (None, state(0))  # a changed byte of the header may be one that says nothing
+    if found is None:
+        DiskCache(tmp_path, "model", BIG).keep(state(0))
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", b"\xff" * 64])
+def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, junk: bytes) -> None:
+    folder = DiskCache(tmp_path, "model", BIG).folder
+    folder.mkdir()
+    (folder / f"{'0' * 32}.safetensors").write_bytes(junk)
+    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="space"):
+        DiskCache(tmp_path, "model", BIG).keep(state(0))
+    assert files(tmp_path) == []
+
+
+def test_a_new_process_computes_only_what_is_new(
+    tmp_path: Path, fake_target: Make, fake_drafter: Make, eager: Make
+) -> None:
+    table = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+
+    def pair() -> HostPair:
+        silent = fake_drafter("none", lambda ids, limit: ([], [], []))
+        return HostPair(fake_target(table, context=200), [silent], eager("none"))
+
+    def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache) -> tuple[list[int], int]:
+        request = Request(ids, 8)
+        return [token for step in generate(pair, request, prefixes) for token in step.tokens], request.computed
+
+    documents = [[1, 2, 3, 4] * 20, [4, 3, 2, 1] * 20]
+    first, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
+    expected = [answer(first, ids, prefixes)[0] for ids in documents]
+    prefixes.write_out(first)
+    second, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
+    assert [answer(second, ids, prefixes) for ids in documents] == [(text, 0) for text in expected]

@@ -1,0 +1,216 @@
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+
+from localdflash.completion import prepare_text
+from localdflash.engine.sampling import SamplingParams
+from localdflash.loading import Options
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.app import create_app
+from localdflash.server.engine import Engine
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
+
+
+def scraped(client: Any) -> dict[tuple[str, ...], float]:
+    """Every sample by name and label values."""
+    response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(response.text)
+    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+
+
+def test_models(client: Any) -> None:
+    told = client.get("/v1/models").json()
+    assert told["object"] == "list"
+    (model,) = told["data"]
+    assert model == client.get("/v1/models/embedded").json()
+    assert {"id", "object", "created", "owned_by", "meta"} == set(model)
+    assert model["meta"]["n_ctx"] == 1024
+    assert (model["meta"]["backend"], model["meta"]["drafter"]) == ("llama.cpp", True)
+    assert client.get("/v1/models/nothing").status_code == 404
+
+
+def test_props_are_those_that_llama_vscode_reads(client: Any) -> None:
+    told = client.get("/props").json()
+    assert told["default_generation_settings"]["n_ctx"] == 1024
+    assert "<|im_start|>" in told["chat_template"]
+    assert "/" not in told["model_path"]
+
+
+def test_what_runs(client: Any) -> None:
+    told = client.get("/ps").json()
+    assert (told["pair"], told["context"], told["backend"]) == ("embedded", 1024, "llama.cpp")
+    assert (told["running"], told["waiting"]) == (0, 0)
+    assert told["since"] > 1e9
+    before = told["requests"]
+    client.post(CHAT, HELLO)
+    assert client.get("/ps").json()["requests"] == before + 1
+
+
+def test_metrics_count_what_happens(client: Any) -> None:
+    before = scraped(client)
+    told = client.post(CHAT, HELLO).json()
+    client.get("/nothing")
+    client.post(CHAT, {})
+    after = scraped(client)
+
+    def grown(*name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    timings = told["timings"]
+    assert grown("localdflash_http_requests_total", CHAT, "200") == 1
+    assert grown("localdflash_http_requests_total", CHAT, "400") == 1
+    assert grown("localdflash_http_requests_total", "other", "404") == 1
+    assert grown("localdflash_requests_total") == 1
+    assert grown("localdflash_tokens_total") == told["usage"]["completion_tokens"]
+    assert grown("localdflash_steps_total") == grown("localdflash_verify_seconds_count") == timings["steps"]
+    assert grown("localdflash_first_token_seconds_count") == 1
+    assert grown("localdflash_prompt_tokens_total") == told["usage"]["prompt_tokens"]
+    drafted = [name for name in after if name[0] == "localdflash_drafted_total"]
+    assert sum(after[name] - before.get(name, 0.0) for name in drafted) == timings["draft_n"]
+    assert 1 <= after["localdflash_tokens_per_step",] < 16
+    assert after["localdflash_process_resident_bytes",] > 10_000_000
+    assert after["localdflash_queue_length",] == 0
+    assert all(math.isfinite(value) for value in after.values())
+
+
+def test_there_is_no_stopping_what_was_not_made_to_be_stopped(client: Any) -> None:
+    assert client.post("/stop", {}).status_code == 404
+
+
+def test_stopping(engine: Engine, client_of: Any) -> None:
+    stopped: list[bool] = []
+    client = client_of(create_app(engine, stop=lambda: stopped.append(True)))
+    assert client("GET", "/stop").status_code == 405
+    assert client.post("/stop", {}).status_code == 200
+    assert stopped == [True]
+
+
+@pytest.fixture
+def small(tiny_pair: Path) -> Iterator[Starlette]:
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1, context=128), 0, 4, Metrics().observe)
+    engine.start()
+    yield create_app(engine)
+    engine.close()
+
+
+def test_loading_another_pair(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
+    client = client_of(small)
+    path = str(tiny_pair / "target.gguf")
+    assert client.get("/v1/models").json()["data"][0]["id"] == path
+    told = client.post("/load", {"pair": path, "context": 256, "draft": False})
+    assert told.status_code == 200, told.text
+    assert (told.json()["context"], told.json()["drafter"]) == (256, False)
+    assert client.post("/v1/completions", {"prompt": "def", "max_tokens": 4}).status_code == 200
+    missing = client.post("/load", {"pair": "embeded"})
+    assert missing.status_code == 404
+    assert "embedded" in missing.json()["error"]["message"]
+    assert client.get("/ps").json()["context"] == 256
+
+
+def test_a_load_that_fails_leaves_the_pair_that_was_there(small: Starlette, client_of: Any, tmp_path: Path) -> None:
+    client = client_of(small)
+    assert client.get("/v1/models").status_code == 200
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF and nothing more")
+    told = client.post("/load", {"pair": str(broken)})
+    assert told.status_code == 400, told.text
+    assert told.json()["error"]["code"] == "unsupported_by_model"  # from which a client knows exit code 3
+    assert client.get("/v1/models").status_code == 200
+    assert client.post("/v1/completions", {"prompt": "def", "max_tokens": 4}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, None),
+        ({"pair": ""}, "pair"),
+        ({"pair": 5}, "pair"),
+        ({"pair": "x", "context": -1}, "context"),
+        ({"pair": "x", "kv": "f64"}, "kv"),
+        ({"pair": "x", "progress": 1}, None),
+    ],
+)
+def test_what_cannot_be_loaded(client: Any, body: dict[str, Any], param: str | None) -> None:
+    told = client.post("/load", body)
+    assert told.status_code == 400
+    assert told.json()["error"]["param"] == param
+
+
+def test_loading_while_others_ask(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
+    client, path, done = client_of(small), str(tiny_pair / "target.gguf"), threading.Event()
+    assert client.get("/v1/models").status_code == 200
+
+    def ask(number: int) -> set[int]:
+        told = set()
+        while not done.is_set():
+            body = {"prompt": "def f(x):\n" * 4, "max_tokens": 4, "stream": bool(number % 2), "logprobs": 1}
+            told.add(client.post("/v1/completions", body).status_code)
+        return told
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, number) for number in range(3)]
+        loads = [client.post("/load", {"pair": path, "context": size}) for size in (256, 128, 256)]
+        done.set()
+    assert [load.json()["context"] for load in loads] == [256, 128, 256]
+    assert all(200 in told.result() and told.result() <= {200, 503} for told in asked)
+
+
+def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, tiny_pair: Path) -> None:
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1, context=1024), 0, 4, Metrics().observe)
+    client = client_of(create_app(engine))
+    engine.start()
+    asyncio.run(engine.ready())
+    body = {"prompt": "def", "max_tokens": 1000, "temperature": 2.0, "grammar": "root ::= " + "[a-z] " * 1000}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.post, "/v1/completions", body)
+        while not (engine.scheduler and engine.scheduler.running and engine.scheduler.running.request.stats.steps):
+            assert not asked.done()
+        engine.close()
+        told = asked.result()
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
+    told = client.post("/v1/completions", {"prompt": "def"})
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
+
+
+def test_closing_an_engine_that_loads(tiny_pair: Path) -> None:
+    for _ in range(3):
+        engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 1, Metrics().observe)
+        engine.start()
+        engine.close()
+        assert engine.loaded is None
+
+
+def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(engine: Engine, client: Any) -> None:
+    assert engine.loaded
+    request = prepare_text(engine.loaded, "def", 400, SamplingParams(temperature=2.0)).request
+    stream = engine.stream(request)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(anext(stream))
+    loop.close()
+    with suppress(RuntimeError, StopIteration):
+        stream.aclose().send(None)  # as the interpreter does at its end
+    assert client.post(CHAT, HELLO).status_code == 200
+
+
+def test_health_while_loading(client_of: Any, tiny_pair: Path) -> None:
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 1, Metrics().observe)
+    client = client_of(create_app(engine))
+    told = client.get("/health")
+    assert told.status_code == 503
+    assert told.json()["error"] == {"message": "Loading model", "type": "unavailable_error", "param": None, "code": 503}
+    engine.start()
+    asyncio.run(engine.ready())
+    assert client.get("/health").json() == {"status": "ok"}
+    engine.close()
