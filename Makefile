@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test lint format bench gpu-test gpu-bench
+.PHONY: setup chat test fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -19,6 +19,12 @@ chat: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+# The fuzzers of `make test`, longer: seconds for each of them.
+FUZZ_SECONDS ?= 600
+
+fuzz: $(READY)
+	LOCALDFLASH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest -s -k fuzz tests/security
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ Asking for a folder touches nothing on disk; `create_private` makes it, for this
 import os
 import stat
 import sys
-import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -100,12 +99,10 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
 
 def _runtime(folders: PlatformDirs) -> Path:
     """The session's folder; where there is no session, a folder at home rather than one in a place that all share."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return folders.user_runtime_path
-        except Warning:  # XDG_RUNTIME_DIR is not set
-            return folders.user_cache_path / "runtime"
+    if sys.platform.startswith("linux") and not os.environ.get("XDG_RUNTIME_DIR"):
+        session = Path(f"/run/user/{os.getuid()}")
+        return session / "localdflash" if os.access(session, os.W_OK) else folders.user_cache_path / "runtime"
+    return folders.user_runtime_path
 
 
 def _absolute(home: str) -> Path:

@@ -21,6 +21,7 @@ from localdflash.server.client import Client
 
 BLOCK = 10  # completions in a row with the chat or without it
 TOKENS = 32
+PAUSE = 0.05  # seconds between two completions: fast typing
 CANCELS, ROUND_TRIPS = 100, 500
 CHAT_TOKENS = 400
 QUESTION = "Write a Python class for a queue with push, pop, peek, a length and an iterator. Version {}."
@@ -77,6 +78,7 @@ def _complete(client: Client, prompt: Prompt, number: int, arm: Arm) -> None:
         "temperature": 0,
         "stream": True,
     }
+    time.sleep(PAUSE)
     began, first = time.perf_counter(), 0.0
     for event in client.stream("/infill", body):
         first = first or time.perf_counter() - began

@@ -70,9 +70,16 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = gigabytes(speed.bytes_per_token)
-    yield "speed, estimated", f"at most {speed.plain:.3g} tokens/s without drafts: {read} of weights are read for each"
+    yield (
+        "speed, estimated",
+        f"at most {_rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each",
+    )
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens a verify ({speed.tau.how}, {speed.tau.day})"
-        yield "with drafts", f"at most {speed.drafted:.3g} tokens/s: {tau}"
+        yield "with drafts", f"at most {_rate(speed.drafted)} tokens/s: {tau}"
     else:
         yield "with drafts", "not known: no acceptance of this pair was measured here"
+
+
+def _rate(tokens: float) -> str:
+    return f"{tokens:.0f}" if tokens >= 10 else f"{tokens:.1f}"

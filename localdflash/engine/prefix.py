@@ -24,8 +24,8 @@ class PrefixCache:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
-        return sum(state.size for state in self._states.values())
+        """Bytes held; any thread may ask."""
+        return sum(state.size for state in list(self._states.values()))
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
         """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
@@ -38,7 +38,8 @@ class PrefixCache:
                 best, longest = state, length
         if self._disk and (state := self._disk.longest(ids, longest + (best is not None))):
             best = state
-        if len(live) - shared >= WORTH_KEEPING and not any(key[: len(live)] == live for key in self._states):
+        loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
+        if loses and not any(key[: len(live)] == live for key in self._states):
             self._put(pair.save())  # this may evict `best`, which is still at hand
         if best is not None:
             self._put(best)
@@ -54,8 +55,10 @@ class PrefixCache:
             self._disk.keep(state)
 
     def _put(self, state: State) -> None:
+        if state.size > self._budget:
+            return  # it would evict everything and then itself
         for key in [k for k in self._states if state.ids[: len(k)] == k]:
             del self._states[key]  # the new state contains it
         self._states[state.ids] = state
-        while self.size > self._budget and self._states:
+        while self.size > self._budget:
             self._states.popitem(last=False)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -26,8 +27,13 @@ class DiskCache:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         self._root, self._budget = root, budget
         self._ids: dict[Path, list[int]] = {}
+        for path in root.glob("*/*"):
+            if _is_abandoned(path):
+                _remove(path)
         for path in self.folder.glob("*.safetensors"):
-            if (ids := _read_ids(path)) is not None:
+            if (ids := _read_ids(path)) is None:
+                _remove(path)
+            else:
                 self._ids[path] = ids
 
     def longest(self, ids: Sequence[int], at_least: int) -> State | None:
@@ -42,9 +48,10 @@ class DiskCache:
         state = _read_state(path)
         if state is None:
             del self._ids[path]
-            path.unlink(missing_ok=True)
+            _remove(path)
             return None
-        os.utime(path)  # used just now
+        with suppress(OSError):  # it may not be written, or is gone by now
+            os.utime(path)  # used just now
         return state
 
     def keep(self, state: State) -> None:
@@ -63,7 +70,7 @@ class DiskCache:
             raise
         for other in [p for p, ids in self._ids.items() if list(state.ids[: len(ids)]) == ids]:
             del self._ids[other]  # the new state contains it
-            other.unlink(missing_ok=True)
+            _remove(other)
         self._ids[path] = list(state.ids)
         self._make_room()
 
@@ -78,7 +85,7 @@ class DiskCache:
         for _, size, path in sorted(files):
             if left <= self._budget:
                 return
-            path.unlink(missing_ok=True)
+            _remove(path)
             self._ids.pop(path, None)
             left -= size
 
@@ -92,10 +99,21 @@ def _packed(state: State) -> bytes:
 def _read_ids(path: Path) -> list[int] | None:
     try:
         with safe_open(path, "numpy") as file:
-            return [int(token) for token in file.get_tensor("ids")]
+            ids = file.get_tensor("ids")
     except (SafetensorError, OSError):
-        path.unlink(missing_ok=True)
         return None
+    return ids.tolist() if ids.dtype == np.int32 and ids.ndim == 1 else None
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether it is unfinished, and the process that wrote it has ended."""
+    number = path.suffix.removeprefix(".")
+    return number.isdecimal() and not psutil.pid_exists(int(number))
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # somebody else was faster, or it may not be removed
+        path.unlink()
 
 
 def _read_state(path: Path) -> State | None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from localdflash.engine.generate import Request
@@ -81,23 +81,26 @@ class Engine:
 
     def _run(self) -> None:
         loading = self._loading
-        try:
-            loaded = LoadedPair(self.options)
-        except BaseException as error:
-            loading.set_exception(error)
-            return
-        with loaded:
-            prefixes = PrefixCache(self._cache_bytes, self._disk(loaded))
+        with ExitStack() as stack:
+            try:
+                loaded = stack.enter_context(LoadedPair(self.options))
+                prefixes = PrefixCache(self._cache_bytes, self._disk(loaded))
+            except BaseException as error:
+                loading.set_exception(error)
+                return
             self.scheduler = Scheduler(loaded.pair, prefixes, self._queue)
             if self._closed:
                 self.scheduler.close()
             self.loaded_at = time.time()
             loading.set_result(loaded)
-            with suppress(LocaldflashError):  # told to every request already
+            try:
                 self.scheduler.run()
-                _write_out(prefixes, loaded)
-                return
-            self.failed.set()
+            except BaseException as error:
+                self.failed.set()
+                if isinstance(error, LocaldflashError):
+                    return  # told to every request already
+                raise
+            _write_out(prefixes, loaded)
 
     def _disk(self, loaded: LoadedPair) -> DiskCache | None:
         if not self._disk_bytes:
@@ -113,11 +116,12 @@ class Engine:
         before = self.options
         self._loading = _pending()
         await asyncio.to_thread(self._stop, False)
+        self.scheduler = None  # it holds the old pair and its cache, whose memory the new pair needs
         self.options = options
         self._start_thread()
         try:
             await self.ready()
-        except LocaldflashError:
+        except Exception:
             self.options = before
             self.start()
             raise
@@ -187,8 +191,9 @@ class Engine:
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
     try:
         prefixes.write_out(loaded.pair)
-    except OSError as error:
-        print(f"localdflash: the prefix cache was not written: {error.strerror}", file=sys.stderr)  # noqa: T201
+    except (OSError, LocaldflashError, MemoryError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        print(f"localdflash: the prefix cache was not written: {told}", file=sys.stderr)  # noqa: T201
 
 
 def _pending() -> Future[LoadedPair]:

@@ -23,6 +23,7 @@ from localdflash.server.sockets import is_listening
 
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
 LOOK = 0.02  # seconds between two looks at whether it is there
+LISTENS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
 LEAVES = 20.0  # seconds that a daemon which was told to stop may take
 LOADING = "loading model"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
@@ -130,6 +131,9 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
             threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
             return
         waiting.look()
+        if waiting.seconds > LISTENS and not is_listening(paths.engine_socket()):
+            process.kill()
+            raise LocaldflashError(f"the engine was started, but does not listen: its log is {log}")
     if process.returncode and not is_listening(paths.engine_socket()):  # `localdflash serve` may have been faster
         raise _ERRORS.get(process.returncode, LocaldflashError)(_last_line(log, began))
 
@@ -196,9 +200,14 @@ class _Waiting:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._began, self._say, self._told = time.monotonic(), say, not sys.stderr.isatty()
 
+    @property
+    def seconds(self) -> float:
+        """Since the first look."""
+        return time.monotonic() - self._began
+
     def look(self) -> None:
         """Wait until it is time to look again."""
-        if not self._told and time.monotonic() - self._began > PATIENCE:
+        if not self._told and self.seconds > PATIENCE:
             self._told = True
             self._say("starting the engine ...")
         time.sleep(LOOK)

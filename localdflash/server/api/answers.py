@@ -43,9 +43,9 @@ class Piece:
 async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
     """Run the choices one after another. Closing this stops the engine within one step."""
     began = time.perf_counter()
-    if state.engine.loaded is not ask.loaded:
-        raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
     for index, request in enumerate(ask.requests):
+        if state.engine.loaded is not ask.loaded:
+            raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
         tokens = _Told(ask.loaded.tokenizer, request.ends)
         lines = _Indented(ask.least_indent)
@@ -73,6 +73,8 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
         if rest or kept:
             yield Piece(choice, rest, kept)
         yield Piece(choice)
+        if choice.finish == "cancelled":
+            return  # another choice would cancel the newer request of the document in turn
 
 
 async def collect(state: State, ask: Ask) -> list[Choice]:

@@ -142,8 +142,8 @@ async def load(http: HttpRequest) -> Response:
     state: State = http.app.state.shared
     body = await read(http, LoadRequest)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    options = replace(state.engine.options, **given)
     async with state.loading:
+        options = replace(state.engine.options, **given)
         await asyncio.to_thread(_check_pair, options.pair)
         with suppress(ApiError):
             await state.ready()  # a load that is under way is not interrupted

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from localdflash.errors import LocaldflashError
 from localdflash.loading import LoadedPair
@@ -27,7 +28,7 @@ class State:
     idle: Callable[[], float]
     began: float = field(default_factory=time.monotonic, init=False)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one load at a time
-    _grammars: tuple[LoadedPair, Grammars] | None = field(default=None, init=False)
+    _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, model: str | None = None) -> LoadedPair:
         """The loaded pair, after waiting for it; ApiError where it cannot be had or `model` is another one."""
@@ -47,10 +48,10 @@ class State:
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
         """What makes constraints for this pair; its vocabulary is prepared once."""
-        if self._grammars is None or self._grammars[0] is not loaded:
+        if loaded not in self._grammars:
             vocab_size = loaded.target.vocab_size if hasattr(loaded, "target") else None
-            self._grammars = (loaded, Grammars(loaded.tokenizer, vocab_size))
-        return self._grammars[1]
+            self._grammars[loaded] = Grammars(loaded.tokenizer, vocab_size)
+        return self._grammars[loaded]
 
 
 def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:

@@ -1,0 +1,188 @@
+"""models.toml, mutated and made up: pairs whose names are safe, or one line that says where; never anything else."""
+
+import re
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import strategies as st
+
+from localdflash.errors import ModelError
+from localdflash.pairs import Pair
+from localdflash.registry import Registry, shipped_file
+from localdflash.registry_file import read_pairs
+from tests.registry_entries import HEAD, TARGET, VALID
+from tests.security.fuzzing import fuzz, long_enough
+
+SEEDS = [VALID.encode(), (HEAD + TARGET).encode(), shipped_file().read_bytes()[:6000]]
+SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+
+# A file of its own: key = value lines in any order, below headers in any order.
+KEYS = st.sampled_from(
+    [
+        "schema",
+        "pair",
+        "id",
+        "description",
+        "architecture",
+        "licence",
+        "memory_gb",
+        "backends",
+        "context",
+        "layers",
+        "fim",
+        "notes",
+        "target",
+        "drafter",
+        "repository",
+        "file",
+        "path",
+        "revision",
+        "sha256",
+        "size",
+        "quantization",
+        "kind",
+        "block_size",
+        "taps",
+        "x.y",
+        "pair.id",
+        "target.file",
+    ]
+) | st.text(max_size=4).map(lambda text: '"' + text.replace("\\", "").replace('"', "") + '"')
+TEXTS = st.sampled_from(
+    [
+        *("mine", "../x.gguf", "/etc/passwd", "a/b", "x.gguf", "x.safetensors", "con.gguf", "a" * 400, "dflash", "~"),
+        *("llama.cpp", "torch", "0" * 64, "main", "\x1b[2J", "\u202e", "a\0b", "C:\\x.gguf", "", "~nobody/x.gguf"),
+    ]
+) | st.text(max_size=12)
+NUMBERS = st.sampled_from([0, 1, -1, 16, 63, 4096, 2**31, 2**63, 2**64]) | st.integers()
+SCALARS = st.one_of(
+    TEXTS.map(repr),
+    TEXTS.map(lambda text: '"' + text.encode("unicode_escape").decode().replace("\\x", "\\u00").replace('"', "") + '"'),
+    TEXTS.map(lambda text: f'"""{text}"""'),
+    NUMBERS.map(hex),
+    NUMBERS.map(str),
+    st.sampled_from(["9" * 4000, "9" * 5000, "0x" + "f" * 5000]),
+    st.floats().map(repr),
+    st.sampled_from(["true", "false", "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "nan", "+inf", "0b1", "_", ""]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(lambda items: f"[{', '.join(items)}]"),
+        st.dictionaries(KEYS, inner, max_size=3).map(
+            lambda items: "{" + ", ".join(f"{key} = {value}" for key, value in items.items()) + "}"
+        ),
+    ),
+    max_leaves=6,
+)
+LINES = st.one_of(
+    st.builds("{} = {}".format, KEYS, VALUES),
+    st.sampled_from(
+        ["[[pair]]", "[pair]", "[pair.target]", "[pair.drafter]", "[target]", "[[pair.target]]", "schema = 1"]
+    ),
+    st.sampled_from(["# comment", "", "'''", '"""', "[", "]]", "a =", "= 1", "\ufeff", "\r", "\x0c"]),
+    KEYS.map("[{}]".format),
+    st.integers(1, 600).map(lambda depth: "a = " + "[" * depth + "]" * depth),
+    st.integers(1, 3000).map(lambda parts: ".".join("a" * parts) + " = 1"),
+)
+MADE_UP = st.lists(LINES, max_size=12).map(lambda lines: "\n".join(["schema = 1", *lines]).encode("utf-8", "replace"))
+
+# Pieces of a valid file dropped, doubled, moved, or replaced.
+PIECES = st.one_of(
+    st.binary(max_size=12),
+    VALUES.map(lambda value: value.encode("utf-8", "replace")),
+    LINES.map(lambda line: b"\n" + line.encode("utf-8", "replace") + b"\n"),
+    st.sampled_from([b'"', b"'", b"\\", b"\n", b"[", b"]", b"{", b"}", b"=", b"#", b".", b"\0", b"\xff", b"\xc3"]),
+)
+DAMAGE = st.tuples(st.integers(0, 4095), st.sampled_from([0, 0, 1, 4, 40]), PIECES)
+DAMAGES = st.lists(DAMAGE, min_size=1, max_size=1) | st.lists(DAMAGE, min_size=1, max_size=5)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    content = draw(st.sampled_from(SEEDS))
+    for place, dropped, put in draw(DAMAGES):
+        at = place * len(content) // 4096
+        content = content[:at] + put + content[at + dropped :]
+    if not draw(st.integers(0, 3)):
+        first, second = sorted((draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))))
+        content = content[:second] + content[first:second] + content[second:]
+    return content
+
+
+def check(file: Path, content: bytes) -> dict[str, Pair] | None:
+    """The pairs, or None after a ModelError of one printable line with a place in the file."""
+    file.write_bytes(content)
+    start = time.thread_time()
+    try:
+        pairs = read_pairs(file, file.parent)
+    except ModelError as error:
+        line = str(error)
+    else:
+        for pair in pairs.values():
+            is_safe(pair, file)
+        return pairs
+    finally:
+        assert time.thread_time() - start < 2
+    assert line.isprintable()
+    assert len(line) < len(str(file)) + 700
+    place = re.match(re.escape(str(file)) + r":(\d+): ", line)
+    if place:
+        assert 1 <= int(place[1]) <= content.count(b"\n") + 1
+    else:
+        assert f"{file}: not valid TOML: Exceeds the limit" in line  # digits, for which tomllib has no line
+    return None
+
+
+def is_safe(pair: Pair, file: Path) -> None:
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", pair.id)
+    assert pair.description.isprintable()
+    for source in pair.sources:
+        if source.repository:
+            assert SAFE_NAME.fullmatch(source.file)
+            assert SAFE_NAME.fullmatch(source.repository)
+            assert ".." not in PurePosixPath(source.file).parts
+    registry = Registry({pair.id: pair})
+    assert registry.resolve(pair.id) == pair
+    with pytest.raises(ModelError):
+        registry.pair(pair.id + "x")
+
+
+@long_enough
+def test_fuzz(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    outcomes = {"read": 0, "refused": 0}
+
+    def one(content: bytes) -> None:
+        outcomes["refused" if check(file, content) is None else "read"] += 1
+
+    assert fuzz(mutated() | MADE_UP, one) > 100
+    assert min(outcomes.values()) > 0, outcomes
+
+
+# What the fuzzer found.
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = " + "[" * 495 + "]" * 495,  # passed the parser and was too deep for the search of its line
+        ".".join("x" * 2000) + " = 1",
+        "[" + ".".join("x" * 2000) + "]",
+        ".".join("x" * 500_000) + " = 1",  # tomllib takes minutes and gigabytes
+        "x = " + "{x.x.x.x = " * 300 + "1" + "}" * 300,
+        "x = [\n" + "{x.x.x.x = \n" * 300,
+    ],
+    ids=["arrays", "key", "header", "endless key", "inline tables", "lines"],
+)
+def test_nesting_has_a_line(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "models.toml"
+    assert check(file, b"schema = 1\n" + line.encode()) is None
+    with pytest.raises(ModelError, match=re.escape(str(file)) + r":\d+: nested too deeply"):
+        read_pairs(file, tmp_path)
+
+
+def test_dots_in_text_and_numbers_are_no_nesting(tmp_path: Path) -> None:
+    text = VALID.replace("A pair of mine", "a." * 100).replace("# ", "# " + "." * 100)
+    assert check(tmp_path / "models.toml", (text + "# " + "[." * 100).encode())

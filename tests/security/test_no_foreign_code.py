@@ -1,0 +1,68 @@
+"""Nothing that comes from a model, a hub or a client is run: what could run it is not in the source at all."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = sorted(
+    path
+    for folder in ("localdflash", "kernels", "lsp", "tui")
+    for path in (ROOT / folder).rglob("*.py")
+    if "prompts" not in path.parts  # programs to be completed, never imported
+)
+RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
+UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def runs_foreign_code(tree: ast.AST) -> Iterator[str]:
+    """What in a module would run code that came as data, or load a pickle."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (f"import {name.name}" for name in names if name.name.split(".")[0] in UNPICKLES)
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in UNPICKLES | {"kernels"}:
+                yield f"from {module}"
+            case ast.Call(func=ast.Name(id=name)) if name in RUNS_TEXT:
+                yield f"{name}()"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr="system" | "popen")):
+                yield "a shell"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="load"), keywords=given):
+                if not any(one.arg == "weights_only" and ast.unparse(one.value) == "True" for one in given):
+                    yield "torch.load without weights_only"
+            case ast.keyword(arg="trust_remote_code" | "shell", value=value) if ast.unparse(value) != "False":
+                yield f"{node.arg}="
+            case ast.Name(id="Environment") | ast.Attribute(attr="Environment"):
+                yield "a Jinja environment that is no sandbox"
+
+
+def test_no_way_to_run_what_came_as_data() -> None:
+    assert len(SOURCES) > 100
+    found = {str(path.relative_to(ROOT)): [*runs_foreign_code(ast.parse(path.read_text()))] for path in SOURCES}
+    assert {name: ways for name, ways in found.items() if ways} == {}
+    assert [path for path in SOURCES if "trust_remote_code" in path.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("eval(x)", "exec(x)", "import pickle", "from pickle import loads", "import os; os.system(x)"),
+        *("torch.load(x)", "torch.load(x, weights_only=False)", "f(trust_remote_code=True)", "run(x, shell=True)"),
+        *("jinja2.Environment()", "from jinja2 import Environment; Environment()", "from kernels import get_kernel"),
+    ],
+)
+def test_the_search_finds_it(text: str) -> None:
+    assert [*runs_foreign_code(ast.parse(text))]
+
+
+@pytest.mark.parametrize(("name", "least"), [("jinja2", "3.1.6"), ("torch", "2.6")])
+def test_versions_with_known_holes_are_excluded(name: str, least: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = next(one for one in map(Requirement, project["dependencies"]) if one.name == name)
+    major, minor, *rest = least.split(".")
+    below = f"{major}.{minor}.{int(rest[0]) - 1}" if rest else f"{major}.{int(minor) - 1}.9"
+    assert not needed.specifier.contains(below)
