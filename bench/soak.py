@@ -27,7 +27,7 @@ from localdflash.bench.machine import commit, device
 from localdflash.bench.prompt_set import load
 from localdflash.completion import prepare as prepare_completion
 from localdflash.conversation import prepare as prepare_chat
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.loading import LoadedPair, Options
 from localdflash.server.client import Client, find
@@ -94,7 +94,7 @@ def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Ran
         events = client.stream(path, {**body, **document, "stream": True})
         for count, event in enumerate(events):
             if count == patience:
-                events.close()  # type: ignore[attr-defined]  # a generator
+                events.close()
                 return "hung up" if expected.startswith(text) else "wrong"
             choice = event["choices"][0]
             text += choice.get("text") or choice.get("delta", {}).get("content") or ""

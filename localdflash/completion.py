@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from localdflash.answer import Answer, Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, UsageError
 from localdflash.loading import LoadedPair
 from localdflash.text.fim import SourceFile, build, stop_ids

@@ -6,7 +6,7 @@ from typing import Any
 from localdflash.answer import Answer, Prepared
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Cancelled, never
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from localdflash.loading import LoadedPair
 from localdflash.text.chat_template import Message, encode_chat

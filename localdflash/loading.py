@@ -61,6 +61,7 @@ class LoadedPair:
             undo.callback(self._closing.close)
             self.notice = ""
             self.predicted: Parts = {}
+            self._fitted = ""  # what memory left of the drafter
             self.said_of_target: list[str] = []  # llama.cpp's lines on its memory
             self.said_of_drafter: list[str] = []
             self.tokenizer: Tokenizer
@@ -114,7 +115,7 @@ class LoadedPair:
 
     def _take(self, chosen: Fit) -> Fit:
         """Remember what is about to be loaded."""
-        self.predicted = chosen.parts
+        self.predicted, self._fitted = chosen.parts, chosen.drafter
         self.notice = "; ".join(filter(None, (self.notice, chosen.notice)))
         return chosen
 
@@ -131,7 +132,8 @@ class LoadedPair:
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file]
         drafters = [drafter.name for drafter in self.pair.drafters] if isinstance(self.pair, HostPair) else []
-        how = (self.backend, self.context, self.options.draft, drafters, self.options.kv, self.options.drafter_bits)
+        options = self.options
+        how = (self.backend, self.context, options.draft, drafters, self._fitted, options.kv, options.drafter_bits)
         return repr((stats, how, [version(name) for name in ("localdflash", "llama-cpp-python", "torch")]))
 
     def fim_format(self) -> FimFormat:

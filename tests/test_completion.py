@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from localdflash import completion
 from localdflash.completion import complete, offset_of, prepare, prepare_text
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError, UsageError
 from localdflash.loading import LoadedPair, Options
 from localdflash.text import fim

@@ -5,7 +5,7 @@ import gguf
 import pytest
 
 from localdflash.conversation import Conversation
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError
 from localdflash.loading import LoadedPair, Options
 from localdflash.text.chat_template import Message

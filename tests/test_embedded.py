@@ -16,7 +16,8 @@ from localdflash.drafters.dflash import DFlashDrafter
 from localdflash.drafters.dflash_files import load as load_drafter
 from localdflash.engine.accept import accept
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.torch_decoder import causal

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +151,20 @@ class TestCuda:
             LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
         ((found, settings),) = asked
         assert (found, settings.drafter_bits, settings.context, settings.draft) == (name, bits, 1024, True)
+
+    @pytest.mark.usefixtures("asked")
+    def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from localdflash.cuda import load
+
+        pair = SimpleNamespace(machine=SimpleNamespace(context=1024))
+        monkeypatch.setattr(load, "load_pair", lambda *_, **__: pair)
+        identities = set()
+        for holds in ("8 bits", "4 bits", "none"):
+            space = total(self.sizes().parts(1024, holds))
+            monkeypatch.setattr(free, "gpu_budget", lambda space=space: Budget(space, 0, "GPU memory"))
+            with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
+                identities.add(loaded.identity())
+        assert len(identities) == 3
 
     def test_a_gpu_that_is_too_small_leaves_the_pair_to_llamacpp(
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch

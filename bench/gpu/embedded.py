@@ -65,7 +65,7 @@ def _ways(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -
 
 
 def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> Run:
-    from localdflash.engine.sampling import SamplingParams
+    from localdflash.engine.sampling_params import SamplingParams
 
     pair.forget()
     request = Request(prompt["ids"], prompt["max_tokens"], SamplingParams(**sampling), frozenset(prompt["ends"]))

@@ -129,7 +129,7 @@ def _cancels(client: Client) -> dict[str, float]:
     for number in range(CANCELS):
         events = client.stream("/v1/chat/completions", _chat(number))
         next(iter(events))
-        events.close()  # type: ignore[attr-defined]  # a generator
+        events.close()
     while client.get("/ps")["running"]:
         time.sleep(0.01)
     return {bound: count - before.get(bound, 0.0) for bound, count in _cancel_buckets(client).items()}

@@ -24,7 +24,7 @@ COMPLETIONS = 200
 @pair_options
 @click.pass_context
 def command(
-    ctx: click.Context, limit: int | None, repeats: int, json_file: Path | None, of_server: bool, **options: Any
+    ctx: click.Context, /, limit: int | None, repeats: int, json_file: Path | None, of_server: bool, **options: Any
 ) -> int:
     """Run the prompt set with drafting and without, in turn. Exit code 1 where an output differs.
 

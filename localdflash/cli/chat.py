@@ -14,8 +14,8 @@ import click
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
 from localdflash.cli.output import printable
-from localdflash.engine.sampling import SamplingParams
-from localdflash.errors import ContextOverflow, EngineGone, QueueFull, UsageError
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.text.sanitize import sanitize
 
 SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
@@ -181,7 +181,9 @@ def _exchange(talk: Talk, line: str) -> None:
             _say_if_cut(reply)
     except ContextOverflow as error:
         _say(f"{error}, or start over with /new")
-    except (EngineGone, QueueFull) as error:  # the conversation is still here: the question can be asked again
+    except DeviceFailed:  # that of this process: no question can be answered any more
+        raise
+    except LocaldflashError as error:  # the conversation is still here: the question can be asked again
         _say(str(error))
     else:
         _say(_summary(reply))

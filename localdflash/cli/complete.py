@@ -12,7 +12,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
 from localdflash.cli.output import print_json
 from localdflash.completion import offset_of
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
 
@@ -51,11 +51,11 @@ def command(
     text = read_text(path)
     offset = offset_of(text, line, column)
     hole = Hole(text[:offset], text[offset:], max_tokens, params, trim, one_line)
-    with Interrupt() as interrupt:
-        if no_daemon or no_draft:
-            insertion, finish, numbers = _fill_here(hole, options, no_draft, interrupt)
-        else:
-            insertion, finish, numbers = _fill_by_server(hole, ctx, options, interrupt)
+    interrupt = Interrupt()
+    if no_daemon or no_draft:
+        insertion, finish, numbers = _fill_here(hole, options, no_draft, interrupt)
+    else:
+        insertion, finish, numbers = _fill_by_server(hole, ctx, options, interrupt)
     if "\r\n" in text:
         insertion = insertion.replace("\n", "\r\n")
     if as_json:
@@ -92,7 +92,7 @@ def _fill_here(hole: Hole, options: dict[str, Any], no_draft: bool, interrupt: I
     from localdflash.completion import complete
     from localdflash.loading import Options
 
-    with opened(Options(**options, draft=not no_draft)) as loaded:
+    with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         answer = complete(
             loaded,
             hole.prefix,
@@ -110,7 +110,7 @@ def _fill_by_server(hole: Hole, ctx: click.Context, options: dict[str, Any], int
     """By the shared engine, or the server that the settings name."""
     from localdflash.cli.remote import completion, sampling_fields, server
 
-    with server(ctx, options) as found:
+    with server(ctx, options) as found, interrupt:
         fields = sampling_fields(hole.params, hole.max_tokens)
         answer = completion(found, hole.prefix, hole.suffix, fields, interrupt, trim=hole.trim, one_line=hole.one_line)
         return Filled("".join(answer), answer.finish, answer.numbers)

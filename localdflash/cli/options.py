@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

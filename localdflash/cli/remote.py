@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import printable
 from localdflash.config import Config, load_config
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.server.client import Client, Json
 from localdflash.server.key import read_key
@@ -58,8 +58,8 @@ class Server:
             except (EngineGone, DeviceFailed) as error:
                 if not self.ours or restarts == RESTARTS:
                     raise EngineGone(f"{error}: try again") from None
-            self.client.close()
-            self.client = self._connect()
+            gone, self.client = self.client, self._connect()
+            gone.close()
             say(GONE)
 
 

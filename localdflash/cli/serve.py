@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,4 +132,5 @@ def _own_names(host: str) -> Collection[str]:
 
 
 def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody reads stderr any more, or its disk is full: no reason to leave
+        print(printable(line), file=sys.stderr, flush=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from localdflash.engine.pair import Cancelled, Pair, Step, never
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.sampling import Constraint, Sampler, SamplingParams
+from localdflash.engine.sampling import Constraint, Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 
 

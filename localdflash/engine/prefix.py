@@ -31,13 +31,14 @@ class PrefixCache:
         """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
         live = tuple(pair.cached)
         shared = common_prefix(live, ids)
-        best, longest = None, shared + WORTH_KEEPING
+        longest = shared + WORTH_KEEPING
+        best: State | None = None
         for state in self._states.values():
             length = common_prefix(state.ids, ids)
             if length >= longest:
                 best, longest = state, length
-        if self._disk and (state := self._disk.longest(ids, longest + (best is not None))):
-            best = state
+        if self._disk and (written := self._disk.longest(ids, longest + (best is not None))):
+            best = written
         loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
         if loses and not any(key[: len(live)] == live for key in self._states):
             self._put(pair.save())  # this may evict `best`, which is still at hand
@@ -49,10 +50,10 @@ class PrefixCache:
         """At the end of a process: what it knows to the disk, if there is one; OSError where that fails."""
         if not self._disk:
             return
-        if len(pair.cached) >= WORTH_KEEPING:
-            self._put(pair.save())
         for state in self._states.values():
             self._disk.keep(state)
+        if len(pair.cached) >= WORTH_KEEPING:
+            self._disk.keep(pair.save())
 
     def _put(self, state: State) -> None:
         if state.size > self._budget:

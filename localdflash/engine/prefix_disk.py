@@ -10,9 +10,11 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -91,7 +93,8 @@ class DiskCache:
 
 
 def _packed(state: State) -> bytes:
-    parts = {"ids": np.array(state.ids, np.int32), "target": np.frombuffer(state.target, np.uint8)}
+    parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
+    parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
     return bytes(save(parts, {"digest": _digest(*(part.tobytes() for part in parts.values()))}))
 

@@ -49,8 +49,8 @@ class Totals:
     failed: int = 0
     cancelled: int = 0
     preempted: int = 0
-    prompt_tokens: int = 0
-    computed_tokens: int = 0  # of them; the others came out of a cache
+    prompt_tokens: int = 0  # of requests that took a step
+    reused_tokens: int = 0  # of them, what came out of a cache
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
 
 
@@ -147,8 +147,7 @@ class Scheduler:
         request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
         error: Exception | None = None
         try:
-            if self._makes_room(job):
-                self._put_back(job)
+            if self._makes_room(job) and self._put_back(job):
                 return
         except Exception as caught:  # the request fails, the engine lives
             error = caught
@@ -178,11 +177,15 @@ class Scheduler:
     def _is_outranked(self, job: Job) -> bool:
         return bool(self._urgent) and not job.urgent
 
-    def _put_back(self, job: Job) -> None:
-        self.totals.preempted += 1
+    def _put_back(self, job: Job) -> bool:
+        """Queue a job that made room; False where it was cancelled meanwhile."""
         with self._changed:
+            if job.cancelled_at is not None:
+                return False
             self.running = None
             self._patient.appendleft(job)
+        self.totals.preempted += 1
+        return True
 
     def _end(self, job: Job, error: BaseException | None) -> None:
         totals, request = self.totals, job.request
@@ -192,8 +195,9 @@ class Scheduler:
             totals.requests += 1
             totals.failed += error is not None
             totals.cancelled += request.finish == "cancelled"
-            totals.prompt_tokens += len(request.ids)
-            totals.computed_tokens += request.computed
+            if request.stats.steps:
+                totals.prompt_tokens += len(request.ids)
+                totals.reused_tokens += max(len(request.ids) - 1 - request.computed, 0)  # the last one is the anchor
         job.on_end(error)
 
     def _jobs(self) -> list[Job]:

@@ -41,6 +41,7 @@ _ERRORS: dict[str, type[LocaldflashError]] = {
     "queue_full": QueueFull,
     "out_of_memory": OutOfMemory,
     "device_failed": DeviceFailed,
+    "engine_stopped": EngineGone,
 }
 
 

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,8 +91,12 @@ class Activity:
     """Counts requests on their way to an app, and knows since when there is none."""
 
     def __init__(self, app: "ASGIApp") -> None:
-        self._app = app
-        self._running, self._last = 0, time.monotonic()
+        self._app, self._running = app, 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count idle seconds from now on: the time that loading takes is none."""
+        self._last = time.monotonic()
 
     @property
     def idle(self) -> float:
@@ -109,7 +113,7 @@ class Activity:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
-            self._last = time.monotonic()
+            self.begin()
 
 
 class Daemon:
@@ -203,6 +207,7 @@ class Daemon:
             loaded = await self._engine.ready()
         except Exception as error:
             return error
+        self._activity.begin()
         self._say(f"{loaded.options.pair} is loaded ({loaded.backend}, {loaded.context} tokens of context)")
         if loaded.notice:
             self._say(loaded.notice)
@@ -250,7 +255,8 @@ def _redirect_stderr(log: Path) -> None:
 
 
 def _bound(log: Path) -> None:
-    """Start the log anew once it is too large; the old lines stay in one more file."""
+    """Start the log anew once it is too large; the old lines stay in one more file, unless the disk is full."""
     if os.fstat(2).st_size > LARGEST_LOG:
-        shutil.copyfile(log, log.with_suffix(".old.log"))
+        with suppress(OSError):
+            shutil.copyfile(log, log.with_suffix(".old.log"))
         os.ftruncate(2, 0)

@@ -19,7 +19,7 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
-from localdflash.errors import LocaldflashError
+from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.loading import LoadedPair, Options
 from localdflash.paths import cache_folder
 from localdflash.text.stream import AnswerText
@@ -151,7 +151,8 @@ class Engine:
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
         """
         loaded = await self.ready()
-        assert self.scheduler
+        if not (scheduler := self.scheduler):
+            raise EngineGone("another model is being loaded: ask again")
         loop, deltas = asyncio.get_running_loop(), asyncio.Queue[Delta | BaseException | None]()
         text = AnswerText(loaded.tokenizer, request.ends, stops)
         deadline = 0.0
@@ -178,14 +179,14 @@ class Engine:
             tell(error)
 
         job = Job(request, on_step, on_end, urgent, document)
-        self.scheduler.submit(job)
+        scheduler.submit(job)
         try:
             while isinstance(delta := await deltas.get(), Delta):
                 yield delta
             if delta:
                 raise delta
         finally:
-            self.scheduler.cancel(job)
+            scheduler.cancel(job)
 
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:

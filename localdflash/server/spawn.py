@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds before a line says that the engine is being started
 LOOK = 0.02  # seconds between two looks at whether it is there
 LISTENS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
 LEAVES = 20.0  # seconds that a daemon which was told to stop may take
-LOADING = "loading model"
+READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
@@ -45,6 +45,13 @@ class Wanted:
 
 def connect(wanted: Wanted, say: Callable[[str], None]) -> Client:
     """A client of an engine that is loaded as wanted. `say` gets lines for the user."""
+    try:
+        return _connect(wanted, say)
+    except EngineGone:  # it left, idle for long enough, while it was looked at
+        return _connect(wanted, say)
+
+
+def _connect(wanted: Wanted, say: Callable[[str], None]) -> Client:
     client = _of_this_version(_running_or_started(wanted, say), wanted, say)
     try:
         _load_what_is_given(client, wanted, say)
@@ -106,9 +113,9 @@ def _running_or_started(wanted: Wanted, say: Callable[[str], None]) -> Client:
 
 
 def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
-    """Wait while it loads; False where it went away meanwhile."""
+    """Wait while it loads; False where it went away meanwhile, as one does that could not load."""
     try:
-        while client.health().get("status") == LOADING:
+        while client.health().get("status") != READY:
             waiting.look()
     except EngineGone:
         client.close()
@@ -123,7 +130,7 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
     """Start a daemon and wait until it is ready; raise what it says where it ends before."""
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
-    process = _spawn(wanted, log)
+    process, patient_until = _spawn(wanted, log), time.monotonic() + LISTENS
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
             with client:
@@ -131,8 +138,9 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
             threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
             return
         waiting.look()
-        if waiting.seconds > LISTENS and not is_listening(paths.engine_socket()):
+        if time.monotonic() > patient_until and not is_listening(paths.engine_socket()):
             process.kill()
+            process.wait()
             raise LocaldflashError(f"the engine was started, but does not listen: its log is {log}")
     if process.returncode and not is_listening(paths.engine_socket()):  # `localdflash serve` may have been faster
         raise _ERRORS.get(process.returncode, LocaldflashError)(_last_line(log, began))
@@ -200,14 +208,9 @@ class _Waiting:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._began, self._say, self._told = time.monotonic(), say, not sys.stderr.isatty()
 
-    @property
-    def seconds(self) -> float:
-        """Since the first look."""
-        return time.monotonic() - self._began
-
     def look(self) -> None:
         """Wait until it is time to look again."""
-        if not self._told and self.seconds > PATIENCE:
+        if not self._told and time.monotonic() - self._began > PATIENCE:
             self._told = True
             self._say("starting the engine ...")
         time.sleep(LOOK)

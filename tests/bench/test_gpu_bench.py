@@ -54,7 +54,8 @@ def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
     from localdflash.cuda.pair import CudaPair
     from localdflash.cuda.runner import Runner
     from localdflash.cuda.ways import Ways
-    from localdflash.engine.sampling import Sampler, SamplingParams
+    from localdflash.engine.sampling import Sampler
+    from localdflash.engine.sampling_params import SamplingParams
 
     target, drafters = steps.models(setup)
     machine = load_pair(target, drafters["Q4_K"], setup.device, Settings(context=512), setup.ops).machine

@@ -16,8 +16,10 @@ import pytest
 
 from localdflash import paths
 from localdflash.cli import remote
+from localdflash.cli.chat import _exchange
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.remote import RemoteConversation, Server
+from localdflash.errors import OutOfMemory
 from localdflash.server.client import Client
 from tests import daemons
 
@@ -381,6 +383,36 @@ def test_the_history_goes_with_the_question() -> None:
     assert (asked[1]["model"], asked[1]["temperature"], asked[1]["stream"]) == ("m", 0.0, True)
     talk.clear()
     assert [message["role"] for message in talk.messages] == ["system"]
+
+
+@SHARED
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_error_of_a_server_ends_no_conversation(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    refuses = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"error": {"message": "too much"}}))
+    made = Client(httpx2.Client(transport=refuses, base_url="http://x"), "x")
+    _exchange(RemoteConversation(Server(lambda: made, {}, ours=False), {}), "one")
+    assert capsys.readouterr().err == "too much\n"
+
+
+@SHARED
+def test_an_engine_that_cannot_be_started_again_now_may_be_later() -> None:
+    text = 'data: {"choices": [{"delta": {"content": "answer"}}]}\n\ndata: [DONE]\n\n'
+    answers = [httpx2.ReadError("reset"), httpx2.ReadError("reset"), None]
+
+    def handle(_: httpx2.Request) -> httpx2.Response:
+        if error := answers.pop(0):
+            raise error
+        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
+
+    def connect() -> Client:
+        if len(answers) == 2:
+            raise OutOfMemory("too large")
+        return Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
+
+    talk = RemoteConversation(Server(connect, {}, ours=True), {})
+    with pytest.raises(OutOfMemory):
+        list(talk.ask("one", Interrupt()))
+    assert list(talk.ask("one", Interrupt())) == ["answer"]
 
 
 # Another server

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from localdflash.cli import remote
 from localdflash.cli.complete import parse_place, read_text
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.errors import UsageError
+from localdflash.loading import LoadedPair
 from tests import daemons
 
 CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
@@ -236,6 +238,21 @@ def test_ctrl_c_prints_what_there_is(file: Path, complete: Callable[..., Any], m
     steps = 0
     told = complete(*arguments, "--json")
     assert (told.code, json.loads(told.out)["finish"]) == (130, "cancelled")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("where", ["--no-daemon", "--seed=1"])
+def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def load(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(True)
+
+    monkeypatch.setattr(LoadedPair, "__init__", load)
+    monkeypatch.setattr(remote, "connect", load)
+    done = run("complete", where, f"{file}:3:5")
+    assert (done.code, done.out, loaded) == (130, "", [])
 
 
 # The context

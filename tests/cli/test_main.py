@@ -160,6 +160,13 @@ def test_a_closed_pipe_is_quiet() -> None:
         assert process.wait(30) == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell")
+def test_closed_streams_are_no_error() -> None:
+    program = "import sys; from localdflash.cli import main; sys.exit(main(['models', 'list']))"
+    closed = ("sh", "-c", 'exec "$0" -P -c "$1" >&- 2>&-', sys.executable, program)
+    assert subprocess.run(closed, check=False).returncode == 0
+
+
 def test_an_ascii_terminal_gets_escapes() -> None:
     code = (
         "import click, sys, types; from localdflash import cli;"

@@ -23,7 +23,8 @@ from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.weights import load_target
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from tests.cuda.test_memory import storages
 from tests.cuda.tiny import SHAPE, write_drafter

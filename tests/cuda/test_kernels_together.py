@@ -14,7 +14,7 @@ from localdflash.cuda.machine import Way
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT
 from tests.cuda.tiny import EXPERTS, SHAPE, write_drafter, write_target
 

@@ -14,7 +14,8 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.drafters.dflash import DFlashDrafter
 from localdflash.drafters.dflash_files import load as load_drafter
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.torch_target import TorchTarget

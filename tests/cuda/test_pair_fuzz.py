@@ -21,7 +21,8 @@ from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.sample import sample_reference
 from localdflash.kernels.state import CONTEXT, DRAFTER
 from localdflash.targets.gguf_decoder import load_decoder

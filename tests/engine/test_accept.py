@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 
 from localdflash.engine.accept import accept
 from localdflash.engine.draft import MAX_NODES, NOTHING, Draft
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 
 V = 10
 

@@ -15,7 +15,8 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Taps, Verification
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
 V = 4

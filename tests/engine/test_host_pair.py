@@ -9,7 +9,8 @@ import pytest
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import State, Verification
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 
 Make = Callable[..., Any]

@@ -15,7 +15,8 @@ from scipy.stats import chisquare
 from localdflash.engine import host_pair
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 
 Table = NDArray[np.float32]
 Make = Callable[..., Any]

@@ -13,7 +13,8 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Cancelled, State, Step, never
 from localdflash.engine.prefix import WORTH_KEEPING, PrefixCache
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 
 Make = Callable[..., Any]
 
@@ -110,6 +111,34 @@ def test_the_budget_holds_and_the_least_recently_used_goes_first(pair: Recorder)
         assert prefixes.size <= 2 * 20 * 99
     assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1
     assert ask(prefixes, pair, [*DOCUMENTS[1], 1]) == 100
+
+
+def test_what_is_larger_than_the_budget_evicts_nobody(pair: Recorder) -> None:
+    prefixes = PrefixCache(3 * 20 * 99)
+    for ids in (DOCUMENTS[0], DOCUMENTS[1], list(range(9000, 9400)), DOCUMENTS[2]):
+        ask(prefixes, pair, ids)
+    assert [ask(prefixes, pair, [*DOCUMENTS[i], 1]) for i in (0, 1)] == [1, 1]
+
+
+def test_without_a_budget_nothing_is_copied(pair: Recorder) -> None:
+    prefixes = PrefixCache(0)
+    assert [ask(prefixes, pair, d) for d in (*DOCUMENTS, *DOCUMENTS)] == [99] * 12
+    assert (pair.saves, prefixes.size) == (0, 0)
+
+
+def test_the_size_may_be_asked_for_while_the_engine_works() -> None:
+    prefixes = PrefixCache(1_000_000)
+
+    class Meanwhile(State):
+        """A state whose size is read while the engine saves another one."""
+
+        @property
+        def size(self) -> int:
+            prefixes._states[(1,)] = State((1,), b"", ())
+            return 10
+
+    prefixes._states.update({(i,): Meanwhile((i,), b"", ()) for i in (0, 2)})
+    assert prefixes.size == 20
 
 
 def test_a_state_that_was_swapped_in_counts_as_used(pair: Recorder) -> None:

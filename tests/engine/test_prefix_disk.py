@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
@@ -106,6 +109,43 @@ def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, junk: bytes) -> 
     folder.mkdir()
     (folder / f"{'0' * 32}.safetensors").write_bytes(junk)
     assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+
+
+@pytest.mark.parametrize("ids", [np.full(50, np.nan, np.float32), np.zeros((5, 10), np.int32), np.int32(7)])
+def test_ids_that_are_none_are_dropped(tmp_path: Path, ids: Any) -> None:
+    disk = DiskCache(tmp_path, "model", BIG)
+    disk.folder.mkdir()
+    (disk.folder / f"{'0' * 32}.safetensors").write_bytes(save({"ids": np.asarray(ids)}))
+    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+    assert files(tmp_path) == []
+
+
+def test_what_is_no_file_is_no_obstacle(tmp_path: Path) -> None:
+    folder = DiskCache(tmp_path, "model", BIG).folder / "x.safetensors"
+    folder.mkdir(parents=True)
+    assert DiskCache(tmp_path, "model", BIG).longest([1], 0) is None
+
+
+def test_a_cache_that_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    disk = DiskCache(tmp_path, "model", BIG)
+    disk.keep(state(0))
+    monkeypatch.setattr(os, "utime", refuse)
+    assert disk.longest(list(range(50)), 50) == state(0)
+
+
+def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+    folder = DiskCache(tmp_path, "another model", BIG).folder
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    (folder / f"{'0' * 32}.{process.pid}").write_bytes(b"x" * 1000)
+    mine = folder / f"{'0' * 32}.{os.getpid()}"  # of another cache that is writing now
+    mine.write_bytes(b"x")
+    DiskCache(tmp_path, "model", BIG)
+    assert files(tmp_path) == [mine]
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
 
@@ -68,7 +69,8 @@ class Watched:
     """A job with what came of it."""
 
     def __init__(self, request: Request, log: list[str] | None = None, name: str = "", **options: Any) -> None:
-        self.request, self.tokens, self.error = request, list[int](), BaseException()
+        self.request, self.tokens = request, list[int]()
+        self.error: BaseException | None = AssertionError("it has not ended")
         self.ended, self._ends = threading.Event(), 0
         self._log, self._name = log if log is not None else [], name
         self.job = Job(request, self._on_step, self._on_end, **options)
@@ -79,7 +81,7 @@ class Watched:
         return True
 
     def _on_end(self, error: BaseException | None) -> None:
-        self.error, self._ends = error, self._ends + 1  # type: ignore[assignment]
+        self.error, self._ends = error, self._ends + 1
         assert self._ends == 1, "a job ended twice"
         self.ended.set()
 
@@ -231,6 +233,26 @@ def test_a_cancelled_job_stops_within_one_step(scheduler: Scheduler, pair: Gated
     assert scheduler.totals.cancelled == 1
 
 
+def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Scheduler, pair: Gated) -> None:
+    typed = Watched(completion(), urgent=True)
+    request = chat(300)
+    talk = Watched(request)
+
+    def on_step(_: Step) -> bool:
+        scheduler.submit(typed.job)
+        scheduler.cancel(talk.job)
+        pair.gate.hold()
+        return True
+
+    talk.job.on_step = on_step
+    scheduler.submit(talk.job)
+    assert talk.wait().request.finish == "cancelled"
+    assert not typed.ended.is_set()
+    pair.gate.release()
+    assert typed.wait().request.finish == "length"
+    assert (scheduler.totals.preempted, len(scheduler.totals.cancel_ms)) == (0, 1)
+
+
 def test_a_job_may_end_itself(scheduler: Scheduler) -> None:
     ended = threading.Event()
     job = Job(chat(300), lambda step: False, lambda error: ended.set())
@@ -341,4 +363,7 @@ def test_a_storm_of_jobs_and_cancels_changes_no_text(
         else:
             assert watched.tokens == expected
     assert scheduler.totals.requests == len(jobs)
+    ran = [job.request for job in jobs if job.request.stats.steps]
+    assert scheduler.totals.prompt_tokens == sum(len(request.ids) for request in ran)
+    assert scheduler.totals.reused_tokens == sum(max(len(request.ids) - 1 - request.computed, 0) for request in ran)
     assert scheduler.running is None

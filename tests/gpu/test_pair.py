@@ -19,7 +19,8 @@ from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import chunks
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.weights.ggml_types import GGMLType
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, gumbel_r, kstest
 from torch import Tensor
 
-from localdflash.engine.sampling import Sampler, SamplingParams
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.noise import noise_reference
 from localdflash.kernels.penalty import penalise, penalise_reference
 from localdflash.kernels.sample import SampleScratch, sample, sample_reference, survivors

@@ -150,6 +150,7 @@ def test_an_answer_that_is_no_stream() -> None:
         (503, "queue_full", QueueFull),
         (503, "out_of_memory", OutOfMemory),
         (503, "device_failed", DeviceFailed),
+        (503, "engine_stopped", EngineGone),
         (500, "internal_error", LocaldflashError),
         (502, 502, LocaldflashError),
         (400, ["?"], UsageError),

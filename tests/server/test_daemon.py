@@ -192,6 +192,27 @@ def test_it_leaves_when_nobody_needs_it() -> None:
     assert not paths.engine_socket().exists()
 
 
+def test_the_time_that_loading_takes_is_not_idle() -> None:
+    slow_to_load = "import time; from localdflash import loading; load = loading.LoadedPair.__init__\n"
+    slow_to_load += "loading.LoadedPair.__init__ = lambda *a: (time.sleep(3), load(*a))[1]\n"
+    process = start("--idle", "0.03", program=slow_to_load + PROGRAM)
+    began = time.monotonic()
+    assert said(process)[0] == 0
+    assert time.monotonic() - began > 1
+
+
+def test_a_log_that_cannot_be_bounded_and_a_word_that_cannot_be_said_end_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from localdflash.cli import serve
+    from localdflash.server import daemon
+
+    monkeypatch.setattr(daemon, "LARGEST_LOG", -1)
+    daemon._bound(tmp_path / "gone" / "engine.log")
+    monkeypatch.setattr(sys, "stderr", Mock(**{"write.side_effect": BrokenPipeError}))
+    serve._say("hello")
+
+
 def test_it_leaves_when_its_socket_is_removed() -> None:
     process = start()
     paths.engine_socket().unlink()

@@ -3,14 +3,16 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localdflash import paths
-from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import Wanted, connect
@@ -106,6 +108,48 @@ def test_one_that_cannot_start_says_why(
         assert "localdflash:" not in str(caught.value)
     assert type(caught.value) is kind
     assert daemons(short_home) == []
+
+
+def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    slow = (
+        "import time; from localdflash import loading; from localdflash.errors import OutOfMemory\n"
+        "def load(*_): time.sleep(1.5); raise OutOfMemory('too large for this machine')\n"
+        "loading.LoadedPair.__init__ = load\n"
+    )
+    monkeypatch.setattr(spawn, "PROGRAM", slow + PROGRAM)
+    with ThreadPoolExecutor(2) as threads:
+        for found in [threads.submit(connect, Wanted(EMBEDDED), said.append) for _ in range(2)]:
+            with pytest.raises(OutOfMemory, match="too large for this machine"):
+                found.result(60)
+
+
+def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    first, ready = start(), spawn._becomes_ready
+
+    def leaves(client: Client, waiting: Any) -> bool:
+        was = ready(client, waiting)
+        if first.poll() is None:
+            killed(first)
+        return was
+
+    monkeypatch.setattr(spawn, "_becomes_ready", leaves)
+    assert reached(Wanted(EMBEDDED), said) != first.pid
+
+
+def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr(spawn, "PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(spawn, "LISTENS", 0.3)
+    with pytest.raises(LocaldflashError, match="does not listen: its log is"):
+        connect(Wanted(EMBEDDED), said.append)
+    assert daemons(short_home) == []
+
+
+def test_whoever_waited_for_long_may_still_start_one(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    def began_long_ago(self: spawn._Waiting, say: Callable[[str], None]) -> None:
+        self._began, self._say, self._told = time.monotonic() - 10 * spawn.LISTENS, say, True
+
+    monkeypatch.setattr(spawn._Waiting, "__init__", began_long_ago)
+    assert reached(Wanted(EMBEDDED), said)
 
 
 def test_one_that_dies_without_a_word_is_told_of_with_its_log(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from localdflash.answer import Prepared, bound
 from localdflash.engine.generate import Request
-from localdflash.engine.sampling import Constraint, SamplingParams
+from localdflash.engine.sampling import Constraint
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.errors import ContextOverflow
 from localdflash.loading import LoadedPair

@@ -82,10 +82,8 @@ def _of_scheduler(scheduler: Scheduler) -> Iterator[Metric]:
     yield _counter("requests_failed", "Requests that ended with an error", totals.failed)
     yield _counter("requests_cancelled", "Requests that were cancelled", totals.cancelled)
     yield _counter("preemptions", "Times that a request made room", totals.preempted)
-    reused = totals.prompt_tokens - totals.computed_tokens
     yield _counter("prompt_tokens", "Tokens of prompts", totals.prompt_tokens)
-    yield _counter("prompt_tokens_computed", "Tokens of prompts that were computed", totals.computed_tokens)
-    yield _counter("prompt_tokens_reused", "Tokens of prompts that came out of a cache", max(reused, 0))
+    yield _counter("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens)
     if scheduler.prefixes:
         yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", scheduler.prefixes.size)
     yield _cancels(list(totals.cancel_ms))

@@ -6,7 +6,7 @@ import pytest
 
 from localdflash.answer import Answer
 from localdflash.conversation import prepare
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading import LoadedPair
 from localdflash.text.chat_template import Message
 

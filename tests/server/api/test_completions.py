@@ -4,7 +4,7 @@ import pytest
 
 from localdflash.completion import complete, prepare_text
 from localdflash.engine.generate import generate
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading import LoadedPair
 
 COMPLETIONS = "/v1/completions"

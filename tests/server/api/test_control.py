@@ -1,19 +1,23 @@
 import asyncio
+import gc
 import math
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from localdflash.completion import prepare_text
-from localdflash.engine.sampling import SamplingParams
-from localdflash.loading import Options
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.scheduler import Scheduler
+from localdflash.loading import LoadedPair, Options
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engine import Engine
@@ -165,6 +169,104 @@ def test_loading_while_others_ask(small: Starlette, client_of: Any, tiny_pair: P
         done.set()
     assert [load.json()["context"] for load in loads] == [256, 128, 256]
     assert all(200 in told.result() and told.result() <= {200, 503} for told in asked)
+
+
+def test_the_choices_of_a_request_come_from_one_pair(client_of: Any, tiny_pair: Path) -> None:
+    path = str(tiny_pair / "target.gguf")
+    engine = Engine(Options(path, threads=1, context=1024), 0, 4, Metrics().observe)
+    client = client_of(create_app(engine))
+    engine.start()
+    asyncio.run(engine.ready())
+    body = {"prompt": "def", "max_tokens": 600, "temperature": 2.0, "n": 2, "grammar": "root ::= " + "[a-z] " * 1000}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.post, "/v1/completions", body)
+        while not (engine.scheduler and engine.scheduler.running):
+            assert not asked.done()
+        assert client.post("/load", {"pair": path, "context": 256}).status_code == 200
+        told = asked.result()
+    engine.close()
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "model_changed")
+
+
+def test_the_old_pair_is_gone_before_the_new_one_is_loaded(
+    small: Starlette, client_of: Any, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, path = client_of(small), str(tiny_pair / "target.gguf")
+    asked = {"prompt": "def", "max_tokens": 4, "grammar": "root ::= [a-z]+"}
+    assert client.post("/v1/completions", asked).status_code == 200
+    old = [weakref.ref(small.state.shared.engine.loaded), weakref.ref(small.state.shared.engine.loaded.pair)]
+    left: list[object] = []
+
+    def load(options: Options) -> LoadedPair:
+        gc.collect()
+        left.extend(filter(None, (ref() for ref in old)))
+        return LoadedPair(options)
+
+    monkeypatch.setattr("localdflash.server.engine.LoadedPair", load)
+    assert client.post("/load", {"pair": path, "context": 256}).status_code == 200
+    assert left == []
+    assert client.post("/v1/completions", asked).status_code == 200
+
+
+def test_a_load_that_breaks_leaves_the_pair_that_was_there(
+    small: Starlette, client_of: Any, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, path = client_of(small), str(tiny_pair / "target.gguf")
+    assert client.get("/v1/models").status_code == 200
+
+    def load(options: Options) -> LoadedPair:
+        if options.context == 256:
+            raise RuntimeError("something of a library")
+        return LoadedPair(options)
+
+    monkeypatch.setattr("localdflash.server.engine.LoadedPair", load)
+    assert client.post("/load", {"pair": path, "context": 256}).status_code == 500
+    assert client.get("/v1/models").status_code == 200
+    assert client.get("/ps").json()["context"] == 128
+
+
+def test_whatever_fails_while_loading_is_told(client_of: Any, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr("localdflash.server.engine.DiskCache", refuse)
+    options = Options(str(tiny_pair / "target.gguf"), threads=1)
+    engine = Engine(options, 0, 4, Metrics().observe, disk_bytes=1)
+    engine.start()
+    with pytest.raises(OSError, match="denied"):
+        asyncio.run(asyncio.wait_for(engine.ready(), 20))
+    assert "Loading failed" in client_of(create_app(engine)).get("/health").json()["error"]["message"]
+    engine.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_thread_that_dies_is_a_failed_engine(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Scheduler, "run", die)
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 4, Metrics().observe)
+    engine.start()
+    assert engine.failed.wait(20)
+    engine.close()
+
+
+def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
+    client, path = client_of(small), str(tiny_pair / "target.gguf")
+    assert client.get("/v1/models").status_code == 200
+    small.state.shared.loading = lock = asyncio.Lock()
+    both = ({"pair": path, "context": 256}, {"pair": path, "draft": False})
+
+    async def load_both() -> None:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(small), base_url="http://x", timeout=60) as http:
+            async with lock:
+                tasks = [asyncio.create_task(http.post("/load", json=body)) for body in both]
+                await asyncio.sleep(0.2)  # both have read their bodies
+            assert [(await task).status_code for task in tasks] == [200, 200]
+
+    asyncio.run(load_both())
+    options = client.get("/ps").json()["options"]
+    assert (options["context"], options["draft"]) == (256, False)
 
 
 def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, tiny_pair: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from localdflash.completion import complete
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading import LoadedPair
 
 PREFIX, MIDDLE, SUFFIX = "class Box:\n    def add(self, a, b):\n", "        return", "\n\nbox = Box()\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.completion import complete
-from localdflash.engine.sampling import SamplingParams
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading import LoadedPair
 from localdflash.server.api.answers import _Indented
 

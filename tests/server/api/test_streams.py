@@ -87,6 +87,19 @@ def test_the_newest_completion_of_a_document_cancels_the_older(live: Any) -> Non
     live.until_idle()
 
 
+def test_a_cancelled_request_does_not_go_on_with_its_next_choice(live: Any) -> None:
+    slow = {"prompt": "x = ", "max_tokens": 900, "grammar": ENDLESS, "document": "file:///a.py", "stream": True}
+    with live.client() as client, client.stream("POST", "/v1/completions", json={**slow, "n": 3}) as older:
+        lines = older.iter_lines()
+        next(lines)
+        told = client.post("/v1/completions", json={**slow, "max_tokens": 60, "stream": False}).json()
+        assert told["choices"][0]["finish_reason"] == "length"
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert {choice["index"] for event in events for choice in event["choices"]} == {0}
+    assert events[-1]["choices"][0]["finish_reason"] == "cancelled"
+    live.until_idle()
+
+
 def test_a_slow_reader_holds_nobody_up(live: Any) -> None:
     body = {**LONG, "max_tokens": 900, "stream": True, "steps": True, "logprobs": True, "top_logprobs": 20}
     with send(live, CHAT, body), live.client() as client:

@@ -1,0 +1,38 @@
+"""What a request may say about how its tokens are drawn. Clients check it too, so nothing heavy is imported here."""
+
+from dataclasses import dataclass
+
+from localdflash.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What a request may set; checked on creation (UsageError names the field and its range)."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    penalty_window: int = 256  # newest tokens that the penalty looks at
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, 0.0, 10.0)
+        _check("top_p", self.top_p, 1e-6, 1.0)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repetition_penalty", self.repetition_penalty, 0.1, 10.0)
+        _check_whole("top_k", self.top_k, 2**31)
+        _check_whole("penalty_window", self.penalty_window, 2**31)
+        if self.seed is not None:
+            _check_whole("seed", self.seed, 2**63)
+
+
+def _check(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # NaN fails too
+        raise UsageError(f"{name} is {value!r}: expected a number from {low:g} to {high:g}")
+
+
+def _check_whole(name: str, value: object, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        raise UsageError(f"{name} is {value!r}: expected a whole number from 0 to {high}")

@@ -1,0 +1,60 @@
+"""What an engine leaves on disk for the next one: the same text, without computing the prompt again."""
+
+import asyncio
+
+import pytest
+
+from localdflash.completion import prepare
+from localdflash.engine.generate import Request
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading import Options
+from localdflash.paths import cache_folder
+from localdflash.server.engine import Engine
+
+SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))
+DISK = 100_000_000
+
+
+def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
+    """A completion by an engine that lives for it alone."""
+    engine = Engine(Options(threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
+
+    async def ask() -> tuple[str, Request]:
+        request = prepare(await engine.ready(), SOURCE, "\n", 12, SamplingParams()).request
+        return "".join([delta.text async for delta in engine.stream(request)]), request
+
+    engine.start()
+    try:
+        return asyncio.run(ask())
+    finally:
+        engine.close()
+
+
+def test_the_next_engine_goes_on_from_the_disk() -> None:
+    first, cold = answer(DISK)
+    again, warm = answer(DISK)
+    assert again == first
+    assert cold.computed > 150
+    assert warm.computed <= 32, "the prompt was computed again"
+
+
+def test_another_context_is_another_model() -> None:
+    first, _ = answer(DISK, context=1000)
+    again, other = answer(DISK, context=900)
+    assert again == first
+    assert other.computed > 150
+
+
+def test_without_a_budget_nothing_is_written() -> None:
+    answer(0)
+    assert not (cache_folder() / "prefixes").exists()
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    cache_folder().parent.mkdir(parents=True)
+    cache_folder().write_text("in the way")
+    text, _ = answer(DISK)
+    assert text
+    said = capfd.readouterr().err
+    assert said.startswith("localdflash: the prefix cache was not written")
+    assert said.count("\n") == 1
