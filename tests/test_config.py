@@ -114,7 +114,7 @@ def test_without_a_file_everything_is_default(home: Path) -> None:
 
 def test_the_defaults() -> None:
     assert Model() == Model("embedded", "auto", 0, 0, 8, "f16")
-    assert Server() == Server("", None, None, 15.0, 512, 0, 64)
+    assert Server() == Server("", None, None, 15.0, None, 0, 64)
 
 
 def test_the_file_names_everything(write: Write) -> None:

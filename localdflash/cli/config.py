@@ -50,4 +50,6 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "automatic"
     return "-" if value == "" else str(value)

@@ -55,7 +55,7 @@ def command(
 
     settings = Settings(
         Options(**options),
-        cache_bytes=config.server.cache_mb * MB,
+        cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
         disk_bytes=config.server.disk_cache_mb * MB,
         queue=config.server.queue,
         idle=idle * 60,

@@ -57,7 +57,7 @@ class Settings:
     """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: where stderr goes."""
 
     options: "Options"
-    cache_bytes: int
+    cache_bytes: int | None  # see Engine
     queue: int
     disk_bytes: int = 0  # see Engine
     idle: float = 0.0

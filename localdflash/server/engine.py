@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+import psutil
+
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -23,6 +25,8 @@ from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.loading import LoadedPair, Options
 from localdflash.paths import cache_folder
 from localdflash.text.stream import AnswerText
+
+SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,14 @@ class Delta:
 class Engine:
     """One pair at a time.
 
-    `cache_bytes` is the budget of the prefix cache in memory, `disk_bytes` of what it leaves to the next process,
-    `queue` how many requests may wait.
+    `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
+    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait.
     """
 
     def __init__(
         self,
         options: Options,
-        cache_bytes: int,
+        cache_bytes: int | None,
         queue: int,
         observe: Callable[[Step], None],
         disk_bytes: int = 0,
@@ -84,7 +88,7 @@ class Engine:
         with ExitStack() as stack:
             try:
                 loaded = stack.enter_context(LoadedPair(self.options))
-                prefixes = PrefixCache(self._cache_bytes, self._disk(loaded))
+                prefixes = PrefixCache(self._budget(), self._disk(loaded))
             except BaseException as error:
                 loading.set_exception(error)
                 return
@@ -101,6 +105,12 @@ class Engine:
                     return  # told to every request already
                 raise
             _write_out(prefixes, loaded)
+
+    def _budget(self) -> int:
+        """A chat that makes room for a completion goes on from here, and a long one of a large model is a gigabyte."""
+        if self._cache_bytes is not None:
+            return self._cache_bytes
+        return min(max(psutil.virtual_memory().available // 8, SMALLEST_CACHE), LARGEST_CACHE)
 
     def _disk(self, loaded: LoadedPair) -> DiskCache | None:
         if not self._disk_bytes:

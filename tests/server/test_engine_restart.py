@@ -2,6 +2,7 @@
 
 import asyncio
 
+import psutil
 import pytest
 
 from localdflash.completion import prepare
@@ -58,3 +59,11 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
     said = capfd.readouterr().err
     assert said.startswith("localdflash: the prefix cache was not written")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("free", "budget"), [(1 << 30, 256_000_000), (32 << 30, 4 << 30), (1 << 40, 8_192_000_000)])
+def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = psutil.virtual_memory()._replace(available=free)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert Engine(Options(), None, 4, lambda step: None)._budget() == budget
+    assert Engine(Options(), 0, 4, lambda step: None)._budget() == 0
