@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from localdflash.cli.output import gigabytes, print_fields, print_json, print_table
+from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
 from localdflash.pairs import DrafterSource, Pair, Source
+from localdflash.plan.parts import gigabytes
 from localdflash.registry import how_to_get, load_registry, missing_files
 from localdflash.weights import records
 

@@ -28,8 +28,3 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
 def print_json(value: object) -> None:
     """Print one JSON document, ASCII, indented."""
     print(json.dumps(value, indent=2))
-
-
-def gigabytes(count: int) -> str:
-    """Say a number of bytes in GB (10^9), or in MB below one."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.output import gigabytes, print_json, printable
+from localdflash.cli.output import print_json, printable
 from localdflash.errors import UsageError
+from localdflash.plan.parts import gigabytes
 
 if TYPE_CHECKING:
     from localdflash.fetching import Fetched

@@ -4,8 +4,9 @@ import sys
 
 import click
 
-from localdflash.cli.output import gigabytes, print_json, printable
+from localdflash.cli.output import print_json, printable
 from localdflash.errors import UsageError
+from localdflash.plan.parts import gigabytes
 
 
 @click.command("rm")
