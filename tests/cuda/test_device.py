@@ -110,6 +110,7 @@ def test_what_cuda_cannot_run_goes_to_llama_cpp_with_one_line(tiny_pair: Path, g
         raise ModelError("target.gguf: tensor blk.0.attn_q.weight is IQ4_XS, which the CUDA engine does not run")
 
     gpu.setattr(load, "load_pair", refuse)
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
     with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
         assert loaded.backend == "llama.cpp"
         assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: target.gguf")
