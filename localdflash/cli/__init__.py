@@ -36,6 +36,7 @@ COMMANDS = {
     "chat": Entry("localdflash.cli.chat:command", "Talk to the model, or answer one prompt."),
     "complete": Entry("localdflash.cli.complete:command", "Complete the code at FILE:LINE:COL."),
     "serve": Entry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
+    "lsp": Entry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
     "bench": Entry("localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."),
     "models": Entry("localdflash.cli.models:command", "List the pairs of target and drafter."),
     "train": Entry("localdflash.cli.train:command", "Train a target or a drafter."),

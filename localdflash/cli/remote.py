@@ -66,13 +66,16 @@ class Server:
 def server(ctx: click.Context, options: dict[str, Any]) -> Server:
     """The server that the settings name, else our engine, with the pair options that a command was given."""
     config = load_config()
-    given = {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    engine = wanted(ctx, options)
     if config.server.url:
-        model = options["pair"] if "pair" in given else None
-        return _named_server(config, model)
-    options = {**options, "pair": _absolute(options["pair"])}
-    wanted = Wanted(options, given, config.server.idle_minutes)
-    return Server(lambda: connect(wanted, say), {}, ours=True)
+        return _named_server(config, options["pair"] if "pair" in engine.given else None)
+    return Server(lambda: connect(engine, say), {}, ours=True)
+
+
+def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
+    """The engine that a command's pair options ask for; what was given on the command line has to hold."""
+    given = {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return Wanted({**options, "pair": _absolute(options["pair"])}, given, load_config().server.idle_minutes)
 
 
 def say(line: str) -> None:
