@@ -11,3 +11,8 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
     return low
+
+
+def begins_with(ids: tuple[int, ...], head: tuple[int, ...]) -> bool:
+    """Whether `ids` begins with all of `head`; hundreds of sequences that do not are told apart by one id each."""
+    return len(head) <= len(ids) and ids[len(head) - 1 : len(head)] == head[-1:] and ids[: len(head)] == head

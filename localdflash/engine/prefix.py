@@ -9,17 +9,21 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.common_prefix import begins_with, common_prefix
 from localdflash.engine.pair import Pair, State
 
 if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
     from localdflash.engine.prefix_disk import DiskCache
 
+MOST = 64  # states: more documents than anybody has open; looking through hundreds takes as long as some steps
 WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a state
 
 
 class PrefixCache:
-    """Saved states up to a budget of bytes, least recently used out; `disk` holds those of an earlier process."""
+    """Saved states up to a budget of bytes and `MOST` of them, least recently used out.
+
+    `disk` holds those of an earlier process.
+    """
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
@@ -32,18 +36,17 @@ class PrefixCache:
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
         """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
-        live = tuple(pair.cached)
+        live, ids = tuple(pair.cached), tuple(ids)
         shared = common_prefix(live, ids)
         longest = shared + WORTH_KEEPING
         best: State | None = None
         for state in self._states.values():
-            length = common_prefix(state.ids, ids)
-            if length >= longest:
-                best, longest = state, length
+            if longest <= len(ids) and begins_with(state.ids, ids[:longest]):
+                best, longest = state, common_prefix(state.ids, ids)
         if self._disk and (written := self._disk.longest(ids, longest + (best is not None))):
             best = written
         loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
-        if loses and not any(key[: len(live)] == live for key in self._states):
+        if loses and not any(begins_with(key, live) for key in self._states):
             self._put(pair.save())  # this may evict `best`, which is still at hand
         if best is not None:
             self._put(best)
@@ -61,8 +64,10 @@ class PrefixCache:
     def _put(self, state: State) -> None:
         if state.size > self._budget:
             return  # it would evict everything and then itself
-        for key in [k for k in self._states if state.ids[: len(k)] == k]:
+        for key in [key for key in self._states if begins_with(state.ids, key)]:
             del self._states[key]  # the new state contains it
         self._states[state.ids] = state
-        while self.size > self._budget:
-            self._states.popitem(last=False)
+        held = self.size
+        while held > self._budget or len(self._states) > MOST:
+            _, oldest = self._states.popitem(last=False)
+            held -= oldest.size

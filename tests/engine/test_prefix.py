@@ -12,7 +12,7 @@ from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Cancelled, State, Step, never
-from localdflash.engine.prefix import WORTH_KEEPING, PrefixCache
+from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -235,3 +235,16 @@ def test_answers_and_halves_are_those_of_a_cold_start(
         assert answer(warm, ids, prefixes) == answer(HostPair(fake_target(table)), ids, None)
         assert drafter.seen == target.cached == warm.ids[:-1]
         assert prefixes.size <= budget
+
+
+def test_there_are_never_too_many(pair: Recorder) -> None:
+    prefixes = PrefixCache(1 << 40)
+    documents = [list(range(start, start + 40)) for start in range(0, (MOST + 3) * 100, 100)]
+    for ids in documents:
+        prefixes.prepare(pair, ids)
+        pair.prefill(ids)
+    assert len(prefixes._states) == MOST
+    for ids in (documents[-2], documents[0]):  # the newest are there, the oldest are not
+        prefixes.prepare(pair, ids)
+        pair.prefill(ids)
+    assert pair.computed[-2:] == [0, 39]
