@@ -66,16 +66,20 @@ class Server:
 def server(ctx: click.Context, options: dict[str, Any]) -> Server:
     """The server that the settings name, else our engine, with the pair options that a command was given."""
     config = load_config()
-    engine = wanted(ctx, options)
     if config.server.url:
-        return _named_server(config, options["pair"] if "pair" in engine.given else None)
+        return _named_server(config, options["pair"] if "pair" in _given(ctx, options) else None)
+    engine = wanted(ctx, options)
     return Server(lambda: connect(engine, say), {}, ours=True)
 
 
 def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
     """The engine that a command's pair options ask for; what was given on the command line has to hold."""
-    given = {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    return Wanted({**options, "pair": _absolute(options["pair"])}, given, load_config().server.idle_minutes)
+    options = {**options, "pair": _absolute(options["pair"])}
+    return Wanted(options, _given(ctx, options), load_config().server.idle_minutes)
+
+
+def _given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
+    return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def say(line: str) -> None:
