@@ -22,8 +22,8 @@ class Place(NamedTuple):
 class Document:
     """Text, kept as its lines: an edit costs what it touches. `version` is the client's."""
 
-    def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
-        self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
+    def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16") -> None:
+        self.uri, self.version, self.encoding = uri, version, encoding
         self._lines = _split(text)
 
     @property

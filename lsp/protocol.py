@@ -3,7 +3,6 @@
 `documents` is what the server knows of open files, by URI. A change of a file that was not opened is ignored.
 """
 
-from collections.abc import Generator
 from typing import Any, get_args
 
 from lsprotocol import types
@@ -11,8 +10,6 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from localdflash.lsp.document import Document, Encoding
-
-Handling = Generator[Any, Any, None]
 
 
 class DocumentProtocol(LanguageServerProtocol):
@@ -28,31 +25,23 @@ class DocumentProtocol(LanguageServerProtocol):
         return next((known for known in get_args(Encoding) if known == chosen), "utf-16")
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
-    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> Handling:
+    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
         """A document is open; the client's text is the truth."""
         item = params.text_document
-        self.documents[item.uri] = Document(item.uri, item.text, item.version, self.encoding(), item.language_id)
-        yield from self._handler(types.TEXT_DOCUMENT_DID_OPEN, params)
+        self.documents[item.uri] = Document(item.uri, item.text, item.version, self.encoding())
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
-    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> Handling:
+    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
         """One or several edits, each on the result of the one before."""
         if document := self.documents.get(params.text_document.uri):
             for change in params.content_changes:
                 _apply(document, change)
             document.version = params.text_document.version
-        yield from self._handler(types.TEXT_DOCUMENT_DID_CHANGE, params)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
-    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> Handling:
+    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         """A document is closed."""
         self.documents.pop(params.text_document.uri, None)
-        yield from self._handler(types.TEXT_DOCUMENT_DID_CLOSE, params)
-
-    def _handler(self, method: str, params: object) -> Handling:
-        """Hand a notification on to the server's own handler, as pygls does."""
-        if handler := self.fm.features.get(method):
-            yield handler, (params,), None
 
 
 def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> None:

@@ -215,7 +215,7 @@ class Daemon:
 
     def _dead(self) -> BaseException | None:
         if self._engine.failed.is_set():
-            return DeviceFailed("the GPU is lost to this process: start the engine again")
+            return DeviceFailed("the engine cannot go on in this process (the GPU may be lost to it): start it again")
         # A load that fails while another one takes its place is over by the next tick.
         before, self._load_error = self._load_error, self._engine.error
         return self._load_error if self._load_error is before else None

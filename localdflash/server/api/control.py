@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
@@ -124,15 +123,14 @@ def _options(options: Options) -> dict[str, Any]:
 
 
 def _about(loaded: LoadedPair) -> dict[str, Any]:
-    measure = getattr(loaded, "memory", None)
     return {
         "pair": loaded.files.id,
         "backend": loaded.backend,
         "context": loaded.context,
-        "device": getattr(loaded, "device", None) or ("cuda" if loaded.backend == "cuda" else "cpu"),
+        "device": "cuda" if loaded.backend == "cuda" else "cpu",
         "drafter": _has_drafter(loaded),
-        "memory": msgspec.to_builtins(measure() if callable(measure) else measure),
-        "predicted": msgspec.to_builtins(getattr(loaded, "predicted", None)),
+        "memory": loaded.memory(),
+        "predicted": loaded.predicted,
         "notice": loaded.notice,
     }
 
