@@ -98,3 +98,9 @@ def killed(process: "subprocess.Popen[str]") -> None:
     """kill -9."""
     process.kill()
     process.wait(10)
+
+
+def said(process: "subprocess.Popen[str]", seconds: float = 30) -> tuple[int, list[str]]:
+    """How a daemon ended: its exit code and its lines."""
+    _, err = process.communicate(timeout=seconds)
+    return process.returncode, err.splitlines()
