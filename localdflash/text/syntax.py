@@ -1,0 +1,55 @@
+"""Syntax trees: which language a file is in, and its tree. Grammars are tree-sitter's, each imported when first used.
+
+A tree counts bytes of UTF-8. Texts with errors have trees too: the parts that could not be read are `ERROR` nodes.
+"""
+
+from functools import cache
+from importlib import import_module
+from pathlib import PurePosixPath
+
+from tree_sitter import Language, Parser, Tree
+
+_GRAMMARS: dict[str, tuple[str, str]] = {  # language -> module, function
+    "c": ("tree_sitter_c", "language"),
+    "cpp": ("tree_sitter_cpp", "language"),
+    "go": ("tree_sitter_go", "language"),
+    "java": ("tree_sitter_java", "language"),
+    "javascript": ("tree_sitter_javascript", "language"),
+    "lua": ("tree_sitter_lua", "language"),
+    "python": ("tree_sitter_python", "language"),
+    "rust": ("tree_sitter_rust", "language"),
+    "tsx": ("tree_sitter_typescript", "language_tsx"),
+    "typescript": ("tree_sitter_typescript", "language_typescript"),
+}
+_ENDINGS: dict[str, str] = {
+    **dict.fromkeys((".c", ".h"), "c"),
+    **dict.fromkeys((".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".cu", ".cuh"), "cpp"),
+    **dict.fromkeys((".js", ".jsx", ".mjs", ".cjs"), "javascript"),
+    **dict.fromkeys((".ts", ".mts", ".cts"), "typescript"),
+    **dict.fromkeys((".py", ".pyi"), "python"),
+    ".go": "go",
+    ".java": "java",
+    ".lua": "lua",
+    ".rs": "rust",
+    ".tsx": "tsx",
+}
+_EDITORS_NAMES = {"javascriptreact": "javascript", "typescriptreact": "tsx", "cuda": "cpp", "cuda-cpp": "cpp"}
+
+
+def language_of(path: str, editors_name: str = "") -> str:
+    """A file's language, by what its editor calls it or else by the path's ending; "" where there is no grammar."""
+    name = _EDITORS_NAMES.get(editors_name, editors_name)
+    return name if name in _GRAMMARS else _ENDINGS.get(PurePosixPath(path).suffix.lower(), "")
+
+
+def parse(language: str, text: str) -> Tree | None:
+    """The tree of a text, about 0.15 ms for 1 000 characters; None where the language has no grammar."""
+    if language not in _GRAMMARS:
+        return None
+    return Parser(_grammar(language)).parse(text.encode("utf-8", "replace"))
+
+
+@cache
+def _grammar(language: str) -> Language:
+    module, function = _GRAMMARS[language]
+    return Language(getattr(import_module(module), function)())
