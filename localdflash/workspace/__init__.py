@@ -1,1 +1,1 @@
-"""What is known of the code around an open file: an index of the workspace, definitions, recent edits."""
+"""What is known of the code around an open file: definitions, open files, edits. Secrets and ignored files stay out."""

@@ -1,0 +1,257 @@
+"""What a file defines at its top level and in its classes, with the few lines that tell how it is used.
+
+A function's text is its signature, with its docstring's first line in Python; a class's is all of it where it is small,
+otherwise its head and the first line of each member. Kinds: function, method, class, type, constant.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from localdflash.text import syntax
+
+LONGEST = 600  # characters of a definition's text
+MOST = 2_000  # definitions of one file
+_SMALL = 12  # lines of a class that is kept whole
+_LAST = re.compile(r"[\w$]+$")
+_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
+_OWNER_WORDS = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for them by name
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One name that a file defines. `path` is relative to the root, `line` counts from 0."""
+
+    name: str
+    path: str
+    line: int
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Node types of one grammar: what defines a name, and what only surrounds definitions."""
+
+    kinds: dict[str, str]
+    around: frozenset[str]
+
+
+def _rules(around: str, **kinds: str) -> _Rules:
+    """Types are separated by spaces."""
+    return _Rules({each: kind for kind, types in kinds.items() for each in types.split()}, frozenset(around.split()))
+
+
+_C = _rules(
+    "preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list",
+    function="function_definition declaration",
+    type="struct_specifier enum_specifier union_specifier type_definition",
+    constant="preproc_def preproc_function_def",
+)
+_JAVASCRIPT = _rules(
+    "export_statement lexical_declaration variable_declaration",
+    function="function_declaration generator_function_declaration",
+    **{"class": "class_declaration", "method": "method_definition", "constant": "variable_declarator"},
+)
+_TYPESCRIPT = _Rules(
+    _JAVASCRIPT.kinds
+    | {"function_signature": "function", "abstract_class_declaration": "class", "abstract_method_signature": "method"}
+    | dict.fromkeys(("interface_declaration", "type_alias_declaration", "enum_declaration"), "type"),
+    _JAVASCRIPT.around
+    | {"ambient_declaration", "expression_statement", "internal_module", "module", "statement_block"},
+)
+_RULES = {
+    "c": _C,
+    "cpp": _Rules(
+        _C.kinds | {"class_specifier": "class", "alias_declaration": "type", "field_declaration": "method"},
+        _C.around | {"namespace_definition", "template_declaration"},
+    ),
+    "go": _rules(
+        "type_declaration const_declaration var_declaration var_spec_list",
+        function="function_declaration",
+        method="method_declaration",
+        type="type_spec type_alias",
+        constant="const_spec var_spec",
+    ),
+    "java": _rules(
+        "enum_body_declarations",
+        method="method_declaration",
+        type="interface_declaration enum_declaration record_declaration annotation_type_declaration",
+        **{"class": "class_declaration"},
+    ),
+    "javascript": _JAVASCRIPT,
+    "lua": _rules("variable_declaration", function="function_declaration", constant="assignment_statement"),
+    "python": _rules(
+        "decorated_definition if_statement elif_clause else_clause try_statement except_clause finally_clause "
+        "with_statement block expression_statement",
+        function="function_definition",
+        constant="assignment",
+        type="type_alias_statement",
+        **{"class": "class_definition"},
+    ),
+    "rust": _rules(
+        "impl_item mod_item declaration_list",
+        function="function_item function_signature_item",
+        type="struct_item enum_item trait_item type_item union_item",
+        constant="const_item static_item macro_definition",
+    ),
+    "tsx": _TYPESCRIPT,
+    "typescript": _TYPESCRIPT,
+}
+_FAMILIES = {"cpp": "c", "tsx": "javascript", "typescript": "javascript"}
+_CLASSES = {"class", "type"}
+_SPECIFIERS = {"struct_specifier", "enum_specifier", "union_specifier", "class_specifier"}
+_SPECS = {"variable_declarator", "type_spec", "const_spec", "var_spec"}
+_OWNERS = {"impl_item", "trait_item"}  # Rust: their functions are methods
+
+
+def family(language: str) -> str:
+    """Languages of one family see each other's definitions."""
+    return _FAMILIES.get(language, language)
+
+
+def definitions(path: str, language: str, text: str) -> list[Definition]:
+    """In the order of the file; none where the language has no grammar."""
+    tree, rules = syntax.parse(language, text), _RULES.get(language)
+    if tree is None or rules is None:
+        return []
+    source = text.encode("utf-8", "replace")
+    found: list[Definition] = []
+    variables = set()
+    for node, kind in _walk(tree.root_node, rules):
+        name = _name(node)
+        if name is None or _OWNER_WORDS.match(name):
+            continue
+        refined = _refined(node, kind)
+        if refined == "constant" and name in variables:
+            continue  # assigned again
+        if refined == "constant":
+            variables.add(name)
+        found.append(Definition(name, path, node.start_point.row, _text(source, node, refined), refined))
+        if len(found) == MOST:
+            break
+    return found
+
+
+def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str]]:
+    """Definitions with their kinds, top down. A stack, not recursion: a text may nest as deep as it likes."""
+    waiting = [(child, False) for child in reversed(root.named_children)]
+    while waiting:
+        node, member = waiting.pop()
+        kind = rules.kinds.get(node.type)
+        if kind in {"function", "class", "type", "method"} or (kind == "constant" and not member):
+            yield node, "method" if member and kind == "function" else kind
+        inside: list[Node] = []
+        if kind in _CLASSES and (body := node.child_by_field_name("body")):
+            inside, member = body.named_children, True
+        elif node.type in rules.around:
+            inside, member = node.named_children, member or node.type in _OWNERS
+        waiting += [(child, member) for child in reversed(inside)]
+
+
+def _refined(node: Node, kind: str) -> str:
+    """What only the parts of a node tell: a variable that holds a function, a declaration that is none of one."""
+    value = node.child_by_field_name("value")
+    if value is not None and value.type in {"arrow_function", "function_expression", "generator_function"}:
+        return "function"
+    if node.type == "declaration" and _declares(node) is None:
+        return "constant"
+    return kind
+
+
+def _name(node: Node) -> str | None:
+    """The name that a node defines; of a qualified one the last part."""
+    if node.type == "field_declaration" and _declares(node) is None:
+        return None  # C++: a field, no method
+    if node.type in _SPECIFIERS and node.child_by_field_name("body") is None:
+        return None  # only named, not defined
+    named = node.child_by_field_name("name") or node.child_by_field_name("left")
+    if named is None and node.type == "assignment_statement" and node.named_children:
+        named = node.named_children[0].child_by_field_name("name")
+    while named is None and (inner := node.child_by_field_name("declarator")):
+        node = inner
+        if not node.child_by_field_name("declarator"):
+            named = node
+    if named is None or named.text is None:
+        return None
+    last = _LAST.search(named.text.decode("utf-8", "replace"))
+    name = last[0] if last else ""
+    plain = named.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
+    return None if plain or not name.isidentifier() else name
+
+
+def _declares(node: Node) -> Node | None:
+    """The function that a declaration of C declares."""
+    inner = node.child_by_field_name("declarator")
+    while inner is not None and inner.type != "function_declarator":
+        inner = inner.child_by_field_name("declarator")
+    return inner
+
+
+def _text(source: bytes, node: Node, kind: str) -> str:
+    parent = node.parent
+    if parent is not None and parent.type == "template_declaration":
+        return f"{_cut(source, parent.start_byte, node.start_byte, 0)} {_own_text(source, node, kind)}"
+    if parent is not None and node.type in _SPECS and len(parent.named_children) == 1:
+        return _own_text(source, parent, kind, node)  # with its `const` or `type`
+    return _own_text(source, node, kind)
+
+
+def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -> str:
+    if kind in _CLASSES:
+        whole = _cut(source, node.start_byte, node.end_byte, node.start_point.column)
+        if whole.count("\n") < _SMALL and len(whole) <= LONGEST:
+            return whole
+        return _head(source, node)
+    if kind == "constant":
+        return _cut(source, node.start_byte, min(node.end_byte, node.start_byte + 200), 0).split("\n")[0]
+    return _signature(source, node, inner or node)
+
+
+def _signature(source: bytes, node: Node, inner: Node) -> str:
+    """Up to the body, with a docstring's first line."""
+    holder = inner.child_by_field_name("value") or inner
+    body = holder.child_by_field_name("body")
+    before = body.prev_sibling if body is not None else None
+    while before is not None and "comment" in before.type:
+        before = before.prev_sibling
+    end = before.end_byte if before is not None else node.end_byte
+    text = _cut(source, node.start_byte, end, node.start_point.column)
+    first = body.named_children[0] if body is not None and body.named_children else None
+    if first is not None and first.type == "expression_statement" and first.named_children:
+        first = first.named_children[0]
+    if first is None or first.type != "string" or node.type not in {"function_definition", "class_definition"}:
+        return text[:LONGEST]
+    whole = _cut(source, first.start_byte, first.end_byte, 0)
+    opening = _OPENING.match(whole)
+    if opening is None or "\n" not in whole:
+        return f"{text[:LONGEST]}\n    {whole[:LONGEST]}"
+    line = whole[opening.end() :].split("\n")[0]
+    return f"{text[:LONGEST]}\n    {opening[0].rstrip()}{line[:LONGEST]}{opening[1]}"
+
+
+def _head(source: bytes, node: Node) -> str:
+    """The first lines of a class and of each of its members."""
+    lines, length = [_signature(source, node, node)], 0
+    body = node.child_by_field_name("body")
+    docstring = lines[0].count("\n") > 0 and node.type == "class_definition"
+    for number, child in enumerate(body.named_children if body is not None else ()):
+        if (number == 0 and docstring) or "comment" in child.type:
+            continue
+        member = child.child_by_field_name("definition") or child  # without decorators
+        line = source[member.start_byte : member.start_byte + 160].decode("utf-8", "ignore").split("\n")[0].rstrip()
+        length += len(line) + 5
+        if length > LONGEST:
+            lines.append("    ...")
+            break
+        lines.append(f"    {line}")
+    return "\n".join(lines)
+
+
+def _cut(source: bytes, start: int, end: int, column: int) -> str:
+    """A piece of the source, further lines moved left by what the first one is indented."""
+    first, *others = source[start:end].decode("utf-8", "ignore").split("\n")
+    moved = [line[column:] if not line[:column].strip() else line for line in others]
+    return "\n".join(line.rstrip() for line in (first, *moved))

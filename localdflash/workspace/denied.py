@@ -1,0 +1,46 @@
+"""Files that hold secrets: never read, never indexed, never in a prompt, also where one is open in the editor.
+
+This is the whole list. Names are compared without regard to case, and without what editors and people add to a copy
+(`.env~`, `#.env#`, `server.key.bak`). No setting and no ignore file takes a name off the list; `.localdflashignore`
+adds to it, folder by folder.
+"""
+
+import re
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import PurePath
+
+SECRET_FILES = (
+    # settings of a deployment
+    *(".env*", "*.env", ".dev.vars*", "secrets.*", "secret.*", "*.secret", "*.secrets", "credentials*"),
+    *("*credentials.json", "*credentials*.json", "service-account*.json", "service_account*.json"),
+    *("*.tfvars*", "*.tfstate*", "kubeconfig*", "*.kubeconfig", ".vault-token", ".vault_pass*", "vault_pass*"),
+    # keys and certificates
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.pkcs12", "*.cert", "*.crt", "*.der", "*.jks", "*.keystore"),
+    *("*.ppk", "*.gpg", "*.pgp", "*.age", "*.kdb", "*.kdbx", "*.keychain*", "*.ovpn", "*.mobileprovision"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "id_xmss*", "authorized_keys*"),
+    # passwords and tokens of tools
+    *(".netrc*", "_netrc*", ".npmrc*", ".yarnrc*", ".pypirc*", ".git-credentials*", ".htpasswd*", ".pgpass*"),
+    *(".my.cnf*", ".mylogin.cnf", ".s3cfg*", ".boto*", ".dockercfg*", ".dockerconfigjson", ".passwd*"),
+    *("auth.json", ".terraformrc", "terraform.rc", "api-key", "api_key", "api-key.*", "api_key.*", "apikey.*"),
+    # what was typed into shells
+    *(".*_history", ".*history"),
+)
+SECRET_FOLDERS = (".aws", ".ssh", ".gnupg", ".azure", ".oci", ".password-store", ".kube", ".secrets")
+SECRET_PATHS = (".docker/config.json", ".config/gcloud/", ".config/gh/", ".cargo/credentials", ".gem/credentials")
+
+_FILE = re.compile("|".join(translate(pattern) for pattern in SECRET_FILES))
+_COPY = re.compile(r"^(?:\.?#)|(?:~|#|[._-](?:bak|backup|old|orig|save|copy|tmp|sw[a-p]|\d+))+$")
+
+
+@lru_cache(4096)
+def is_secret(path: PurePath) -> bool:
+    """Whether a name on the list is in a path: the file's own name, or a folder that it lies in."""
+    *folders, name = [part.casefold() for part in path.parts] or [""]
+    if any(folder in SECRET_FOLDERS for folder in (*folders, name)):
+        return True
+    whole = "/".join((*folders, name))
+    if any(f"/{part}" in f"/{whole}" for part in SECRET_PATHS):
+        return True
+    plain = _COPY.sub("", name)
+    return any(_FILE.match(one) for one in (name, plain, plain.removeprefix(".")))

@@ -1,0 +1,85 @@
+"""Reading a file of a workspace: one that is there, plain, small, text, and reached without any link.
+
+Every folder on the way is opened from the one before and no link is followed, so that nothing that changes meanwhile
+leads out of the root. FIFOs, sockets and devices are refused before a byte is read, and opening them does not wait.
+"""
+
+import os
+import stat
+from contextlib import suppress
+from typing import NamedTuple
+
+from localdflash.text.sanitize import sanitize
+
+LARGEST = 1_000_000  # bytes
+LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Signature(NamedTuple):
+    """Tells one state of a file from another."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+def signature(path: str) -> Signature | None:
+    """Of a plain file; None where there is none."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return _signature(found) if stat.S_ISREG(found.st_mode) else None
+
+
+def read_text(root: str, name: str) -> str | None:
+    """The text of a file by its path below a root; None where it is none of what the module says."""
+    data = read_bytes(root, name)
+    if data is None or b"\0" in data:
+        return None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return None if is_minified(text) else text
+
+
+def read_bytes(root: str, name: str) -> bytes | None:
+    """What is in such a file, text or not."""
+    *folders, last = name.split("/")
+    if not all(part not in {"", ".", ".."} for part in (*folders, last)):
+        return None
+    opened: list[int] = []
+    try:
+        opened.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for folder in folders:
+            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+        opened.append(os.open(last, _FILE, dir_fd=opened[-1]))
+        found = os.fstat(opened[-1])
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+            return None
+        with open(opened.pop(), "rb", buffering=0) as file:
+            data = file.read(LARGEST + 1)
+        return data if data is not None and len(data) <= LARGEST else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        for descriptor in opened:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def is_minified(text: str) -> bool:
+    """Whether a line is longer than people write."""
+    return len(text) > LONGEST_LINE and max(map(len, text.split("\n"))) > LONGEST_LINE
+
+
+def clean(name: str) -> str:
+    """A name that is safe in a prompt or a message: one line, and nothing that cannot be seen."""
+    return sanitize(name.replace("\r", "\u240d").replace("\n", "\u240a").replace("\t", "\u2409"))
+
+
+def _signature(found: os.stat_result) -> Signature:
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns)

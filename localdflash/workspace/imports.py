@@ -1,0 +1,171 @@
+"""What a file imports, as paths under which its modules may lie.
+
+`./` and `../` count from the importing file, other paths from a folder of sources; one that ends with `/` is a folder.
+Nothing is looked up here. Only as far as is simple: no path mappings, no module files of build tools.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from tree_sitter import Node
+
+from localdflash.text import syntax
+
+HEAD = 16_000  # characters of a file in which its imports are looked for
+_AROUND = {
+    *("if_statement", "else_clause", "try_statement", "except_clause", "block", "import_declaration"),
+    *("import_spec_list", "preproc_ifdef", "preproc_if", "linkage_specification", "lexical_declaration"),
+    *("variable_declaration", "assignment_statement", "expression_list"),
+}
+_SCRIPTS = (".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts")
+_QUOTED = re.compile(r"""["'<]([^"'<>\n]+)["'>]""")
+_WORD = re.compile(r"\w+")
+
+
+class Import(NamedTuple):
+    """One module: where it may lie, best first, and the names taken from it; no names: the module as such."""
+
+    paths: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+def head_of(text: str) -> str:
+    """The whole lines at a file's start that hold its imports."""
+    return text if len(text) <= HEAD else text[: text.rfind("\n", 0, HEAD) + 1]
+
+
+@lru_cache(32)
+def imports(language: str, head: str) -> tuple[Import, ...]:
+    """The imports of a file, from its `head_of`, in order."""
+    read = _READERS.get(language)
+    tree = syntax.parse(language, head) if read else None
+    if read is None or tree is None:
+        return ()
+    found: list[Import] = []
+    waiting = [*reversed(tree.root_node.named_children)]
+    while waiting:
+        node = waiting.pop()
+        if node.type in _AROUND:
+            waiting += reversed(node.named_children)
+        found += read(node)
+    return tuple(dict.fromkeys(found))
+
+
+def _text(node: Node | None) -> str:
+    return node.text.decode("utf-8", "replace") if node is not None and node.text else ""
+
+
+def _python(node: Node) -> Iterator[Import]:
+    names = [_text(name.child_by_field_name("name") or name) for name in node.children_by_field_name("name")]
+    if node.type == "import_statement":
+        for name in names:
+            yield Import(_python_files(name.replace(".", "/")))
+    if node.type != "import_from_statement":
+        return
+    module = _text(node.child_by_field_name("module_name")).replace(" ", "")
+    levels = len(module) - len(module.lstrip("."))
+    folder = "./" + "../" * (levels - 1) if levels else ""
+    path = folder + module.lstrip(".").replace(".", "/")
+    yield Import(_python_files(path), tuple(names))
+    for name in names:
+        yield Import(_python_files(f"{path.rstrip('/')}/{name}"))
+
+
+def _python_files(path: str) -> tuple[str, ...]:
+    package = f"{path.rstrip('/')}/__init__.py"
+    return (package,) if path.endswith("/") else (f"{path}.py", package, f"{path}.pyi")
+
+
+def _script(node: Node) -> Iterator[Import]:
+    """JavaScript and TypeScript; only relative modules are files of the workspace."""
+    source = node.child_by_field_name("source")
+    if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
+        source = node.child_by_field_name("value")
+    found = _QUOTED.search(_text(source))
+    if not found or not found[1].startswith("."):
+        return
+    path = found[1].rstrip("/")
+    stem = re.sub(r"\.[mc]?jsx?$", "", path)
+    files = (*(stem + end for end in _SCRIPTS), *(f"{path}/index{end}" for end in _SCRIPTS))
+    yield Import((path, *files), tuple(_script_names(node)))
+
+
+def _script_names(node: Node) -> Iterator[str]:
+    """Imported names; nothing for `import * as module`, `require` and `export ... from`."""
+    for clause in node.named_children if node.type == "import_statement" else ():
+        for part in clause.named_children if clause.type == "import_clause" else ():
+            if part.type == "identifier":
+                yield _text(part)
+            for name in part.named_children if part.type == "named_imports" else ():
+                yield _text(name.child_by_field_name("name"))
+
+
+def _go(node: Node) -> Iterator[Import]:
+    if node.type == "import_spec" and (found := _QUOTED.search(_text(node).replace("`", '"'))):
+        parts = found[1].strip("/").split("/")
+        yield Import(tuple("/".join(parts[start:]) + "/" for start in range(len(parts))))
+
+
+def _rust(node: Node) -> Iterator[Import]:
+    """`mod name;` and `use` of this crate: the path up to the first brace or type."""
+    if node.type == "mod_item" and node.child_by_field_name("body") is None:
+        name = _text(node.child_by_field_name("name"))
+        yield Import((f"./{name}.rs", f"./{name}/mod.rs"))
+    if node.type != "use_declaration":
+        return
+    text = _text(node.child_by_field_name("argument"))
+    path, _, rest = text.partition("{")
+    first, *modules = [part for part in path.split("::") if part]
+    if first not in {"crate", "super", "self"}:
+        return
+    names = _WORD.findall(rest) or modules[-1:]
+    folders = {"crate": ("src/", ""), "super": ("./", "../"), "self": ("./",)}[first]
+    found = [
+        f"{folder}{'/'.join(modules[:end])}{file}"
+        for end in range(len(modules), 0, -1)
+        for folder in folders
+        for file in (".rs", "/mod.rs")
+    ]
+    yield Import(
+        (*found, *(f"{folder}{file}.rs" for folder in folders for file in ("lib", "mod", "main"))), tuple(names)
+    )
+
+
+def _c(node: Node) -> Iterator[Import]:
+    if node.type == "preproc_include" and (found := _QUOTED.search(_text(node))):
+        yield Import((f"./{found[1]}", found[1]))
+
+
+def _java(node: Node) -> Iterator[Import]:
+    if node.type != "import_declaration":
+        return
+    text = _text(node).removeprefix("import").strip(" ;\n")
+    static = text.startswith("static ")
+    parts = text.removeprefix("static ").replace(" ", "").split(".")
+    if parts[-1] == "*" and not static:
+        yield Import(("/".join(parts[:-1]) + "/",))
+        return
+    owner = parts[:-1] if static else parts
+    yield Import(("/".join(owner) + ".java",), (parts[-1],))
+
+
+def _lua(node: Node) -> Iterator[Import]:
+    if node.type == "function_call" and _text(node).startswith("require") and (found := _QUOTED.search(_text(node))):
+        path = found[1].replace(".", "/")
+        yield Import((f"{path}.lua", f"{path}/init.lua"))
+
+
+_READERS = {
+    "c": _c,
+    "cpp": _c,
+    "go": _go,
+    "java": _java,
+    "javascript": _script,
+    "lua": _lua,
+    "python": _python,
+    "rust": _rust,
+    "tsx": _script,
+    "typescript": _script,
+}

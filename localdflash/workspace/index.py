@@ -1,0 +1,310 @@
+"""The index of a workspace: what its files define, kept up to date by one thread; lookups never touch the disk.
+
+The thread reads all files once, in short slices, and then looks at what the watcher says has changed. Events are only
+hints where to look: what is in the index comes from the disk, through the rules of `allowed`. Left out are files
+without a grammar, beyond a megabyte, binary or minified ones, folders of dependencies and build results, links, and
+everything beyond `MOST_FILES` files or `MOST_FOLDERS` folders.
+"""
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from watchdog.observers.api import BaseObserver
+
+from localdflash.text.syntax import language_of
+from localdflash.workspace import watch
+from localdflash.workspace.changes import Changes
+from localdflash.workspace.definitions import Definition, definitions
+from localdflash.workspace.denied import is_secret
+from localdflash.workspace.files import LARGEST, clean, read_text, signature
+from localdflash.workspace.ignore import IGNORE_FILES, IgnoreRules
+from localdflash.workspace.store import Entry, Store
+
+MOST_FILES = 20_000
+MOST_FOLDERS = watch.MOST_FOLDERS
+SKIPPED = {
+    *(
+        ".git",
+        ".hg",
+        ".svn",
+        ".jj",
+        "node_modules",
+        "bower_components",
+        ".venv",
+        "venv",
+        ".tox",
+        ".nox",
+        "site-packages",
+    ),
+    *("__pycache__", ".eggs", "build", "dist", "target", ".next", ".nuxt", ".gradle", ".idea", ".vscode", ".terraform"),
+    *(".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "Pods", "DerivedData"),
+}
+SOURCES = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # where modules are looked for
+
+
+class _Root(NamedTuple):
+    given: str  # as the editor names it
+    path: str  # without links
+    rules: IgnoreRules
+
+
+class Workspace:
+    """The folders that an editor has open. `warn` gets each warning once, from any thread."""
+
+    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None]) -> None:
+        self._roots: list[_Root] = []
+        for given in sorted((os.path.abspath(root) for root in roots), key=len):
+            real = os.path.realpath(given)
+            if self._root_of(real) is None:  # one within another is part of it
+                self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
+        self._warn, self._warned = warn, set[str]()
+        self._store, self._changes = Store(), Changes()
+        self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
+        self._folders = 0
+        self._stop, self._unwatched = threading.Event(), threading.Event()
+        self._unwatched.set()
+        self._observer: BaseObserver | None = None
+        self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
+
+    def start(self) -> None:
+        """Read the files and then watch them, in the background. Once."""
+        self._changes.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; what is known stays. May be called again."""
+        self._stop.set()
+        self._changes.close()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def settled(self, timeout: float) -> bool:
+        """Wait, not on an event loop, until all changes seen are in the index; False after so many seconds."""
+        return self._changes.settled(timeout)
+
+    def allowed(self, path: Path) -> bool:
+        """Whether a file may be read, indexed or put into a prompt: no secret, not ignored, no link out of its root.
+
+        Of a file outside all roots, which an editor may have open, only secrets are refused.
+        """
+        try:
+            lexical, real = os.path.abspath(path), os.path.realpath(path)
+        except ValueError:  # a NUL in its name
+            return False
+        if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
+            return False
+        root = self._root_of(real)
+        if root is None:
+            return self._root_of(lexical) is None
+        return not root.rules.ignored(_below(root, real))
+
+    def allowed_name(self, name: str) -> bool:
+        """The same for a path relative to a root, whichever root that is."""
+        if is_secret(PurePath(name)):
+            return False
+        return os.path.isabs(name) or all(self.allowed(Path(root.path, name)) for root in self._roots)
+
+    def find(self, name: str, language: str) -> Sequence[Definition]:
+        """What files of the workspace define under a name, at most 64, by file and line."""
+        return self._store.find(name, language)
+
+    def defined_in(self, path: str) -> Sequence[Definition]:
+        """What one file defines, by its absolute path."""
+        entry = self._store.get(path)
+        return entry.definitions if entry else ()
+
+    def locate(self, path: str, module: str) -> Sequence[str]:
+        """The files, as absolute paths, that a module named in the file at `path` is in; none where it is not indexed.
+
+        `./` and `../` count from that file. Others are looked for in each folder from there up to the root, and in
+        `SOURCES` of it. A name that ends with `/` is a folder's: all of its files. `path` has no links.
+        """
+        folder, version = os.path.dirname(path), self._store.version
+        if self._located[0] != version:
+            self._located = (version, {})
+        located = self._located[1]
+        if (folder, module) not in located:
+            located[folder, module] = self._locate(folder, module)
+        return located[folder, module]
+
+    def real(self, path: Path) -> str:
+        """An absolute path without links, as the index has them."""
+        return os.path.realpath(path)
+
+    def refresh(self, path: Path) -> None:
+        """A file was opened or saved: look at it again. Returns at once."""
+        self._changes.put(os.path.abspath(path), pause=0.0)
+
+    def _locate(self, folder: str, module: str) -> Sequence[str]:
+        root = self._root_of(folder)
+        if root is None:
+            return ()
+        if module.startswith("."):
+            return self._files(os.path.normpath(f"{folder}/{module}") + "/" * module.endswith("/"))
+        while True:
+            for source in SOURCES:
+                if found := self._files("/".join(part for part in (folder, source, module) if part)):
+                    return found
+            if len(folder) <= len(root.path):
+                return ()
+            folder = os.path.dirname(folder)
+
+    def _files(self, path: str) -> Sequence[str]:
+        if path.endswith("/"):
+            return self._store.folder(path[:-1])
+        return [path] if self._store.get(path) else []
+
+    def _root_of(self, path: str) -> _Root | None:
+        holders = (one for one in self._roots if f"{path}/".startswith((f"{one.path}/", f"{one.given}/")))
+        return next(holders, None)
+
+    def _run(self) -> None:
+        self._watch()
+        for root in self._roots:
+            self._scan(root, "")
+        while changed := self._changes.take():
+            for path, gone in changed:
+                self._look(path, gone)
+            if self._unwatched.is_set():
+                self._stop_watching()
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        listener = watch.Listener(self._notice, self._is_wanted, self._lost, self._failed)
+        self._unwatched.clear()
+        try:
+            self._observer = watch.start([root.path for root in self._roots], listener)
+        except OSError as error:
+            self._unwatched.set()
+            self._tell(watch.warning(error))
+
+    def _stop_watching(self) -> None:
+        if self._observer:
+            watch.stop(self._observer)
+        self._observer = None
+
+    def _notice(self, path: str, gone: bool, folder: bool) -> None:
+        """watchdog: something happened to a path."""
+        name = os.path.basename(path)
+        if folder or name in IGNORE_FILES or language_of(name):
+            self._changes.put(path, gone=gone)
+
+    def _is_wanted(self, folder: str) -> bool:
+        """watchdog: whether to watch a folder."""
+        root = self._root_of(folder)
+        if root is None or self._stop.is_set() or self._unwatched.is_set():
+            return False
+        return self._may_enter(root, _below(root, folder), os.path.basename(folder))
+
+    def _lost(self) -> None:
+        for root in self._roots:
+            self._changes.put(root.path)
+
+    def _failed(self, error: OSError) -> None:
+        self._unwatched.set()
+        self._tell(watch.warning(error))
+        self._lost()  # also wakes the thread, which stops the observer
+
+    def _look(self, path: str, gone: bool) -> None:
+        """Make the index true for one path."""
+        path = path if self._root_of(path) else os.path.realpath(path)
+        root = self._root_of(path)
+        if root is None:
+            return
+        name = _below(root, path)
+        *folders, last = name.split("/")
+        if self._unwatched.is_set() or last in IGNORE_FILES:
+            root.rules.forget()
+        if last in IGNORE_FILES:
+            name, gone = "/".join(folders), False
+            *folders, last = name.split("/")
+        path = f"{root.path}/{name}".rstrip("/")
+        if gone or SKIPPED & set(folders) or (folders and root.rules.ignored("/".join(folders), True)):
+            self._store.drop(path)
+        elif not name or _is_folder(path):
+            self._scan(root, name)
+        elif not self._index(root, name):
+            self._store.drop(path)
+
+    def _scan(self, root: _Root, top: str) -> None:
+        """Read all files below a folder, and forget those that are no longer there."""
+        seen, waiting = set(), [top]
+        if top and not self._may_enter(root, top, os.path.basename(top)):
+            waiting.clear()
+        self._folders = self._folders if top else 0
+        while waiting:
+            if self._stop.is_set():
+                return
+            folder = waiting.pop()
+            self._folders += 1
+            if self._folders > MOST_FOLDERS:
+                self._too_many(root)
+                break
+            for entry in _entries(f"{root.path}/{folder}"):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if self._may_enter(root, name, entry.name):
+                        waiting.append(name)
+                elif not self._stop.is_set() and self._index(root, name):
+                    seen.add(f"{root.path}/{name}")
+            time.sleep(0)
+        self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
+
+    def _may_enter(self, root: _Root, name: str, last: str) -> bool:
+        return last not in SKIPPED and not is_secret(PurePath(name)) and not root.rules.ignored_entry(name, True)
+
+    def _index(self, root: _Root, name: str) -> bool:
+        """Read a file whose folder may be entered, where it is not known already; whether it is in the index now."""
+        language, path = language_of(name), f"{root.path}/{name}"
+        if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
+            return False
+        found, known = signature(path), self._store.get(path)
+        if found is None or found.size > LARGEST:
+            return False
+        if known and known.signature == found:
+            return True
+        if known is None and len(self._store) >= MOST_FILES:
+            self._too_many(root)
+            return False
+        text = read_text(root.path, name)
+        if text is None:
+            return False
+        self._store.put(path, Entry(found, language, tuple(definitions(clean(name), language, text))))
+        time.sleep(0)  # a waiting event loop goes first
+        return True
+
+    def _too_many(self, root: _Root) -> None:
+        self._tell(
+            f"{clean(root.given)} has more than {MOST_FILES} source files or {MOST_FOLDERS} folders: the rest is not "
+            "indexed; list folders to leave out in .localdflashignore"
+        )
+
+    def _tell(self, line: str) -> None:
+        if line not in self._warned:
+            self._warned.add(line)
+            self._warn(line)
+
+
+def _below(root: _Root, path: str) -> str:
+    """A path without its root, which is "" for the root itself."""
+    return path.removeprefix(root.path).removeprefix(root.given).strip("/")
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []  # gone meanwhile, or not ours to read
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False

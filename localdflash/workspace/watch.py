@@ -1,0 +1,163 @@
+"""Watching folders: one watchdog observer for all roots, and only folders that are read.
+
+On Linux watchdog would watch everything below a root, `node_modules` and all, and say nothing when the system runs out
+of watches: its group of watches is told here which folders are wanted, and what to do then. Files are never polled.
+"""
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers.api import BaseObserver
+from watchdog.observers.polling import PollingObserver
+
+MOST_FOLDERS = 20_000  # of one root; watches are taken from all programs of the user
+EVENTS: list[type[FileSystemEvent]] = [
+    *(DirCreatedEvent, DirDeletedEvent, DirMovedEvent),
+    *(FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent),
+]
+_REMEDIES = {
+    errno.ENOSPC: "raise the limit with: sudo sysctl fs.inotify.max_user_watches=524288",
+    errno.EMFILE: "raise the limit with: sudo sysctl fs.inotify.max_user_instances=1024",
+}
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who wants to know. All are called from watchdog's threads, and must return at once."""
+
+    changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
+    wanted: Callable[[str], bool]  # whether a folder is to be watched
+    lost: Callable[[], None]  # events were lost: everything may have changed
+    failed: Callable[[OSError], None]  # no more watches
+
+
+def start(roots: Iterable[str], listener: Listener) -> BaseObserver:
+    """Watch all folders below the roots. Raises OSError where that is not possible."""
+    observer = _observer(listener)
+    try:
+        for root in roots:
+            observer.schedule(_Handler(listener), root, recursive=True, event_filter=EVENTS)
+        observer.start()
+    except BaseException:
+        stop(observer)
+        raise
+    return observer
+
+
+def stop(observer: BaseObserver) -> None:
+    """Stop watching; no call to the listener comes afterwards."""
+    observer.stop()
+    if observer.is_alive():
+        observer.join(1.0)
+
+
+def warning(error: OSError) -> str:
+    """One line: that nothing is watched, why, and what to do."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    remedy = _REMEDIES.get(error.errno or 0)
+    return (
+        f"changes of files are not noticed ({f'inotify: {reason}' if remedy else reason})"
+        f"{f'; {remedy}' if remedy else ''}; until then a file is read again when it is opened or saved"
+    )
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, listener: Listener) -> None:
+        self._changed = listener.changed
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        moved = isinstance(event, DirMovedEvent | FileMovedEvent)
+        self._changed(os.fsdecode(event.src_path), moved, event.is_directory)
+        if moved:
+            self._changed(os.fsdecode(event.dest_path), False, event.is_directory)
+
+
+if sys.platform == "linux":
+    from watchdog.observers.inotify import InotifyEmitter, InotifyObserver, InotifyWatchGroup
+    from watchdog.observers.inotify_c import WatchDescriptor
+
+    @dataclass
+    class _Group(InotifyWatchGroup):
+        """The watches below one root."""
+
+        listener: Listener = field(kw_only=True)
+
+        def on_queue_overflow(self) -> None:
+            super().on_queue_overflow()
+            self.listener.lost()
+
+        def _add_all_callbacks(self, path: bytes) -> None:
+            waiting = [path]
+            while waiting and len(self._active_callbacks_by_path) < MOST_FOLDERS:
+                folder = waiting.pop()
+                if folder != self.path and not self.listener.wanted(os.fsdecode(folder)):
+                    continue
+                self._add_callback(folder)
+                with suppress(OSError), os.scandir(folder) as entries:
+                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                time.sleep(0)
+
+        def _add_callback(self, path: bytes) -> None:
+            """As the base class has it, but a folder that is watched already, perhaps by another name, is fine."""
+            try:
+                with self._inotify_fd._lock:
+                    watch = self._inotify_fd._get_or_create_watch(path, self.event_mask)
+                    watch.callbacks[self._id] = self
+            except OSError as error:
+                if path == self.path:
+                    raise
+                if error.errno in _REMEDIES:
+                    self.listener.failed(error)
+                return  # otherwise it has gone meanwhile, or may not be read
+            self._active_callbacks_by_path[path] = watch.wd
+            self._active_callbacks_by_watch[watch.wd] = path
+
+        def _remove_watch_internally(self, wd: WatchDescriptor) -> None:
+            """As the base class has it, but for a folder that came and went under several names."""
+            path = self._active_callbacks_by_watch.pop(wd, b"")
+            if self._active_callbacks_by_path.get(path) == wd:
+                del self._active_callbacks_by_path[path]
+
+    class _Emitter(InotifyEmitter):
+        def __init__(self, *args: Any, listener: Listener, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._listener = listener
+
+        def on_thread_start(self) -> None:
+            mask, root = self.get_event_mask_from_filter(), os.fsencode(self.watch.path)
+            self._inotify = _Group(self._inotify_fd, root, mask, is_recursive=True, listener=self._listener)
+
+    class _LinuxObserver(InotifyObserver):
+        def __init__(self, listener: Listener) -> None:
+            super().__init__()
+            self._emitter_class = _Emitter
+            self._emitter_kwargs["listener"] = listener
+
+
+def _observer(listener: Listener) -> BaseObserver:
+    if sys.platform == "linux":
+        return _LinuxObserver(listener)
+    else:  # noqa: RET505 - type checkers read one branch only
+        from watchdog.observers import Observer
+
+        if issubclass(Observer, PollingObserver):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        return Observer()
