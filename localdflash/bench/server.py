@@ -7,16 +7,17 @@ times are a client's, over the Unix socket, in milliseconds, but for what the da
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from localdflash.bench.machine import commit, device
 from localdflash.bench.prompt_set import Prompt, load
+from localdflash.bench.spread import percentile, spread
 from localdflash.server.client import Client
 
 BLOCK = 10  # completions in a row with the chat or without it
@@ -39,7 +40,7 @@ class Arm:
     def report(self) -> dict[str, Any]:
         """For JSON."""
         times = {"total_ms": self.total_ms, "first_token_ms": self.first_ms, "queue_ms": self.queue_ms}
-        return {"completions": len(self.total_ms), **{name: _spread(of) for name, of in times.items()}}
+        return {"completions": len(self.total_ms), **{name: spread(of) for name, of in times.items()}}
 
 
 def run(client: Client, completions: int) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def run(client: Client, completions: int) -> dict[str, Any]:
             with _chatting(client, steps) if arm is beside else nullcontext():
                 for number in numbers:
                     _complete(client, prompts[number % len(prompts)], number, arm)
-    ratio = _percentile(beside.total_ms, 95) / _percentile(alone.total_ms, 95)
+    ratio = percentile(beside.total_ms, 95) / percentile(alone.total_ms, 95)
     return {
         "device": device(),
         "commit": commit(),
@@ -62,10 +63,10 @@ def run(client: Client, completions: int) -> dict[str, Any]:
         "alone": alone.report(),
         "beside_a_chat": beside.report(),
         "p95_beside_over_alone": round(ratio, 3),
-        "chat_step_ms": _spread(steps),
-        "queue_in_chat_steps_p95": round(_percentile(beside.queue_ms, 95) / max(median(steps), 1e-3), 2),
+        "chat_step_ms": spread(steps),
+        "queue_in_chat_steps_p95": round(percentile(beside.queue_ms, 95) / max(median(steps), 1e-3), 2),
         "cancel_to_free_ms": _cancels(client),
-        "round_trip_ms": _spread(list(_round_trips(client))),
+        "round_trip_ms": spread(list(_round_trips(client))),
     }
 
 
@@ -151,11 +152,3 @@ def _round_trips(client: Client) -> Iterator[float]:
         began = time.perf_counter()
         client.health()
         yield (time.perf_counter() - began) * 1e3
-
-
-def _spread(times: Sequence[float]) -> dict[str, float]:
-    return {"p50": round(median(times), 3), "p95": round(_percentile(times, 95), 3), "max": round(max(times), 3)}
-
-
-def _percentile(times: Sequence[float], percent: int) -> float:
-    return quantiles(times, n=100, method="inclusive")[percent - 1]

@@ -1,40 +1,101 @@
-"""`localdflash bench`: speed, acceptance and identity with plain decoding, written as one JSON object."""
+"""`localdflash bench`: speed, acceptance and identity with plain decoding, written as one JSON object.
+
+Other measurements of the same engine: as clients feel it (`--server`), as a person who types does (`--typing`), and
+what its infillings are worth (`--infill`).
+"""
 
 import json
+import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from localdflash.cli.options import pair_options
-from localdflash.cli.output import print_table
+from localdflash.cli.output import print_fields, print_table, printable
 from localdflash.errors import UsageError
 
 COMPLETIONS = 200
+KEYS = 150  # of a file: about half a minute
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1), default=None, help="Prompts of each category; all without it.")
+@click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...")
+@click.option(
+    "--limit", type=click.IntRange(1), default=None, help="Prompts of each category, completions, files or tasks."
+)
 @click.option(
     "--repeats", type=click.IntRange(1, 20), default=2, show_default=True, help="Runs of each prompt and way."
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here.")
 @click.option("--server", "of_server", is_flag=True, help="Measure the shared engine as its clients feel it instead.")
+@click.option("--typing", "by_typing", is_flag=True, help="Type files through the language server instead.")
+@click.option(
+    "--as", "style", type=click.Choice(("neovim", "vscode")), default="neovim", help="With --typing: whose client."
+)
+@click.option("--commit", "revision", help="With --typing: the lines that a commit of this repository added.")
+@click.option(
+    "--keys", type=click.IntRange(1), default=KEYS, show_default=True, help="With --typing: keys of a file at most."
+)
+@click.option(
+    "--speed", type=click.FloatRange(0.1, 100), default=1.0, help="With --typing: times as fast as a person, for tests."
+)
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="With --typing: draw a .png or .svg.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --typing: of the gaps and the parts.")
+@click.option(
+    "--infill",
+    "tasks_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Infill the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) instead, and RUN THEIR TESTS.",
+)
 @pair_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, limit: int | None, repeats: int, json_file: Path | None, of_server: bool, **options: Any
+    ctx: click.Context,
+    /,
+    files: tuple[str, ...],
+    limit: int | None,
+    repeats: int,
+    json_file: Path | None,
+    of_server: bool,
+    by_typing: bool,
+    style: Any,
+    revision: str | None,
+    keys: int,
+    speed: float,
+    picture: Path | None,
+    seed: int,
+    tasks_file: Path | None,
+    **options: Any,
 ) -> int:
     """Run the prompt set with drafting and without, in turn. Exit code 1 where an output differs.
 
     With --server: completions alone and beside a streaming chat, cancellations, round trips; --limit completions each.
+
+    With --typing: type parts of FILEs, or what --commit added, or parts of held-out files, at a person's pace through
+    the language server; --limit files.
+
+    With --infill: exact matches, edit similarity and pass@1; --limit tasks, spread over the file.
     """
+    if of_server + by_typing + (tasks_file is not None) > 1:
+        raise UsageError("--server, --typing and --infill are different measurements: take one of them")
+    if not by_typing and (files or revision is not None or picture):
+        raise UsageError("files, --commit and --picture are for --typing: add it")
     if json_file:  # before the minutes that it takes, not after them
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()
     if of_server:
         return _bench_server(ctx, limit or COMPLETIONS, json_file, options)
+    if by_typing:
+        from localdflash.bench.replay import Manner
+
+        manner = Manner(style, keys, seed, speed)
+        return _bench_typing(ctx, files, revision, limit, manner, json_file, picture, options)
+    if tasks_file:
+        return _bench_infill(ctx, tasks_file, limit, json_file, options)
     from localdflash.bench.run import run
     from localdflash.loading import Options
 
@@ -80,6 +141,127 @@ def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, 
     return 0
 
 
+def _bench_typing(
+    ctx: click.Context,
+    places: tuple[str, ...],
+    revision: str | None,
+    limit: int | None,
+    manner: Any,
+    json_file: Path | None,
+    picture: Path | None,
+    options: dict[str, Any],
+) -> int:
+    from localdflash.bench import picture as pictures
+    from localdflash.bench import replay, typing
+    from localdflash.bench.passages import Commit
+    from localdflash.cli.remote import server
+
+    if picture:
+        pictures.check(picture)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    if places and revision is not None:
+        raise UsageError("files and --commit are two things to type: take one of them")
+    with tempfile.TemporaryDirectory(prefix="localdflash-typing-") as folder:
+        if revision is not None:
+            commit = Commit(revision, Path.cwd())
+            commit.unpack(Path(folder))
+            jobs = commit.jobs()[:limit]
+        else:
+            jobs = typing.of_files(places, manner)[:limit] if places else typing.held_out(limit, manner)
+        if not jobs:
+            raise UsageError(f"commit {revision}: it added no lines to a text file")
+        with server(ctx, options) as shared:
+            if not shared.ours:
+                raise UsageError("bench --typing measures our own engine: take [server] url out of the settings")
+            done = replay.run(jobs, Path(folder), shared.client, manner, _progress)
+    print(file=sys.stderr)
+    result = {"command": _command(ctx), **typing.report(done, manner)}
+    _write(json_file, result)
+    if picture:
+        pictures.draw(done, picture)
+    _print_typing(result)
+    return 1 if result["overall"]["stale"] else 0
+
+
+def _print_typing(result: dict[str, Any]) -> None:
+    for line in (*result["engine"]["messages"], result["overall"]["first_error"]):
+        if line:
+            print(printable(line), file=sys.stderr)
+    rows = {**result["files"], "overall": result["overall"]}
+    print_table(
+        ("FILE", "KEYS", "PRESSED", "SAVED %", "ALL", "LINE", "WORD"),
+        [
+            (
+                name,
+                str(row["keys"]),
+                str(row["pressed"]),
+                f"{100 * row['keystrokes_saved']:.1f}",
+                *(str(row["accepted"][part]) for part in ("all", "line", "word")),
+            )
+            for name, row in rows.items()
+        ],
+    )
+    print()
+    spreads = {name: row for name, row in result["ms"].items() if row}
+    columns = ("p50", "p95", "max")
+    cells = [(name.replace("_", " "), *(f"{row[at]:.1f}" for at in columns)) for name, row in spreads.items()]
+    print_table(("MILLISECONDS", *(column.upper() for column in columns)), cells)
+    print()
+    shares = {"from_cache": "answers with text from cache", "wasted_tokens": "tokens generated but never shown"}
+    overall = result["overall"]
+    counts = ("requests", "answered", "with_text", "shown", "rejected", "grown", "stale", "flicker", "late", "errors")
+    print_fields(
+        [
+            *((name.replace("_", " "), str(overall[name])) for name in counts),
+            *((what, f"{100 * overall[name]:.0f} %") for name, what in shares.items() if overall[name] is not None),
+            ("keys pressed a second", f"{overall['pressed_per_second']:.1f} for {result['seconds']:.0f} s"),
+        ]
+    )
+
+
+def _bench_infill(
+    ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
+) -> int:
+    from localdflash.bench import infill
+    from localdflash.cli.remote import server
+
+    tasks = infill.load(tasks_file, limit)
+    print(printable(infill.warning(tasks_file)), file=sys.stderr)
+    with server(ctx, options) as shared:
+        if not shared.ours:
+            raise UsageError("bench --infill measures our own engine: take [server] url out of the settings")
+        result = {"command": _command(ctx), **infill.run(shared.client, tasks, _progress)}
+    print(file=sys.stderr)
+    _write(json_file, result)
+    print_fields(
+        [
+            ("tasks", str(result["tasks"])),
+            ("exact match", f"{100 * result['exact_match']:.1f} %"),
+            ("edit similarity", f"{100 * result['edit_similarity']:.1f} %"),
+            ("pass@1", f"{100 * result['pass_at_1']:.1f} %"),
+            ("tokens a second", f"{result['tokens_per_second']:.0f}"),
+            ("milliseconds", f"p50 {result['latency_ms']['p50']:.0f}, p95 {result['latency_ms']['p95']:.0f}"),
+            ("outcomes", ", ".join(f"{count} {name}" for name, count in result["outcomes"].items())),
+        ]
+    )
+    return 0
+
+
+def _command(ctx: click.Context) -> str:
+    """What was asked for, but for where the result goes."""
+    words = ["localdflash", "bench"]
+    for parameter in ctx.command.params:
+        name, value = str(parameter.name), ctx.params.get(str(parameter.name))
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in ("json_file", "picture"):
+            continue
+        if isinstance(parameter, click.Option):
+            words.append(parameter.opts[0])
+            words += [] if parameter.is_flag else [value.name if isinstance(value, Path) else str(value)]
+        else:
+            words += value or ()
+    return shlex.join(words)
+
+
 def _write(json_file: Path | None, result: dict[str, Any]) -> None:
     if json_file:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -87,4 +269,4 @@ def _write(json_file: Path | None, result: dict[str, Any]) -> None:
 
 def _progress(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{line:60}", end="", file=sys.stderr, flush=True)
+        print(f"\r{printable(line):60}", end="", file=sys.stderr, flush=True)

@@ -16,6 +16,8 @@ SOURCES = sorted(
     if "prompts" not in path.parts  # programs to be completed, never imported
 )
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
+# `bench --infill` runs a benchmark's tests, says so, and does it in a process that may touch nothing: see its docstring.
+JAILED = {"localdflash/bench/jail.py": ["compile()", "exec()"]}
 UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
@@ -43,7 +45,7 @@ def runs_foreign_code(tree: ast.AST) -> Iterator[str]:
 def test_no_way_to_run_what_came_as_data() -> None:
     assert len(SOURCES) > 100
     found = {str(path.relative_to(ROOT)): [*runs_foreign_code(ast.parse(path.read_text()))] for path in SOURCES}
-    assert {name: ways for name, ways in found.items() if ways} == {}
+    assert {name: sorted(set(ways)) for name, ways in found.items() if ways} == JAILED
     assert [path for path in SOURCES if "trust_remote_code" in path.read_text()] == []
 
 

@@ -1,0 +1,205 @@
+"""What a replay types, and where: parts that are taken out of files, or the lines that a commit added.
+
+A file is opened as it was before, with everything around the part in its place, so that a completion has a suffix and
+other files. Keys are counted as an editor with auto-indent needs them: a line end brings the next line's indentation.
+"""
+
+import io
+import random
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
+from pathlib import Path
+
+from localdflash.cli.output import printable
+from localdflash.errors import UsageError
+
+LARGEST = 1_000_000  # characters of a file
+AT_THE_END = 0.2  # share of files of which the last lines are typed, with nothing after them
+FEWEST = 3  # lines of a block that is worth typing
+_INDENTED = re.compile(r"\n?[ \t]+(?=\S)|\n")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """At `start` of the text as it then is, remove so many characters, then type."""
+
+    start: int
+    removed: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file: its name in the workspace, its text before, and what is done to it in this order."""
+
+    name: str
+    text: str
+    passages: tuple[Passage, ...]
+
+
+def next_key(at_line_start: bool, rest: str) -> str:
+    """What the next key brings of the text that is still to be typed."""
+    if rest[0] == "\n" or at_line_start:
+        found = _INDENTED.match(rest)
+        return found[0] if found else rest[0]
+    return rest[0]
+
+
+def _key_ends(text: str, at_line_start: bool) -> Iterator[int]:
+    end = 0
+    while end < len(text):
+        end += len(next_key(text[end - 1] == "\n" if end else at_line_start, text[end:]))
+        yield end
+
+
+def count_keys(text: str, at_line_start: bool) -> int:
+    """Keys that a text takes, if all of it is typed."""
+    return sum(1 for _ in _key_ends(text, at_line_start))
+
+
+def first_keys(text: str, count: int) -> str:
+    """What so many keys bring, and the rest of that line."""
+    cut = next(islice(_key_ends(text, at_line_start=True), count - 1, None), len(text))
+    end = text.find("\n", cut)
+    return text if end < 0 else text[:end]
+
+
+def from_file(name: str, text: str, most: int, seed: int) -> Job:
+    """Take out some lines of a block, or of the file's end, that need `most` keys or fewer (one line at least)."""
+    choose = random.Random(f"{seed} {name}")
+    lines = text.rstrip("\n").split("\n")
+    if choose.random() < AT_THE_END:
+        first = next((n for n in range(len(lines)) if _cost(lines[n:]) <= most), len(lines) - 1)
+        return _without(name, lines, min(max(first, 1), len(lines) - 1), len(lines))
+    blocks = [found for found in _blocks(lines) if found[1] - found[0] >= FEWEST]
+    first, last = choose.choice(blocks or [(0, len(lines))])
+    first = choose.randrange(first, max(last - FEWEST, first) + 1)
+    return _without(name, lines, first, _fitting(lines, first, last, most))
+
+
+def from_line(name: str, text: str, number: int, most: int) -> Job:
+    """Take out the lines from a number on, which is counted from 1."""
+    lines = text.rstrip("\n").split("\n")
+    if not 1 <= number <= len(lines):
+        raise UsageError(f"{name}: it has {len(lines)} lines, and no line {number}")
+    return _without(name, lines, number - 1, _fitting(lines, number - 1, len(lines), most))
+
+
+def _without(name: str, lines: Sequence[str], first: int, last: int) -> Job:
+    """A file without some lines; they are typed from the end of the line before, or from the file's start."""
+    typed = "\n".join(lines[first:last])
+    before, after = "\n".join(lines[:first]), "".join(f"\n{line}" for line in lines[last:]) + "\n"
+    if first:
+        typed = f"\n{typed}"
+    return Job(name, before + after, (Passage(len(before), 0, typed),))
+
+
+def _fitting(lines: Sequence[str], first: int, last: int, most: int) -> int:
+    """The end of the lines from `first` on that need so many keys at most; one line at least."""
+    end = first + 1
+    while end < last and _cost(lines[first : end + 1]) <= most:
+        end += 1
+    while end > first + 1 and not lines[end - 1].strip():
+        end -= 1
+    return end
+
+
+def _cost(lines: Sequence[str]) -> int:
+    return sum(len(line.strip()) + 1 for line in lines)
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The indented lines below each line that has some."""
+    for at, line in enumerate(lines[:-1]):
+        end = at + 1
+        while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > _indent(line)):
+            end += 1
+        while not lines[end - 1].strip() and end > at + 1:
+            end -= 1
+        if line.strip() and end > at + 1:
+            yield at + 1, end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def read(path: Path) -> str:
+    """A file's text with LF as line ends; UsageError where it is none that one would type."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: it is no text in UTF-8") from None
+    if not text.strip() or len(text) > LARGEST:
+        raise UsageError(f"{path}: it has {len(text)} characters; typed are files of 1 to {LARGEST}")
+    return text
+
+
+class Commit:
+    """A commit of the repository that a folder is in, over its first parent, or over nothing."""
+
+    def __init__(self, revision: str, folder: Path) -> None:
+        self._folder = folder
+        self._folder = Path(self._git("rev-parse", "--show-toplevel").rstrip("\n"))
+        self.id = self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+        parents = self._git("rev-list", "--parents", "-n", "1", self.id).split()[1:]
+        self._parent = parents[0] if parents else self._git("hash-object", "-t", "tree", "/dev/null").strip()
+
+    def jobs(self) -> list[Job]:
+        """The text files that lines were added to."""
+        arguments = ("-r", "-z", "--no-renames", "--diff-filter=AM", "--name-status", self._parent, self.id)
+        fields = self._git("diff-tree", *arguments).split("\0")
+        found = (self._job(name, kind) for kind, name in zip(fields[::2], fields[1::2], strict=False))
+        return [job for job in found if job and any(passage.text for passage in job.passages)]
+
+    def unpack(self, into: Path) -> None:
+        """Every file as it was before the commit."""
+        archive = self._run("archive", "--format=tar", self._parent)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(into, filter="data")
+
+    def _job(self, name: str, kind: str) -> Job | None:
+        before = "" if kind == "A" else self._text(self._parent, name)
+        after = self._text(self.id, name)
+        if before is None or after is None:
+            return None
+        return Job(name, before, tuple(additions(before, after)))
+
+    def _text(self, tree: str, name: str) -> str | None:
+        """A file of a tree; None where one would not type it."""
+        if self._git("cat-file", "-t", f"{tree}:{name}").strip() != "blob":
+            return None
+        try:
+            text = self._run("cat-file", "blob", f"{tree}:{name}").decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return None
+        return None if "\0" in text or len(text) > LARGEST else text.replace("\r\n", "\n")
+
+    def _git(self, *arguments: str) -> str:
+        return self._run(*arguments).decode("utf-8", "surrogateescape")
+
+    def _run(self, *arguments: str) -> bytes:
+        command = ["git", "-C", str(self._folder), *arguments]
+        try:
+            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
+        except FileNotFoundError:
+            raise UsageError("--commit needs git, which is not installed") from None
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.decode("utf-8", "replace").splitlines() or [f"status {error.returncode}"]
+            raise UsageError(f"--commit: git {arguments[0]}: {printable(lines[0])}") from None
+
+
+def additions(before: str, after: str) -> Iterator[Passage]:
+    """What turns one text into the other, from the top: what goes is removed at once, what comes is typed."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    at = 0
+    for kind, i, j, k, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        typed = "".join(new[k:end])
+        if kind != "equal":
+            yield Passage(at, sum(map(len, old[i:j])), typed)
+        at += len(typed)

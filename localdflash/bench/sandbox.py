@@ -1,0 +1,101 @@
+"""Runs tests that nobody trusts, in a process of their own, and says how they ended.
+
+`jail.py` is what shuts the process off, and says what of that the machine can do. It is started with nothing of ours:
+no environment, an empty folder, no stdin, no output. It has passed when it tells a secret that it is given, which it
+does after the tests only: leaving early is a failure.
+"""
+
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from localdflash.errors import LocaldflashError
+
+SECONDS = 5  # of wall-clock time, and of processor time
+MEMORY = 1 << 30  # bytes of address space
+MOST = 4096  # bytes that are read of what it tells
+JAIL = Path(__file__).with_name("jail.py")
+
+Outcome = Literal["passed", "failed", "timeout"]
+NOT_SHUT = {
+    ("network", "none"): "the network is open",
+    ("network", "module"): "the network is shut off by taking the socket module away only",
+    ("files", "none"): "your files can be read, changed and removed",
+    ("processes", "limits"): "processes are held back by a limit only",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a program ended, and how it was shut off: by what of limits, network, files and processes."""
+
+    outcome: Outcome
+    shut: dict[str, str]
+
+
+def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
+    """Run a program to its end or for so many seconds; LocaldflashError where it cannot be shut off at all."""
+    secret = secrets.token_hex(16).encode()
+    with tempfile.TemporaryDirectory(prefix="localdflash-sandbox-", ignore_cleanup_errors=True) as folder:
+        command = [sys.executable, "-I", str(JAIL), str(max(round(seconds), 1)), str(memory)]
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            told, in_time = _talk(process, secret + b"\n" + program.encode("utf-8", "surrogatepass"), seconds)
+        finally:
+            _kill(process)
+    first, _, rest = told.partition(b"\n")
+    if not first.startswith(b"{"):
+        raise LocaldflashError(f"the sandbox does not start (status {process.returncode}): nothing was run")
+    outcome: Outcome = "passed" if rest == secret else "failed" if in_time else "timeout"
+    return Verdict(outcome, json.loads(first))
+
+
+def weaknesses(shut: dict[str, str]) -> list[str]:
+    """What is not shut off on this machine."""
+    return [NOT_SHUT[found] for found in shut.items() if found in NOT_SHUT]
+
+
+def _talk(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) -> tuple[bytes, bool]:
+    """Give it the program; what it tells until it ends, at most `MOST` bytes, and whether it ended in time."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    end = time.monotonic() + seconds
+    with suppress(BrokenPipeError):  # it ended before; what it told says why
+        process.stdin.write(program)
+        process.stdin.close()
+    told, source = b"", process.stdout.fileno()
+    while len(told) < MOST:
+        if not select.select([source], [], [], max(end - time.monotonic(), 0))[0]:
+            return told, False
+        if not (piece := os.read(source, MOST)):
+            return told, True
+        told += piece
+    return told, True
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End it and all that is in its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream and not stream.closed:
+            stream.close()
