@@ -5,10 +5,15 @@ the document's end. A position in the middle of a character is before it. Source
 """
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
+
+from lsprotocol import types
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
+_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is no UTF-8, see framing
+_CHUNK = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -19,12 +24,30 @@ class Place(NamedTuple):
     column: int
 
 
-class Document:
-    """Text, kept as its lines: an edit costs what it touches. `version` is the client's."""
+class Window(NamedTuple):
+    """Text before and after a place, and the number of the line on which the text before begins."""
 
-    def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16") -> None:
-        self.uri, self.version, self.encoding = uri, version, encoding
+    before: str
+    first_line: int
+    after: str
+
+
+class Edit(NamedTuple):
+    """Lines that went and lines that came, without their ends, and the number of the first of them."""
+
+    first_line: int
+    old: Sequence[str]
+    new: Sequence[str]
+
+
+class Document:
+    """Text, kept as its lines: an edit costs what it touches. `version` and `language` are the client's words."""
+
+    def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
+        self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
+        self.size, self._zeros = len(text), text.count("\0")  # characters
+        self._longest = self.size  # characters that no line has more than
 
     @property
     def text(self) -> str:
@@ -38,13 +61,41 @@ class Document:
 
     def line(self, number: int) -> str:
         """A line without its end."""
-        return self._lines[number].rstrip("\r\n")
+        return _bare(self._lines[number])
 
     def around(self, place: Place) -> tuple[str, str]:
         """The text before and after a place."""
         line, column = self._lines[place.line], place.column
         before, after = self._lines[: place.line], self._lines[place.line + 1 :]
         return "".join(before) + line[:column], line[column:] + "".join(after)
+
+    def is_text(self, largest: int, longest_line: int) -> bool:
+        """Whether it is what people edit: no NUL, and no more characters in all and on a line than given."""
+        if self._zeros or self.size > largest:
+            return False
+        if self._longest > longest_line:
+            self._longest = max(map(len, self._lines))
+        return self._longest <= longest_line
+
+    def range(self, start: Place, end: Place) -> types.Range:
+        """From one place to another, in the client's units."""
+        first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
+        return types.Range(first, last)
+
+    def window(self, place: Place, before_characters: int, after_characters: int) -> Window:
+        """At most so much text before and after a place; costs what it returns, and the line of the place."""
+        line, (number, column) = self._lines[place.line], place
+        before, length = [line[max(column - before_characters, 0) : column]], column
+        while length < before_characters and number:
+            number -= 1
+            before.append(self._lines[number][-(before_characters - length) :])
+            length += len(before[-1])
+        after, length, last = [line[column : column + after_characters]], len(line) - column, place.line
+        while length < after_characters and last < len(self._lines) - 1:
+            last += 1
+            after.append(self._lines[last][: after_characters - length])
+            length += len(after[-1])
+        return Window("".join(reversed(before)), number, "".join(after))
 
     def place(self, line: int, units: int) -> Place:
         """A client's position."""
@@ -56,7 +107,7 @@ class Document:
         """The column of a place in the client's units."""
         return _length(self._lines[place.line][: place.column], self.encoding)
 
-    def replace(self, start: Place, end: Place, text: str) -> None:
+    def replace(self, start: Place, end: Place, text: str) -> Edit:
         """Put `text` where the text between two places was; places in the wrong order are taken the other way round."""
         if end < start:
             start, end = end, start
@@ -67,11 +118,31 @@ class Document:
         fresh = _split(before + text + after)
         if last < len(self._lines) - 1:
             fresh.pop()  # empty: what was replaced ends with a line end, after which the old lines go on
-        self._lines[first : last + 1] = fresh
+        old, self._lines[first : last + 1] = self._lines[first : last + 1], fresh
+        self.size += sum(map(len, fresh)) - sum(map(len, old))
+        self._longest = max(self._longest, *map(len, fresh), 0)
+        self._zeros += sum(line.count("\0") for line in fresh) - sum(line.count("\0") for line in old)
+        return _edit(first, old, fresh)
 
-    def replace_all(self, text: str) -> None:
+    def replace_all(self, text: str) -> Edit:
         """Put `text` in place of everything."""
-        self._lines = _split(text)
+        old, self._lines = self._lines, _split(text)
+        self.size = self._longest = len(text)
+        self._zeros = text.count("\0")
+        return _edit(0, old, self._lines)
+
+
+def _edit(first: int, old: list[str], new: list[str]) -> Edit:
+    """What differs between the old and the new lines from `first` on; nothing where they are equal."""
+    shorter = min(len(old), len(new))
+    head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
+    went, came = old[head : len(old) - tail], new[head : len(new) - tail]
+    return Edit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
+
+
+def _bare(line: str) -> str:
+    return line.rstrip("\r\n")
 
 
 def _split(text: str) -> list[str]:
@@ -84,13 +155,17 @@ def _split(text: str) -> list[str]:
 
 def _column(line: str, units: int, encoding: Encoding) -> int:
     """How many characters of a line lie within so many units."""
+    line = line[: max(units, 0)]  # a character has at least one unit
     if encoding == "utf-32" or line.isascii():
-        return min(max(units, 0), len(line))
-    low, high = 0, min(max(units, 0), len(line))  # a character has at least one unit
+        return len(line)
+    column = 0
+    while column < len(line) and (length := _length(line[column : column + _CHUNK], encoding)) <= units:
+        column, units = column + _CHUNK, units - length
+    low, high = column, min(column + _CHUNK - 1, len(line))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _length(line[:middle], encoding) <= units else (low, middle - 1)
-    return low
+        low, high = (middle, high) if _length(line[column:middle], encoding) <= units else (low, middle - 1)
+    return min(low, len(line))
 
 
 def _length(text: str, encoding: Encoding) -> int:
@@ -99,4 +174,4 @@ def _length(text: str, encoding: Encoding) -> int:
         return len(text)
     if encoding == "utf-16":
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text.encode("utf-8", "surrogatepass")) - 2 * len(_ESCAPED.findall(text))

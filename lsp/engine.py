@@ -1,59 +1,74 @@
-"""The daemon as the language server asks it: one completion at a time, on the event loop, cancelled with its task.
+"""The daemon as the language server asks it: one generation at a time, its text growing on the event loop.
 
-The daemon is started when it is missing and found again when it went away. What goes wrong is said once, by `say`, and
-not for every key: completions are then empty, and a new try waits `PATIENCE` seconds.
+The daemon is started when it is missing and found again when it went away. What goes wrong is told once, and not for
+every key: there is then nothing to suggest, and a new try waits `PATIENCE` seconds.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 
-import httpx2
+import h11
 
 from localdflash import paths
 from localdflash.errors import LocaldflashError
+from localdflash.lsp.events import Connection, Event, Refused
 from localdflash.server.spawn import Wanted, connect
 
 PATIENCE = 5.0  # seconds
+_GONE = (OSError, EOFError, h11.RemoteProtocolError)
 
 
 class Engine:
-    """Connects on the first request. `say` gets lines for the user."""
+    """Connects on the first request. `tell` gets what is wrong, and an empty line when all is well again."""
 
-    def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
-        self._wanted, self._say = wanted, say
-        self._http: httpx2.AsyncClient | None = None
+    def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        self._wanted, self._say, self._tell_changes = wanted, say, tell
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._not_before = 0.0
         self._told = ""
 
-    async def infill(self, body: Mapping[str, object]) -> str:
-        """The text of one completion; empty where there is none, or no engine."""
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """The events of one completion; none where there is no engine. To close it is to stop the engine."""
         for _ in range(2):  # a daemon that left since the last request is started again
-            http = await self._connected()
-            if http is None:
-                return ""
+            connection = await self._connected()
+            if connection is None:
+                return
+            begun = False
             try:
-                response = await http.post("/infill", json=dict(body))
-            except httpx2.TransportError:
-                await self.close()
-                continue
-            if response.is_success:
-                return str(response.json()["content"])
-            self._tell(str(response.json()["error"]["message"]))
+                async with aclosing(connection.events("/complete", body)) as events:
+                    async for event in events:
+                        begun = True
+                        yield event
+                self._tell("")
+                return
+            except _GONE:
+                self._connection = None
+                if begun:
+                    return
+            except Refused as error:
+                self._tell(str(error))
+                return
+
+    async def model(self) -> str:
+        """The pair that is loaded; empty where there is no engine."""
+        try:
+            return str((await Connection(paths.engine_socket()).get("/ps"))["pair"])
+        except (*_GONE, Refused, ValueError, KeyError):
             return ""
-        return ""
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connection."""
-        http, self._http = self._http, None
-        if http:
-            await http.aclose()
+        if self._connection:
+            self._connection.close()
 
-    async def _connected(self) -> httpx2.AsyncClient | None:
+    async def _connected(self) -> Connection | None:
+        """A connection to a daemon that is loaded as wanted, whether that was there or is started."""
         async with self._connecting:
-            if self._http or time.monotonic() < self._not_before:
-                return self._http
+            if self._connection or time.monotonic() < self._not_before:
+                return self._connection
             loop = asyncio.get_running_loop()
 
             def say(line: str) -> None:
@@ -61,16 +76,14 @@ class Engine:
 
             try:
                 (await asyncio.to_thread(connect, self._wanted, say)).close()
-                transport = httpx2.AsyncHTTPTransport(uds=str(paths.engine_socket()), verify=False, trust_env=False)
             except LocaldflashError as error:
                 self._not_before = time.monotonic() + PATIENCE
                 self._tell(str(error))
                 return None
-            self._told = ""
-            self._http = httpx2.AsyncClient(transport=transport, base_url="http://localdflash", timeout=None)
-            return self._http
+            self._connection = Connection(paths.engine_socket())
+            return self._connection
 
     def _tell(self, line: str) -> None:
         if line != self._told:
             self._told = line
-            self._say(line)
+            self._tell_changes(line)

@@ -1,52 +1,107 @@
-"""pygls with our own documents: its line model also splits at form feeds and U+2028, which corrupts what it keeps.
+"""Text synchronisation with our own documents: pygls's line model also splits at form feeds and U+2028, which corrupts.
 
-`documents` is what the server knows of open files, by URI. A change of a file that was not opened is ignored.
+`documents` is what the server knows of open files, by URI. What cannot be followed is not kept, so that nothing is
+ever completed in a text that the editor does not have: a document beyond `LARGEST`, and one whose change was no valid
+message, are unknown until they are opened again. A change of an unknown document is ignored.
 """
 
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, get_args
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
-from pygls.protocol import LanguageServerProtocol, lsp_method
+from pygls.protocol import lsp_method
 
-from localdflash.lsp.document import Document, Encoding
+from localdflash.lsp.document import Document, Edit, Encoding
+from localdflash.lsp.rpc import RpcProtocol
+
+LARGEST = 4_000_000  # characters of a document that is kept
+OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
+
+_CHANGES = ("", types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE)  # "": nobody knows what it was
 
 
-class DocumentProtocol(LanguageServerProtocol):
-    """Text synchronisation; all else is pygls's."""
+class DocumentProtocol(RpcProtocol):
+    """Open documents, and who follows them: the listeners are called when `documents` is as the client says.
+
+    `on_change` gets each content change: its first line, the lines that went and those that came, without their ends;
+    the text is that after the change, the version that after the whole notification. `on_changed` comes once after all
+    of them.
+    """
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
         self.documents: dict[str, Document] = {}
+        self.on_open: Callable[[Document], None] = lambda document: None
+        self.on_change: OnChange = lambda document, first_line, old, new: None
+        self.on_changed: Callable[[Document], None] = lambda document: None
+        self.on_save: Callable[[str], None] = lambda uri: None
+        self.on_close: Callable[[str], None] = lambda uri: None
 
     def encoding(self) -> Encoding:
         """What columns count, as agreed with the client."""
-        chosen = self.server_capabilities.position_encoding
+        chosen = self.workspace.position_encoding
         return next((known for known in get_args(Encoding) if known == chosen), "utf-16")
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """A document is open; the client's text is the truth."""
+        """A document is open; the client's text is the truth, also when it was open already."""
         item = params.text_document
-        self.documents[item.uri] = Document(item.uri, item.text, item.version, self.encoding())
+        if len(item.text) > LARGEST:
+            self._forget(item.uri, "it is too large for completions")
+            return
+        document = Document(item.uri, item.text, item.version, self.encoding(), item.language_id)
+        self.documents[item.uri] = document
+        self.on_open(document)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
     def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
         """One or several edits, each on the result of the one before."""
-        if document := self.documents.get(params.text_document.uri):
-            for change in params.content_changes:
-                _apply(document, change)
-            document.version = params.text_document.version
+        uri = params.text_document.uri
+        if not (document := self.documents.get(uri)):
+            return
+        document.version, failed = params.text_document.version, None
+        for change in params.content_changes:
+            first_line, old, new = _apply(document, change)
+            if document.size > LARGEST:
+                self._forget(uri, "it has become too large for completions; open it again when it is smaller")
+                return
+            try:
+                if old or new:
+                    self.on_change(document, first_line, old, new)
+            except Exception as error:  # a listener's: the text comes first, and the changes behind this one count
+                failed = error
+        if failed:
+            raise failed
+        self.on_changed(document)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
+    def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:
+        """A document was saved."""
+        if params.text_document.uri in self.documents:
+            self.on_save(params.text_document.uri)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
     def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         """A document is closed."""
-        self.documents.pop(params.text_document.uri, None)
+        if self.documents.pop(params.text_document.uri, None):
+            self.on_close(params.text_document.uri)
+
+    def lost(self, method: str, uris: Collection[str]) -> None:
+        """See RpcProtocol: a document whose change may have been lost is not what the editor has."""
+        if method in _CHANGES:
+            for uri in uris or list(self.documents):
+                self._forget(uri, "a message about it could not be read; open it again")
+
+    def _forget(self, uri: str, reason: str) -> None:
+        self.log(f"{uri}: {reason}")
+        if self.documents.pop(uri, None):
+            self.on_close(uri)
 
 
-def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> None:
+def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> Edit:
     if isinstance(change, types.TextDocumentContentChangeWholeDocument):
-        document.replace_all(change.text)
-        return
+        return document.replace_all(change.text)
     start, end = change.range.start, change.range.end
-    document.replace(document.place(start.line, start.character), document.place(end.line, end.character), change.text)
+    places = document.place(start.line, start.character), document.place(end.line, end.character)
+    return document.replace(*places, change.text)

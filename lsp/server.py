@@ -1,27 +1,50 @@
-"""The language server: inline completions of open documents from the shared engine.
+"""The language server: suggestions in open documents, from the shared engine.
 
-A document has one request at a time: a newer one answers the older with null at once and stops it within one step, and
-an answer to a text that has changed meanwhile is null too. Answers replace the line up to the cursor, so that clients
-can trim what is typed along.
+A document has one request at a time: a newer one answers the older with nothing at once. Answers replace the line up to
+the cursor, so that clients can trim what is typed along. Clients that ask for it (`push`) get an answer as soon as its
+first line is there, and are told when it grows; others when it is complete. Both get what is there after `deadlineMs`.
 """
 
 import asyncio
 import os
-import re
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
+from localdflash.lsp import fallback, private
+from localdflash.lsp.context import Context, path_of
 from localdflash.lsp.document import Document, Place
 from localdflash.lsp.engine import Engine
+from localdflash.lsp.generation import Ended, Generator
+from localdflash.lsp.pace import Pace
 from localdflash.lsp.protocol import DocumentProtocol
+from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+from localdflash.lsp.settings import Settings
+from localdflash.lsp.tally import Tally
 from localdflash.server.spawn import Wanted
 
-LONGEST = 96  # tokens
-PATIENCE_MS = 350.0  # for an answer's text, once its first step is done: what is there by then is shown
 LARGEST = 4_000_000  # characters of a document that is worth completing
-_CLOSING = re.compile(r"[\s)\]}\"'`>;:,]*")
+LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
+PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
+STATUS_EVERY = 0.5  # seconds between two status notifications
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an item replaces, and the text there that it begins with."""
+
+    range: types.Range
+    head: str
+
+    def item(self, offer: Offer) -> types.InlineCompletionItem:
+        """An offer as an item; its command tells that it was accepted."""
+        command = types.Command(title="Accepted", command=private.ACCEPT, arguments=[offer.suggestion.name])
+        return types.InlineCompletionItem(insert_text=self.head + offer.text, range=self.range, command=command)
 
 
 class Server(LanguageServer):
@@ -31,61 +54,232 @@ class Server(LanguageServer):
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
-        self.engine = Engine(wanted, self._say)
-        self._running: dict[str, asyncio.Task[str]] = {}
+        self.settings = Settings()
+        self.pace, self.tally = Pace(), Tally()
+        self.sessions: dict[str, Session] = {}
+        self._engine = Engine(wanted, self._say, self._trouble)
+        self._pulse = Pulse()
+        self._generator = Generator(self._engine, self._pulse.beat, self._generated)
+        self._active: Session | None = None
+        self._context: Context | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.protocol.on_open = self._opened
+        self.protocol.on_change = self._edited
+        self.protocol.on_changed = self._changed
+        self.protocol.on_close = self._closed
+        self.protocol.on_save = self._saved
+        private.register(self)
 
-        @self.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
-        async def inline_completion(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
-            return await self.complete(params)  # a function: pygls writes attributes on it
+    def initialized_with(self, params: types.InitializeParams) -> None:
+        """Before capabilities are told: what this client can do and wants."""
+        loop = asyncio.get_running_loop()
 
-    async def complete(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
-        """One item, or nothing."""
-        uri = params.text_document.uri
-        document = self.protocol.documents.get(uri)
+        def warn(line: str) -> None:
+            loop.call_soon_threadsafe(self._say, line)
+
+        self.settings, wrong = Settings.of(params.initialization_options)
+        for line in wrong:
+            loop.call_later(0, self._say, line)
+        self._context = Context(_roots(params), self.protocol.documents, warn)
+        text = params.capabilities.text_document
+        if text is None or text.inline_completion is None:
+            fallback.register(self)
+
+    def ready(self) -> None:
+        """The client is there: read its workspace."""
+        if self._context:
+            self._context.start()
+
+    async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+        """The suggestions at a cursor."""
+        document = self.completable(params.text_document.uri)
         if document is None:
             return None
-        if older := self._running.pop(uri, None):
-            older.cancel()
         asked, place = document.version, document.place(params.position.line, params.position.character)
-        task = self._running[uri] = asyncio.create_task(self.engine.infill(_question(document, place)))
-        try:
-            text = await task
-        except asyncio.CancelledError:
-            if self._running.get(uri) is task:
-                task.cancel()
-                raise  # the client takes its request back
-            return None  # a newer request took its place
-        finally:
-            if self._running.get(uri) is task:
-                del self._running[uri]
-        if not text.strip() or document.version != asked:
+        target = _target(document, place, params.context.selected_completion_info)
+        selected = params.context.selected_completion_info
+        manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
+        offers = await self.offers(document, place, manual=manual, target=target if selected else None)
+        if not offers:
             return None
-        return types.InlineCompletionList([_item(document, place, text)])
+        if self.settings.push and not offers[0].suggestion.ended:
+            self._spawn(self._push(document, asked, params.position, target, offers[0]))
+        return types.InlineCompletionList([target.item(offer) for offer in offers])
+
+    async def offers(
+        self, document: Document, place: Place, *, manual: bool, target: Target | None = None
+    ) -> list[Offer]:
+        """What to show at a place; `target` says what would stand there if the user took a selected item first."""
+        session, asked = self._session(document), document.version
+        start = document.place(target.range.start.line, target.range.start.character) if target else place
+        before, _ = document.around(start)
+        _, after = document.around(place)
+        cursor = Cursor(
+            _lf(before + target.head if target else before),
+            _lf(after),
+            manual=manual,
+            current=lambda: document.version == asked and self.protocol.documents.get(document.uri) is document,
+            deadline=self.settings.deadline_ms / 1e3,
+            grows=self.settings.push,
+        )
+        try:
+            offers = await session.offers(cursor)
+        except asyncio.CancelledError:
+            if document.version == asked:
+                session.abandon()  # the client takes its request back, and nobody typed
+            raise
+        for offer in offers:
+            self.tally.offered(offer.suggestion.name)
+        return offers
+
+    def completable(self, uri: str) -> Document | None:
+        """An open document that suggestions make sense in: of text, of a size to edit, and no secrets."""
+        document = self.protocol.documents.get(uri)
+        if document is None or self._context is None or not self._context.allowed(uri):
+            return None
+        return document if document.is_text(LARGEST, LONGEST_LINE) else None
+
+    def accepted(self, name: str) -> None:
+        """The user took a suggestion, or a part of it."""
+        self.tally.accepted(name)
+        self.pace.accepted()
+        self.show_status()
+
+    def status(self) -> dict[str, Any]:
+        """See `Tally`."""
+        return self.tally.status(self._generator.busy)
+
+    def show_status(self) -> None:
+        """Tell the client, soon, and not more often than anybody can read."""
+        if "status" not in self._timers:
+            self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_EVERY, self._send_status)
+
+    async def close(self) -> None:
+        """The client is gone."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._generator.close()
+        self._engine.close()
+        if self._context:
+            self._context.close()
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """A defect of ours goes to the client's log, not into the user's face at every key."""
+        line = f"localdflash: internal error: {source.__name__}: {error!r}"
+        self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
+
+    def _session(self, document: Document) -> Session:
+        session = self.sessions.get(document.uri)
+        if session is None:
+            session = Session(document.uri, self._generator, self._pulse, self.pace, self._describe)
+            self.sessions[document.uri] = session
+        if self._active and self._active is not session:
+            self._active.leave()
+        self._active = session
+        return session
+
+    def _describe(self, uri: str) -> dict[str, Any]:
+        assert self._context
+        return self._context.describe(uri) | {"document": f"{os.getpid()} {uri}"[:4096]}
+
+    async def _push(
+        self, document: Document, asked: int, position: types.Position, target: Target, offer: Offer
+    ) -> None:
+        """Send an offer again whenever it is longer."""
+        session = self._session(document)
+        while text := await session.growth(offer, lambda: document.version == asked):
+            offer = Offer(offer.suggestion, text)
+            where = types.VersionedTextDocumentIdentifier(version=asked, uri=document.uri)
+            update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
+            self.protocol.notify(private.UPDATE, update)
+
+    def _opened(self, document: Document) -> None:
+        if self._context:
+            self._context.opened(document.uri)
+        self._pause(document.uri, 0)
+
+    def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
+        if self._context:
+            self._context.changed(document, line, old, new)
+
+    def _changed(self, document: Document) -> None:
+        now = asyncio.get_running_loop().time()
+        self.pace.key(now)
+        if session := self.sessions.get(document.uri):
+            shown = session.shown
+            came = session.changed(_lf(document.text))
+            if shown and len(came) > 1:
+                self.accepted(shown.name)  # clients do not tell of every part that is accepted
+        self._pause(document.uri, PAUSE)
+
+    def _closed(self, uri: str) -> None:
+        if timer := self._timers.pop(uri, None):
+            timer.cancel()
+        if session := self.sessions.pop(uri, None):
+            session.close()
+        if self._context:
+            self._context.closed(uri)
+
+    def _saved(self, uri: str) -> None:
+        if self._context:
+            self._context.saved(uri)
+
+    def _pause(self, uri: str, seconds: float) -> None:
+        if timer := self._timers.pop(uri, None):
+            timer.cancel()
+        self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
+
+    async def _rest(self, uri: str) -> None:
+        """Nobody types: look around, and have the engine read what is new."""
+        if not self._context or self.completable(uri) is None:
+            return
+        session = self.sessions.get(uri)
+        new = await self._context.look(uri, session.line if session else 0)
+        if session and session is self._active:
+            session.rest(new)
+        if not self.tally.model and session:
+            self.tally.model = await self._engine.model()
+            self.show_status()
+
+    def _generated(self, ended: Ended) -> None:
+        self.tally.generated(ended)
+        self.show_status()
+
+    def _trouble(self, line: str) -> None:
+        self.tally.trouble = line
+        if line:
+            self._say(line)
+        self.show_status()
+
+    def _send_status(self) -> None:
+        self._timers.pop("status", None)
+        self.protocol.notify(private.STATUS, self.status())
 
     def _say(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
-
-def _question(document: Document, place: Place) -> dict[str, object]:
-    """What to ask the engine: to the end of the line, or at the start of a line to the end of its block."""
-    prefix, suffix = document.around(place)
-    line = document.line(place.line)
-    body: dict[str, object] = {
-        "input_prefix": prefix[-LARGEST:],
-        "input_suffix": suffix[:LARGEST],
-        "n_predict": LONGEST,
-        "t_max_predict_ms": PATIENCE_MS,
-        "temperature": 0,
-        "document": f"{os.getpid()} {document.uri}"[:4096],
-    }
-    before, after = line[: place.column], line[place.column :]
-    if before.strip() or not _CLOSING.fullmatch(after):
-        return body | {"stop": ["\n"]}
-    return body | {"n_indent": len(before)}
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
-def _item(document: Document, place: Place, text: str) -> types.InlineCompletionItem:
-    line = document.line(place.line)[: place.column]
-    start = types.Position(place.line, 0)
-    end = types.Position(place.line, document.units(place))
-    return types.InlineCompletionItem(insert_text=line + text.rstrip(), range=types.Range(start, end))
+def _target(document: Document, place: Place, selected: types.SelectedCompletionInfo | None) -> Target:
+    """The line up to the cursor, or what the selected item of a popup menu replaces."""
+    if selected:
+        return Target(selected.range, selected.text)
+    start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))
+    return Target(types.Range(start, end), document.line(place.line)[: place.column])
+
+
+def _roots(params: types.InitializeParams) -> list[Path]:
+    uris = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
+    return [path for path in map(path_of, uris) if path and path.is_dir()]
+
+
+def _lf(text: str) -> str:
+    """With the line ends that models know."""
+    return text.replace("\r\n", "\n") if "\r" in text else text

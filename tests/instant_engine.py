@@ -1,28 +1,32 @@
 """An engine that knows what comes: /complete answers from texts at once, to measure and test everything around a model.
 
 `python -P tests/instant_engine.py FILE... [--delay MS]`: listens where the daemon would, under the
-LOCALDFLASH_HOME it is given. A request whose text before the cursor begins one of the files gets what follows there:
-to the end of the line, or after a line that opens a block (and on an empty one) to the next empty line. Between two
+LOCALDFLASH_HOME it is given. A request whose text around the cursor stands in one of the files gets what is missing: to
+the end of the line, or after a line that opens a block (and on an empty one) to the next empty line. Between two
 lines it waits `--delay` milliseconds. Any other request gets an empty answer.
 """
 
 import argparse
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-
 from localdflash import paths
 from localdflash.server.sockets import prepare_folder
+
+KNOWN = 200  # characters on either side of the cursor by which a place is known
+ABOUT = {"pair": "oracle", "running": 0, "waiting": 0, "options": {}, "notice": None, "pid": 0}
+END = {
+    "text": "",
+    "finish": "stop",
+    "confidence": 0.9,
+    "tokens": 9,
+    "tau": 3.0,
+    "timings": {"predicted_per_second": 1e3},
+}
 
 
 class Oracle:
@@ -32,72 +36,91 @@ class Oracle:
         self._texts, self._delay = texts, delay
         self.live = self.most = 0
         self.asked: list[dict[str, Any]] = []
+        self._running: dict[str, asyncio.Task[None]] = {}
 
     def rest(self, before: str, after: str, mode: str) -> str:
         """What stands between the two in a text that has both."""
         for text in self._texts:
-            if text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text):
-                rest = text[len(before) : len(text) - len(after)]
-                line = before.rpartition("\n")[2].strip()
-                first = rest.partition("\n")[0]
-                several = mode == "lines" or (mode == "auto" and (not line or first.rstrip().endswith(("{", ":"))))
-                return rest.partition("\n\n")[0] if several else first
+            begin = text.find(before[-KNOWN:]) if before else 0
+            start = begin + len(before[-KNOWN:])
+            end = text.find(after[:KNOWN], start) if after else len(text)
+            if min(begin, end) < 0:
+                continue
+            rest, line = text[start:end], before.rpartition("\n")[2].strip()
+            first = rest.partition("\n")[0]
+            several = mode == "lines" or (mode == "auto" and (not line or first.rstrip().endswith(("{", ":"))))
+            return rest.partition("\n\n")[0] if several else first
         return ""
 
-    async def complete(self, http: Request) -> Response:
-        """POST /complete, as the daemon has it."""
-        body = await http.json()
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests of one connection, one after the other, as plainly as they can be answered."""
+        answering: asyncio.Task[None] | None = None
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = head.partition("content-length: ")[2].partition("\r")[0]
+                body = await reader.readexactly(int(length or 0))
+                target = head.split()[1]
+                if target == "/complete":
+                    answering = asyncio.create_task(self._complete(json.loads(body), writer))
+                else:
+                    _answer(writer, self._about(target))
+        if answering:
+            answering.cancel()
+        writer.close()
+
+    def _about(self, target: str) -> Any:
+        if target == "/health":
+            return {"status": "ok"}
+        if target == "/oracle":
+            return {"live": self.live, "most": self.most, "asked": self.asked}
+        return ABOUT | {"version": version("localdflash")}
+
+    async def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """POST /complete, as the daemon has it: a newer request of a document ends the older one."""
         self.asked.append(body)
         text = ""
         if body.get("max_tokens", 1):
             text = self.rest(body["prefix"] + body.get("middle", ""), body.get("suffix", ""), body.get("mode", "auto"))
-        return StreamingResponse(self._events(text, body.get("count", 1)), media_type="text/event-stream")
-
-    async def _events(self, text: str, count: int) -> AsyncIterator[str]:
+        document, task = body.get("document", ""), asyncio.current_task()
+        assert task
+        if older := self._running.get(document):
+            older.cancel()
+        self._running[document] = task
         self.live += 1
-        self.most = max(self.most, self.live)
+        self.most = max(self.most, len(self._running))
         try:
-            for index in range(count):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            for index in range(body.get("count", 1)):
                 for number, line in enumerate(text.splitlines(keepends=True)):
                     if number and self._delay:
                         await asyncio.sleep(self._delay)
                     event = {"index": index, "text": line, "tokens": len(line.split()), "confidence": 0.9}
-                    yield f"data: {json.dumps(event)}\n\n"
-                end = {"index": index, "text": "", "finish": "stop", "confidence": 0.9, "timings": {}}
-                yield f"data: {json.dumps(end)}\n\n"
+                    _chunk(writer, f"data: {json.dumps(event)}\n\n")
+                _chunk(writer, f"data: {json.dumps({'index': index, **END})}\n\n")
+            _chunk(writer, "")
         finally:
             self.live -= 1
-
-    def app(self) -> Starlette:
-        """The part of the daemon that an editor's server asks for."""
-        about = {
-            "pair": "oracle",
-            "version": version("localdflash"),
-            "running": 0,
-            "waiting": 0,
-            "options": {},
-            "notice": None,
-            "pid": 0,
-        }
-        return Starlette(
-            routes=[
-                Route("/health", lambda _: JSONResponse({"status": "ok"})),
-                Route("/ps", lambda _: JSONResponse(about)),
-                Route("/oracle", lambda _: JSONResponse({"live": self.live, "most": self.most, "asked": self.asked})),
-                Route("/complete", self.complete, methods=["POST"]),
-            ]
-        )
+            if self._running.get(document) is task:
+                del self._running[document]
 
     async def serve(self) -> None:
         """Answer until cancelled."""
         path = paths.engine_socket()
         prepare_folder(path)
         path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(path))
-            listener.listen(128)
-            config = uvicorn.Config(self.app(), log_level="warning", lifespan="off", http="h11")
-            await uvicorn.Server(config).serve([listener])
+        async with await asyncio.start_unix_server(self.connected, path, limit=1 << 26) as server:
+            await server.serve_forever()
+
+
+def _answer(writer: asyncio.StreamWriter, value: Any) -> None:
+    body = json.dumps(value).encode()
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+def _chunk(writer: asyncio.StreamWriter, text: str) -> None:
+    data = text.encode()
+    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def main() -> None:

@@ -2,28 +2,36 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import click
 
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
-from localdflash.cli.output import print_json
+from localdflash.cli.output import print_json, printable
 from localdflash.completion import offset_of
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
+from localdflash.text.syntax import language_of
 
 LARGEST_FILE = 4_000_000  # bytes
+INDEXING = 10.0  # seconds to look through the repository
+CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL")
 @click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Longest insertion.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
-@click.option("--trim", is_flag=True, help="Leave out lines far from the cursor when the file exceeds the context.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
+)
 @click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
@@ -36,13 +44,13 @@ def command(
     place: str,
     max_tokens: int,
     one_line: bool,
-    trim: bool,
+    explain: bool,
     no_draft: bool,
     as_json: bool,
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Complete the code at FILE:LINE:COL and print what to insert there.
+    """Complete the code at FILE:LINE:COL and print what to insert there, up to the end of the statement or block.
 
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """
@@ -50,16 +58,20 @@ def command(
     path, line, column = parse_place(place)
     text = read_text(path)
     offset = offset_of(text, line, column)
-    hole = Hole(text[:offset], text[offset:], max_tokens, params, trim, one_line)
+    others = context_of(path, text, line - 1) if explain else []
+    place_of = Place(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
     if no_daemon or no_draft:
-        insertion, finish, numbers = _fill_here(hole, options, no_draft, interrupt)
+        filled = _fill_here(place_of, options, no_draft, interrupt)
     else:
-        insertion, finish, numbers = _fill_by_server(hole, ctx, options, interrupt)
-    if "\r\n" in text:
-        insertion = insertion.replace("\n", "\r\n")
+        filled = _fill_by_server(place_of, ctx, options, explain, interrupt)
+    _tell_of_cuts(filled.explained)
+    insertion = filled.text.replace("\n", "\r\n") if "\r\n" in text else filled.text
     if as_json:
-        print_json({"insertion": insertion, "finish": finish, **numbers})
+        explained = filled.explained if explain else {}
+        print_json({"insertion": insertion, "finish": filled.finish, **filled.numbers, **explained})
+    elif explain:
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in explained_lines(filled.explained)))
     else:
         sys.stdout.write(sanitize(insertion) if sys.stdout.isatty() else insertion)
         sys.stdout.write("\n" if sys.stdout.isatty() else "")
@@ -67,53 +79,128 @@ def command(
 
 
 @dataclass(frozen=True)
-class Hole:
+class Place:
     """Where text is missing, and what may be put there."""
 
-    prefix: str
-    suffix: str
+    name: str
+    text: str
+    offset: int
+    context: list[dict[str, Any]]  # other code; an editor keeps it ready, a command would look for it for a second
     max_tokens: int
     params: SamplingParams
-    trim: bool
     one_line: bool
+
+    @property
+    def prefix(self) -> str:
+        """The text before the cursor."""
+        return self.text[: self.offset]
+
+    @property
+    def suffix(self) -> str:
+        """The text after it."""
+        return self.text[self.offset :]
+
+    @property
+    def mode(self) -> Literal["line", "auto"]:
+        """How far the text may go."""
+        return "line" if self.one_line else "auto"
 
 
 class Filled(NamedTuple):
-    """What was put there: the text, why it ended, its statistics."""
+    """What was put there: the text, why it ended, its statistics, and the prompt if that is known."""
 
     text: str
     finish: str
     numbers: dict[str, Any]
+    explained: dict[str, Any]
 
 
-def _fill_here(hole: Hole, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
+def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """By a pair that this process loads."""
     from localdflash.cli.loading import opened
-    from localdflash.completion import complete
+    from localdflash.fill.answer import Completion
+    from localdflash.fill.filler import Filler
+    from localdflash.fill.prompt import Context, Hole
     from localdflash.loading import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
-        answer = complete(
-            loaded,
-            hole.prefix,
-            hole.suffix,
-            hole.max_tokens,
-            hole.params,
-            trim=hole.trim,
-            one_line=hole.one_line,
-            cancelled=interrupt,
-        )
-        return Filled("".join(answer), answer.request.finish, answer.request.stats.as_dict())
+        hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
+        others = [Context(**part) for part in place.context]
+        filling = Filler(loaded).fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
+        answer = Completion(loaded, filling, interrupt)
+        text = "".join(answer)
+        return Filled(text, answer.finish, answer.request.stats.as_dict(), filling.prompt.explained())
 
 
-def _fill_by_server(hole: Hole, ctx: click.Context, options: dict[str, Any], interrupt: Interrupt) -> Filled:
+def _fill_by_server(
+    place: Place, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
+) -> Filled:
     """By the shared engine, or the server that the settings name."""
-    from localdflash.cli.remote import completion, sampling_fields, server
+    from localdflash.cli.remote import RemoteAnswer, completion, sampling_fields, server
 
     with server(ctx, options) as found, interrupt:
-        fields = sampling_fields(hole.params, hole.max_tokens)
-        answer = completion(found, hole.prefix, hole.suffix, fields, interrupt, trim=hole.trim, one_line=hole.one_line)
-        return Filled("".join(answer), answer.finish, answer.numbers)
+        fields = sampling_fields(place.params, place.max_tokens)
+        if not found.ours:
+            if explain:
+                raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
+            answer = completion(found, place.prefix, place.suffix, fields, interrupt, one_line=place.one_line)
+        else:
+            body = {
+                **fields,
+                "path": place.name,
+                "prefix": place.prefix,
+                "suffix": place.suffix,
+                "context": place.context,
+                "mode": place.mode,
+                "explain": True,
+            }
+            answer = RemoteAnswer(found, "/complete", body, interrupt)
+        return Filled("".join(answer), answer.finish, answer.numbers, answer.explained)
+
+
+def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
+    """What else of the file's repository goes into the prompt; nothing outside of one."""
+    from localdflash.workspace.context import OpenFile
+    from localdflash.workspace.edits import EditHistory
+    from localdflash.workspace.gather import gather
+    from localdflash.workspace.index import Workspace
+
+    path = path.absolute()
+    root = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+    if root is None:
+        return []
+    workspace = Workspace([root], lambda _: None)
+    workspace.start()
+    try:
+        workspace.settled(INDEXING)
+        current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name), text)
+        parts = gather(workspace, current, line, [], EditHistory(), CONTEXT)
+    finally:
+        workspace.close()
+    return [{"kind": one.kind, "name": one.name, "text": one.text, "weight": one.weight} for one in parts]
+
+
+def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
+    """The budget and the parts of a prompt, as a table; lines count from 1."""
+    budget, parts = explained["budget"], explained["prompt"]
+    yield (
+        f"context {budget['context']} tokens: prompt {budget['prompt']} (other code at most {budget['head']}, suffix"
+        f" {budget['suffix']}, typed {budget['middle']}; prefix {budget['prefix']}), answer {budget['answer']}"
+    )
+    yield f"{'part':<11}{'tokens':>6}  {'lines':<13}{'name'}"
+    for part in parts:
+        lines = f"{part['lines'][0] + 1}-{part['lines'][1] + 1}" if part["lines"] else ""
+        note = "  (left out)" if part["left_out"] else "  (cut)" if part["cut"] else ""
+        yield f"{part['kind']:<11}{part['tokens']:>6}  {lines:<13}{part['name']}{note}"
+    yield f"{'in all':<11}{sum(part['tokens'] for part in parts):>6}"
+
+
+def _tell_of_cuts(explained: dict[str, Any]) -> None:
+    """A file that is not wholly in the prompt is no secret."""
+    own = [part for part in explained.get("prompt", ()) if part["lines"]]
+    if any(part["cut"] for part in own):
+        first, last = own[0]["lines"][0] + 1, own[-1]["lines"][1] + 1
+        print(f"The prompt holds lines {first} to {last}: --explain shows it.", file=sys.stderr)
 
 
 def parse_place(place: str) -> tuple[Path, int, int]:

@@ -1,19 +1,82 @@
-"""`localdflash lsp`: the language server that editors start."""
+"""`localdflash lsp`: the language server that editors start, or connect to."""
 
-from typing import Any
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from localdflash import paths
 from localdflash.cli.options import pair_options
+from localdflash.errors import LocaldflashError, UsageError
+
+if TYPE_CHECKING:
+    import socket
 
 
 @click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Serve editors that connect to this port of 127.0.0.1 (0: any free one), as any program of this machine can.",
+)
+@click.option(
+    "--socket",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Serve editors that connect to this Unix socket, which only you can.",
+)
 @pair_options
 @click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> int:
+def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
     """Serve completions to an editor over stdin and stdout, from the shared engine."""
-    from localdflash.cli.remote import wanted
+    if port is not None and path is not None:
+        raise UsageError("--port and --socket: choose one")
+    from localdflash.cli.remote import say, wanted
+    from localdflash.lsp import transport
     from localdflash.lsp.server import Server
 
-    Server(wanted(ctx, options)).start_io()
-    return 0
+    engine = wanted(ctx, options)
+    transport.quiet()
+    if port is None and path is None:
+        return transport.serve_stdio(lambda: Server(engine))
+    with _tcp(port) if port is not None else _unix(path or Path()) as listener:
+        address = listener.getsockname()
+        say(f"listening on {address if path else f'{address[0]}:{address[1]}'}; Ctrl-C ends it")
+        return transport.serve_socket(lambda: Server(engine), listener)
+
+
+@contextmanager
+def _tcp(port: int) -> "Iterator[socket.socket]":
+    from localdflash.server.sockets import tcp_socket
+
+    with tcp_socket("127.0.0.1", port) as listener:
+        yield listener
+
+
+@contextmanager
+def _unix(path: Path) -> "Iterator[socket.socket]":
+    """A socket where there is none, or a stale one; gone at the end."""
+    from localdflash.server.sockets import AlreadyRunning, lifetime, prepare_folder, unix_socket
+
+    if sys.platform == "win32":
+        raise UsageError("--socket: Windows has no Unix sockets; --port serves as well")
+    path = path.expanduser().absolute()
+    if len(os.fsencode(path)) >= paths.SOCKET_LIMIT:
+        raise UsageError(f"--socket {path}: a socket's path must be shorter than {paths.SOCKET_LIMIT} bytes")
+    if os.path.lexists(path) and not path.is_socket():
+        raise UsageError(f"--socket {path}: there is something else: choose another path")
+    try:
+        prepare_folder(path)
+    except LocaldflashError:
+        raise UsageError(
+            f"--socket {path}: its folder must be one that only you can enter: chmod 700 it, or choose another one"
+        ) from None
+    try:
+        with lifetime(path), unix_socket(path) as listener:
+            yield listener
+    except AlreadyRunning:
+        raise UsageError(f"--socket {path}: another server has it: connect to it, or choose another path") from None

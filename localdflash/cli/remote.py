@@ -19,7 +19,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import printable
 from localdflash.config import Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.errors import DeviceFailed, EngineGone
 from localdflash.server.client import Client, Json
 from localdflash.server.key import read_key
 from localdflash.server.spawn import Wanted, connect
@@ -27,7 +27,6 @@ from localdflash.server.spawn import Wanted, connect
 RESTARTS = 2  # that one answer may need
 GONE = "The engine went away: started again."
 WITH_USAGE = {"stream_options": {"include_usage": True}}
-STOP_TYPES = {"eos": "stop", "word": "stop", "limit": "length"}  # of /infill
 
 
 class Server:
@@ -114,6 +113,7 @@ class RemoteAnswer:
         self.text = ""
         self.finish = "cancelled"
         self.numbers: dict[str, Any] = {}
+        self.explained: dict[str, Any] = {}  # the prompt, where it was asked for
 
     def __iter__(self) -> Iterator[str]:
         text, begun = "", 0
@@ -126,13 +126,14 @@ class RemoteAnswer:
                 yield new
 
     def _read(self, event: Json) -> str:
-        """The text of an event of a chat, of a completion or of /infill; what else it tells is kept."""
+        """The text of an event of a chat, of a completion or of /complete; what else it tells is kept."""
+        self.explained = {name: event[name] for name in ("prompt", "budget") if name in event} or self.explained
         if timings := event.get("timings"):
             self.numbers = _numbers(timings)
         elif (usage := event.get("usage")) and not self.numbers:
             self.numbers = {"tokens": usage.get("completion_tokens", 0)}
         choice = next(iter(event.get("choices") or ()), event)
-        self.finish = choice.get("finish_reason") or STOP_TYPES.get(str(event.get("stop_type"))) or self.finish
+        self.finish = choice.get("finish_reason") or choice.get("finish") or self.finish
         return choice.get("text") or (choice.get("delta") or choice).get("content") or ""
 
 
@@ -188,25 +189,14 @@ def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object
 
 
 def completion(
-    server: Server,
-    prefix: str,
-    suffix: str,
-    fields: Mapping[str, object],
-    interrupt: Interrupt,
-    *,
-    trim: bool,
-    one_line: bool,
+    server: Server, prefix: str, suffix: str, fields: Mapping[str, object], interrupt: Interrupt, *, one_line: bool
 ) -> RemoteAnswer:
-    """The text between prefix and suffix. Only our own engine can trim, by /infill, which always does."""
-    if trim and not server.ours:
-        raise UsageError("--trim works with localdflash's own engine only: leave it out, or add --no-daemon")
+    """The text between prefix and suffix by any server that speaks OpenAI's completions."""
     prefix, suffix = prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n")
     asked = {**fields, "stop": ["\n"]} if one_line else fields
-    if not trim:
-        body = {**asked, **WITH_USAGE, "prompt": prefix, "suffix": suffix}
-        return RemoteAnswer(server, "/v1/completions", body, interrupt)
-    body = {**asked, "n_predict": fields["max_tokens"], "input_prefix": prefix, "input_suffix": suffix}
-    return RemoteAnswer(server, "/infill", body, interrupt)
+    return RemoteAnswer(
+        server, "/v1/completions", {**asked, **WITH_USAGE, "prompt": prefix, "suffix": suffix}, interrupt
+    )
 
 
 def _unseen(shown: str, again: str) -> str:

@@ -20,10 +20,15 @@ from localdflash.errors import LocaldflashError
 
 
 class Constraint(Protocol):
-    """What may come next, by a grammar."""
+    """What may come next, by a grammar or by what is known already.
 
-    def mask(self) -> NDArray[np.bool_]:
-        """The tokens [V] that may come next, at least one; valid until the next call."""
+    `conditional`: the probabilities that are recorded are those among the tokens that may come.
+    """
+
+    conditional: bool
+
+    def mask(self) -> NDArray[np.bool_] | None:
+        """The tokens [V] that may come next, at least one; valid until the next call. None: any may."""
 
     def advance(self, token: int) -> None:
         """Go on: `token` was drawn and is committed."""
@@ -73,22 +78,26 @@ class Sampler:
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
-        if self._greedy and not self._penalising and not self.reads_logits:
-            return best
-        token = self._draw(logits.astype(np.float64), ids)
+        mask = self.constraint.mask() if self.constraint else None
+        if self._greedy and not self._penalising and mask is None:
+            token = best
+        else:
+            token = self._draw(logits.astype(np.float64), ids, mask)
         if self._alternatives is not None:
+            if mask is not None and self.constraint and self.constraint.conditional:
+                logits = np.where(mask, logits, -np.inf).astype(np.float32)
             self.chosen.append(_chosen(logits, token, self._alternatives))
+        if self.constraint:
+            self.constraint.advance(token)
         return token
 
-    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int]) -> int:
+    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
         if self._penalising:
             self._penalise(scores, ids)
-        if self.constraint is None:
+        if mask is None:
             return self._draw_from(scores)
-        allowed = np.flatnonzero(self.constraint.mask())
-        token = int(allowed[self._draw_from(scores[allowed])])
-        self.constraint.advance(token)
-        return token
+        allowed = np.flatnonzero(mask)
+        return int(allowed[self._draw_from(scores[allowed])])
 
     def _draw_from(self, scores: NDArray[np.float64]) -> int:
         if self._greedy:
@@ -131,7 +140,10 @@ class Sampler:
 
 
 def _chosen(logits: NDArray[np.float32], token: int, alternatives: int) -> Chosen:
+    if not alternatives:  # in single precision, which is far faster
+        best = logits.max()
+        return Chosen(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())
     scores = logits.astype(np.float64)
     scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
-    likeliest = np.argsort(-scores, kind="stable")[:alternatives] if alternatives else ()
+    likeliest = np.argsort(-scores, kind="stable")[:alternatives]
     return Chosen(token, float(scores[token]), tuple((int(other), float(scores[other])) for other in likeliest))

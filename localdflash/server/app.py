@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.errors import LocaldflashError
-from localdflash.server.api import chat, completions, control, native, tokens
+from localdflash.server.api import chat, complete, completions, control, native, tokens
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.api.state import State
@@ -26,6 +26,7 @@ ROUTES = [
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
     Route("/v1/chat/completions", chat.chat, methods=["POST"]),
     Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/complete", complete.complete, methods=["POST"]),
     Route("/infill", native.infill, methods=["POST"]),
     Route("/completion", native.completion, methods=["POST"]),
     Route("/tokenize", tokens.tokenize, methods=["POST"]),

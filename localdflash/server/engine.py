@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import psutil
 
@@ -36,6 +37,20 @@ class Delta:
     text: str
     step: Step | None  # None: only text that was held back until the end
     chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
+
+
+class Ending(Protocol):
+    """Where an answer's text ends, by the text itself. Asked on the engine thread, so that no token is wasted."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+
+    def push(self, text: str) -> str:
+        """The text that is certain by now."""
+
+    def finish(self) -> str:
+        """The text held back, now that no more comes."""
 
 
 class Engine:
@@ -155,6 +170,7 @@ class Engine:
         urgent: bool = False,
         document: str | None = None,
         seconds: float = 0.0,
+        ending: Ending | None = None,
     ) -> AsyncGenerator[Delta]:
         """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
 
@@ -176,15 +192,17 @@ class Engine:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            tell(Delta(text.push(step.tokens), step, chosen))
-            if text.stopped:
+            certain = text.push(step.tokens)
+            tell(Delta(ending.push(certain) if ending else certain, step, chosen))
+            if text.stopped or (ending and ending.ended):
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
                 request.finish = "length"
             return not request.finish
 
         def on_end(error: BaseException | None) -> None:
-            if rest := text.finish():
+            rest = text.finish()
+            if rest := ending.push(rest) + ending.finish() if ending else rest:
                 tell(Delta(rest, None))
             tell(error)
 

@@ -94,15 +94,31 @@ def build(
 
     `files` stand before everything else; a format without file separators has no place for them.
     """
-    before = [tokenizer.special(fim.prefix), *tokenizer.encode(prefix)]
-    after = [tokenizer.special(fim.suffix), *tokenizer.encode(suffix, continues=True)]
+    before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
+    return arrange(fim, tokenizer, _head(fim, tokenizer, files), before, after)
+
+
+def arrange(
+    fim: FimFormat,
+    tokenizer: Tokenizer,
+    head: Sequence[int],
+    prefix: Sequence[int],
+    suffix: Sequence[int],
+    middle: Sequence[int] = (),
+) -> list[int]:
+    """The prompt of encoded parts, with the format's markers between them; ModelError as `build`.
+
+    `middle` is how the middle begins: the model goes on after it.
+    """
+    before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
     code = before + after if fim.order == "psm" else after + before
     bos = tokenizer.bos()
     return [
         *([] if bos is None else [bos]),
-        *_head(fim, tokenizer, files),
+        *head,
         *code,
         *([tokenizer.special(fim.middle)] if fim.middle else []),
+        *middle,
     ]
 
 
@@ -123,15 +139,33 @@ def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
     return None
 
 
+@dataclass(frozen=True)
+class Head:
+    """The ids around other files at a prompt's head: what it begins with, what each file does, and what ends it."""
+
+    begin: Sequence[int] = ()
+    before_each: Sequence[int] = ()
+    end: Sequence[int] = ()
+
+
+def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> Head:
+    """Of this format; empty where it has no file separators."""
+    if not fim.files:
+        return Head()
+    repository, separator = map(tokenizer.special, fim.files)
+    begin, end = tokenizer.encode("repository\n"), tokenizer.encode("current\n")
+    return Head([repository, *begin], [separator], [separator, *end])
+
+
 def _head(fim: FimFormat, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[int]:
     """The other files, and the marker of the one that the cursor is in."""
     if not fim.files or not files:
         return []
-    repository, separator = map(tokenizer.special, fim.files)
-    ids = [repository, *tokenizer.encode("repository\n")]
+    head = head_of_files(fim, tokenizer)
+    ids = [*head.begin]
     for file in files:
-        ids += [separator, *tokenizer.encode(f"{file.name}\n{file.text.rstrip()}\n")]
-    return [*ids, separator, *tokenizer.encode("current\n")]
+        ids += [*head.before_each, *tokenizer.encode(f"{file.name}\n{file.text.rstrip()}\n")]
+    return [*ids, *head.end]
 
 
 def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:

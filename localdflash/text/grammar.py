@@ -36,6 +36,8 @@ LONG = 1024  # bytes of forced text; to tokenize more takes longer than a step
 class GrammarConstraint:
     """The state of one answer. Not safe to use from several threads at once."""
 
+    conditional = False  # see `Constraint`
+
     def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, vocab_size: int) -> None:
         self._vocabulary, self._matcher = vocabulary, matcher
         self._ends = frozenset(vocabulary.eos_tokens)

@@ -1,8 +1,11 @@
-"""An editor: pygls's client over the stdin and stdout of a real server, with a daemon of its own."""
+"""An editor: pygls's client over the stdin and stdout of a real server, with a daemon or an oracle of its own."""
 
+import asyncio
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from pygls.lsp.client import LanguageClient
 from tests import daemons
 
 URI = "file:///project/example.py"
+ORACLE = Path(__file__).parent.parent / "instant_engine.py"
 
 
 class Editor:
@@ -20,29 +24,57 @@ class Editor:
     def __init__(self, client: LanguageClient) -> None:
         self.client = client
         self.said: list[str] = []
-        self._version = 0
-        client.feature(types.WINDOW_SHOW_MESSAGE)(lambda params: self.said.append(params.message))
+        self.updates: list[Any] = []
+        self.statuses: list[Any] = []
+        self.version = 0
+        self.capabilities: types.ServerCapabilities
 
-    def open(self, text: str) -> None:
-        item = types.TextDocumentItem(URI, "python", self._version, text)
+        @client.feature(types.WINDOW_SHOW_MESSAGE)  # type: ignore[untyped-decorator]
+        def said(message: types.ShowMessageParams) -> None:
+            self.said.append(message.message)
+
+        @client.feature("localdflash/didUpdateInlineCompletion")  # type: ignore[untyped-decorator]
+        def updated(update: Any) -> None:
+            self.updates.append(update)
+
+        @client.feature("didChangeStatus")  # type: ignore[untyped-decorator]
+        def told(status: Any) -> None:
+            self.statuses.append(status)
+
+    def open(self, text: str, uri: str = URI) -> None:
+        item = types.TextDocumentItem(uri, "python", self.version, text)
         self.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
 
-    def edit(self, line: int, column: int, text: str) -> None:
-        """Insert text."""
-        self._version += 1
-        at = types.Position(line, column)
-        change = types.TextDocumentContentChangePartial(types.Range(at, at), text)
-        document = types.VersionedTextDocumentIdentifier(self._version, URI)
+    def close(self, uri: str = URI) -> None:
+        self.client.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri)))
+
+    def edit(self, line: int, column: int, text: str, *, removed: int = 0, uri: str = URI) -> None:
+        """Put text at a place, instead of some characters after it."""
+        self.version += 1
+        extent = types.Range(types.Position(line, column), types.Position(line, column + removed))
+        change = types.TextDocumentContentChangePartial(extent, text)
+        document = types.VersionedTextDocumentIdentifier(self.version, uri)
         self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
 
-    async def ask(self, line: int, column: int) -> Any:
+    async def ask(self, line: int, column: int, *, uri: str = URI, manual: bool = False, selected: Any = None) -> Any:
         """The items at a cursor."""
+        kind = types.InlineCompletionTriggerKind
         params = types.InlineCompletionParams(
-            types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic),
-            types.TextDocumentIdentifier(URI),
+            types.InlineCompletionContext(kind.Invoked if manual else kind.Automatic, selected),
+            types.TextDocumentIdentifier(uri),
             types.Position(line, column),
         )
         return await self.client.text_document_inline_completion_async(params)
+
+    def tell(self, method: str, item: types.InlineCompletionItem, **more: Any) -> None:
+        """A notification about an item."""
+        assert item.command
+        about = {"insertText": item.insert_text, "command": {"arguments": list(item.command.arguments or ())}}
+        self.client.protocol.notify(method, {"item": about, **more})
+
+    async def status(self) -> Any:
+        """What the status line shows."""
+        return await self.client.protocol.send_request_async("localdflash/status", {})
 
 
 Start = Callable[..., Any]
@@ -50,18 +82,40 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts a server and an editor on it: `async with editor() as e`; encodings as the editor offers them."""
+    """Starts a server and an editor on it: `async with editor() as e`.
+
+    `encodings` as the editor offers them; `options` are the initializationOptions; `oracle` is a text that the engine
+    knows, which else is a daemon with the embedded pair; `delay` are milliseconds between the oracle's lines;
+    `inline` and `completion` say what the editor can show; `home` is that of another editor, not one of its own.
+    """
 
     @asynccontextmanager
-    async def start(*arguments: str, encodings: tuple[str, ...] = ()) -> AsyncIterator[Editor]:
-        with daemons.short_home(monkeypatch):
+    async def start(
+        *arguments: str,
+        encodings: tuple[str, ...] = (),
+        options: Any = None,
+        oracle: str = "",
+        delay: float = 0.0,
+        root: str = "file:///project",
+        inline: bool = True,
+        completion: types.CompletionClientCapabilities | None = None,
+        home: Path | None = None,
+    ) -> AsyncIterator[Editor]:
+        with nullcontext(home) if home else daemons.short_home(monkeypatch) as folder, _oracle(folder, oracle, delay):
             client = LanguageClient("editor", "1")
             found = Editor(client)
-            await client.start_io(sys.executable, "-P", "-c", daemons.PROGRAM, "lsp", "--threads", "1", *arguments)
-            general = types.GeneralClientCapabilities(position_encodings=list(encodings) or None)
-            asked = types.InitializeParams(types.ClientCapabilities(general=general), root_uri="file:///project")
-            result = await client.initialize_async(asked)
-            assert result.capabilities.inline_completion_provider
+            threads = () if oracle else ("--threads", "1")
+            await client.start_io(sys.executable, "-P", "-c", daemons.PROGRAM, "lsp", *threads, *arguments)
+            capabilities = types.ClientCapabilities(
+                general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
+                text_document=types.TextDocumentClientCapabilities(
+                    inline_completion=types.InlineCompletionClientCapabilities() if inline else None,
+                    completion=completion,
+                ),
+            )
+            asked = types.InitializeParams(capabilities, root_uri=root, initialization_options=options)
+            found.capabilities = (await client.initialize_async(asked)).capabilities
+            assert found.capabilities.inline_completion_provider
             client.initialized(types.InitializedParams())
             try:
                 yield found
@@ -71,3 +125,27 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
                 await client.stop()  # type: ignore[no-untyped-call]
 
     return start
+
+
+@contextmanager
+def _oracle(home: Path, text: str, delay: float) -> Iterator[None]:
+    """An instant engine that knows a text; none without one."""
+    if not text:
+        yield
+        return
+    file = home / "oracle.txt"
+    file.write_bytes(text.encode())
+    command = [sys.executable, "-P", str(ORACLE), str(file), "--delay", str(delay)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        daemons.until(daemons.is_ready)
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, which has to come true."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,19 +1,41 @@
-"""Completions in an editor, over the wire: what is inserted where, and which requests get no answer."""
+"""Completions in an editor, over the wire, from an engine that knows what comes: what is inserted where, and what gets
+no answer at all.
+"""
 
 import asyncio
+from collections.abc import Coroutine
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from lsprotocol import types
 
 from tests import daemons
+from tests.lsp.conftest import until
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
 
-SOURCE = 'def add(first, second):\n    """Return the sum of two numbers."""\n    \n'
+TEXT = '''import os
+
+
+def add(first, second):
+    """Return the sum."""
+    total = first + second
+    return total
+
+
+print(add(1, 2))
+'''
+BODY = '    """Return the sum."""\n    total = first + second\n    return total'
+HOLE = TEXT.replace(BODY + "\n", "    \n")  # the cursor is at 4:4
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
 
 
 def inserted(answer: Any) -> str:
@@ -22,106 +44,250 @@ def inserted(answer: Any) -> str:
     return str(item.insert_text)
 
 
-def test_a_completion_replaces_the_line_up_to_the_cursor(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open(SOURCE)
-            answer = await e.ask(2, 4)
-            assert inserted(answer).startswith("    ")
-            assert inserted(answer).strip()
+def test_an_answer_replaces_the_line_up_to_the_cursor(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(HOLE)
+            answer = await e.ask(4, 4)
+            assert inserted(answer) == BODY
             (item,) = answer.items
-            assert (item.range.start.line, item.range.start.character) == (2, 0)
-            assert (item.range.end.line, item.range.end.character) == (2, 4)
+            assert (item.range.start.line, item.range.start.character) == (4, 0)
+            assert (item.range.end.line, item.range.end.character) == (4, 4)
+            e.edit(4, 4, '"""Re')
+            assert inserted(await e.ask(4, 9)) == BODY
 
-    asyncio.run(run())
-
-
-def test_what_was_typed_is_part_of_the_item(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open(SOURCE)
-            await e.ask(2, 4)
-            e.edit(2, 4, "return first")
-            assert inserted(await e.ask(2, 16)).startswith("    return first")
-
-    asyncio.run(run())
+    run(test())
 
 
-def test_in_the_middle_of_a_line_only_the_line_is_completed(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open("import os\n\nnames = sorted(os.listdir()\nprint(names)\n")
-            answer = await e.ask(2, 14)
-            assert answer is None or "\n" not in inserted(answer)
+@pytest.mark.parametrize(("encoding", "units"), [("utf-8", 23), ("utf-16", 21), ("utf-32", 20)])
+def test_columns_are_in_the_units_that_were_agreed(editor: Any, encoding: str, units: int) -> None:
+    async def test() -> None:
+        line = "    x = '😋'; return "
+        text = TEXT + f"\ndef smile():\n{line}x + x\n"
+        async with editor(encodings=(encoding,), oracle=text) as e:
+            assert e.capabilities.position_encoding == encoding
+            e.open(text.replace(line + "x + x", "    "))
+            e.edit(12, 4, line.strip() + " ")
+            answer = await e.ask(12, units)
+            assert inserted(answer) == line + "x + x"
+            assert answer.items[0].range.end.character == units
 
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-def test_columns_are_in_the_units_that_were_agreed(editor: Any, encoding: str) -> None:
-    async def run() -> None:
-        async with editor(encodings=(encoding,)) as e:
-            e.open("# 😋 é\n" + SOURCE)
-            column = {"utf-8": 9, "utf-16": 6, "utf-32": 5}[encoding]
-            e.edit(0, column, " 錯")
-            line = "    x = '😋'; return "
-            e.edit(3, 4, line.strip() + " ")
-            size = {"utf-8": 24, "utf-16": 22, "utf-32": 21}[encoding]
-            answer = await e.ask(3, size)
-            if answer is not None:
-                (item,) = answer.items
-                assert item.insert_text.startswith(line)
-                assert item.range.end.character == size
-
-    asyncio.run(run())
+    run(test())
 
 
-def test_a_newer_request_answers_the_older_one_with_nothing(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open(SOURCE)
-            alone = inserted(await e.ask(2, 4))  # and the engine is there
-            *older, newest = await asyncio.gather(*(e.ask(2, 4) for _ in range(9)))
+def test_lines_that_end_with_cr_lf_are_completed_like_any(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(HOLE.replace("\n", "\r\n"))
+            assert inserted(await e.ask(4, 4)) == BODY
+            first, rest = BODY.split("\n", 1)
+            e.edit(4, 4, first.strip() + "\r\n    ")
+            assert inserted(await e.ask(5, 4)) == rest
+
+    run(test())
+
+
+def test_a_newer_request_answers_the_older_ones_with_nothing(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, delay=20, options={"deadlineMs": 9_000}) as e:
+            e.open(HOLE)
+            *older, newest = await asyncio.gather(*(e.ask(4, 4) for _ in range(9)))
             assert older == [None] * 8
-            assert inserted(newest) == alone
+            assert inserted(newest) == BODY
 
-    asyncio.run(run())
+    run(test())
 
 
 def test_an_answer_to_a_text_that_changed_is_not_given(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open(SOURCE)
-            await e.ask(2, 4)
-            stale = asyncio.ensure_future(e.ask(2, 4))
+    async def test() -> None:
+        async with editor(oracle=TEXT, delay=50) as e:
+            e.open(HOLE)
+            stale = asyncio.ensure_future(e.ask(4, 4))
             await asyncio.sleep(0)
             e.edit(0, 0, "# one more line\n")
             assert await stale is None
 
-    asyncio.run(run())
+    run(test())
 
 
-def test_an_unknown_document_and_a_pair_that_is_not_here(editor: Any) -> None:
-    async def run() -> None:
-        async with editor("--pair", "qwen3-8b") as e:
-            assert await e.ask(0, 0) is None
-            e.open(SOURCE)
-            assert await e.ask(2, 4) is None
-            assert await e.ask(2, 4) is None  # and once is enough
-            assert len(e.said) == 1
-            assert "localdflash models pull qwen3-8b" in e.said[0]
-
-    asyncio.run(run())
-
-
-def test_an_engine_that_was_killed_is_started_again(editor: Any) -> None:
-    async def run() -> None:
-        async with editor() as e:
-            e.open(SOURCE)
-            whole = inserted(await e.ask(2, 4))
+def test_a_request_that_is_taken_back_ends_at_once(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, delay=10_000) as e:
+            e.open(HOLE)
+            waiting = asyncio.ensure_future(e.ask(4, 4))
+            await until(lambda: e.client.protocol._request_futures)
+            await asyncio.sleep(0.2)
+            waiting.cancel()
             with daemons.client() as client:
-                pid = client.get("/ps")["pid"]
-            psutil.Process(pid).kill()
-            assert inserted(await e.ask(2, 4)) == whole
+                while client.get("/oracle")["live"]:
+                    await asyncio.sleep(0.01)
 
-    asyncio.run(run())
+    run(test())
+
+
+def test_clients_that_ask_for_it_see_an_answer_grow(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, delay=50, options={"push": True}) as e:
+            e.open(HOLE)
+            first, *_ = BODY.split("\n")
+            assert inserted(await e.ask(4, 4)) == first
+            await until(lambda: e.updates and e.updates[-1].items[0].insertText == BODY)
+            texts = [update.items[0].insertText for update in e.updates]
+            assert all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
+            assert {update.textDocument.version for update in e.updates} == {0}
+            assert {update.position.line for update in e.updates} == {4}
+
+    run(test())
+
+
+def test_others_get_what_is_there_when_the_time_is_up(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, delay=400, options={"deadlineMs": 300}) as e:
+            e.open(HOLE)
+            shown = inserted(await e.ask(4, 4))
+            assert shown in {"\n".join(BODY.split("\n")[:lines]) for lines in (1, 2)}
+            with daemons.client() as client:
+                asked = len(client.get("/oracle")["asked"])
+                e.edit(4, 4, shown.strip()[:9])
+                assert inserted(await e.ask(4, 13)).startswith(shown)
+                assert len(client.get("/oracle")["asked"]) == asked  # the same generation went on
+
+    run(test())
+
+
+def test_a_selected_item_of_a_menu_is_what_the_answer_goes_on_from(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(TEXT.replace("total = first + second", "total = fi"))
+            place = types.Range(types.Position(5, 12), types.Position(5, 14))
+            answer = await e.ask(5, 14, selected=types.SelectedCompletionInfo(place, "first"))
+            (item,) = answer.items
+            assert item.insert_text == "first + second"
+            assert item.range == place
+
+    run(test())
+
+
+def test_who_asks_by_hand_gets_an_answer_within_a_word_too(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(TEXT.replace("first + second", "fsecond"))
+            assert await e.ask(5, 13) is None
+            assert inserted(await e.ask(5, 13, manual=True)) == "    total = first +"
+
+    run(test())
+
+
+def test_what_is_accepted_and_refused_is_counted(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(HOLE)
+            (item,) = (await e.ask(4, 4)).items
+            e.tell("textDocument/didShowCompletion", item)
+            e.tell("textDocument/didPartiallyAcceptCompletion", item, acceptedLength=9)
+            status = await e.status()
+            assert (status.kind, status.shown, status.accepted) == ("Normal", 1, 1)
+            await e.client.workspace_execute_command_async(
+                types.ExecuteCommandParams(item.command.command, list(item.command.arguments))
+            )
+            assert (await e.status()).accepted == 1  # the same one
+            e.tell("localdflash/didRejectCompletion", item)
+            assert await e.ask(4, 4) is None
+            await until(lambda: e.statuses)
+            assert e.statuses[-1].tau == 3.0
+            assert e.statuses[-1].tokensPerSecond == 1000.0
+
+    run(test())
+
+
+def test_a_part_that_comes_in_at_once_counts_as_accepted(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(HOLE)
+            await e.ask(4, 4)
+            e.edit(4, 4, '"')
+            assert (await e.status()).accepted == 0
+            e.edit(4, 5, '""Return')
+            assert (await e.status()).accepted == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("uri", ["untitled:Untitled-1", "vscode-remote://ssh/home/a.py", "file:///gone/x.py"])
+def test_documents_that_are_no_files_here(editor: Any, uri: str) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(HOLE, uri)
+            assert inserted(await e.ask(4, 4, uri=uri)) == BODY
+            e.close(uri)
+            assert await e.ask(4, 4, uri=uri) is None
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\0" + HOLE, HOLE + "x" * 6_000 + "\n", HOLE + "# one more line\n" * 300_000, ""],
+    ids=["binary", "one long line", "too large", "empty"],
+)
+def test_what_nobody_writes_by_hand_is_met_with_silence(editor: Any, text: str) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(text)
+            assert await e.ask(4, 4) is None
+            e.close()
+            e.open(HOLE)
+            assert inserted(await e.ask(4, 4)) == BODY
+            assert e.said == []
+
+    run(test())
+
+
+def test_a_file_with_secrets_gives_nothing(editor: Any, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, root=tmp_path.as_uri()) as e:
+            for name in (".env", "id_rsa", "server.pem"):
+                e.open(HOLE, (tmp_path / name).as_uri())
+                assert await e.ask(4, 4, uri=(tmp_path / name).as_uri()) is None
+            with daemons.client() as client:
+                assert client.get("/oracle")["asked"] == []
+
+    run(test())
+
+
+def test_editors_without_inline_completions_get_one_item_in_their_list(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, inline=False) as e:
+            assert e.capabilities.completion_provider
+            e.open(TEXT.replace("total = first + second", "total = fi"))
+            params = types.CompletionParams(
+                types.TextDocumentIdentifier("file:///project/example.py"), types.Position(5, 14)
+            )
+            answer = await e.client.text_document_completion_async(params)
+            (item,) = answer.items
+            assert answer.is_incomplete
+            assert {item.label, item.filter_text, item.text_edit.new_text} == {"first + second"}
+            assert item.text_edit.range == types.Range(types.Position(5, 12), types.Position(5, 14))
+
+    run(test())
+
+
+def test_editors_with_inline_completions_get_no_list(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            assert e.capabilities.completion_provider is None
+
+    run(test())
+
+
+def test_options_that_are_wrong_are_named_once(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT, options={"push": "yes", "deadlineMs": []}) as e:
+            e.open(HOLE)
+            assert inserted(await e.ask(4, 4)) == BODY
+            assert [said.split(": ")[1] for said in e.said] == [
+                "initializationOptions.push",
+                "initializationOptions.deadlineMs",
+            ]
+
+    run(test())

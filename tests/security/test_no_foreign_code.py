@@ -16,7 +16,7 @@ SOURCES = sorted(
     if "prompts" not in path.parts  # programs to be completed, never imported
 )
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
-# `bench --infill` runs a benchmark's tests, says so, and does it in a process that may touch nothing: see its docstring.
+# `bench --infill` runs a benchmark's tests, and says so, in a process that may touch nothing: see its docstring.
 JAILED = {"localdflash/bench/jail.py": ["compile()", "exec()"]}
 UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 

@@ -14,6 +14,7 @@ from localdflash.errors import EngineGone
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.state import State
+from localdflash.server.engine import Ending
 from localdflash.text.tokenizer import Tokenizer
 
 
@@ -28,6 +29,7 @@ class Choice:
     chosen: list[Chosen] = field(default_factory=list)
     finish: str = ""  # "stop", "length" or "cancelled"
     stop_string: str = ""  # the one that ended it, if one did
+    ending: Ending | None = None  # what else may have ended it
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
         choice = Choice(index, request)
         tokens = _Told(ask.loaded.tokenizer, request.ends)
         lines = _Indented(ask.least_indent)
-        answer = state.engine.stream(request, ask.stops, urgent=ask.urgent, document=ask.document, seconds=ask.seconds)
+        ending = ask.ending() if ask.ending else None
+        answer = state.engine.stream(
+            request, ask.stops, urgent=ask.urgent, document=ask.document, seconds=ask.seconds, ending=ending
+        )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
                 if delta.step and not choice.ids:
@@ -67,8 +72,9 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
         rest = lines.finish()
         choice.text += rest
         choice.finish = "stop" if lines.ended else _finish(request)
+        choice.ending = ending
         choice.stop_string = _stop_string(choice, ask)
-        kept = [] if lines.ended or choice.stop_string else tokens.finish()
+        kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
         choice.chosen += kept
         if rest or kept:
             yield Piece(choice, rest, kept)

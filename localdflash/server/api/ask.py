@@ -12,6 +12,7 @@ from localdflash.errors import ContextOverflow
 from localdflash.loading import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import Sampling
+from localdflash.server.engine import Ending
 from localdflash.text.grammar import Grammars
 
 MakeConstraint = Callable[[], Constraint]
@@ -31,6 +32,7 @@ class Ask:
     document: str | None = None
     seconds: float = 0.0  # for each choice after its first step; 0 is no limit
     least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
+    ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
 
 
 def params_of(body: Sampling, temperature: float) -> SamplingParams:

@@ -137,6 +137,41 @@ class RawRequest(NativeRequest, kw_only=True):
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
 
 
+class ContextPart(Struct):
+    """Other code for the prompt of a completion."""
+
+    kind: Literal["definition", "import", "open", "recent", "edit"]
+    text: str
+    name: str = ""
+    weight: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0
+
+
+class CompleteRequest(Struct, kw_only=True):
+    """POST /complete."""
+
+    model: str | None = None
+    path: Annotated[str, Meta(max_length=4096)] = ""
+    language: Annotated[str, Meta(max_length=64)] = ""
+    prefix: str = ""
+    first_line: Count = 0
+    middle: str = ""
+    suffix: str = ""
+    context: Annotated[list[ContextPart], Meta(max_length=256)] = field(default_factory=list)
+    copies: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
+    document: Annotated[str, Meta(max_length=4096)] | None = None
+    mode: Literal["auto", "line", "lines"] = "auto"
+    max_tokens: Count = 96
+    count: Annotated[int, Meta(ge=1, le=8)] = 1
+    temperature: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.0
+    top_p: Share = 1.0
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    top_k: Count = 0
+    repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
+    seed: Seed | None = None
+    explain: bool = False
+    stream: bool = True
+
+
 class TokenizeRequest(Struct):
     """POST /tokenize."""
 

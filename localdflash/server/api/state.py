@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from localdflash.errors import LocaldflashError
+from localdflash.fill.filler import Filler
 from localdflash.loading import LoadedPair
 from localdflash.registry import load_registry
 from localdflash.server.api.errors import ApiError, as_api_error
@@ -29,6 +30,7 @@ class State:
     began: float = field(default_factory=time.monotonic, init=False)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one load at a time
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
+    _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, model: str | None = None) -> LoadedPair:
         """The loaded pair, after waiting for it; ApiError where it cannot be had or `model` is another one."""
@@ -52,6 +54,12 @@ class State:
             vocab_size = loaded.target.vocab_size if hasattr(loaded, "target") else None
             self._grammars[loaded] = Grammars(loaded.tokenizer, vocab_size)
         return self._grammars[loaded]
+
+    def filler(self, loaded: LoadedPair) -> Filler:
+        """What makes completions for this pair, with the lines that it has encoded; ModelError where it cannot."""
+        if loaded not in self._fillers:
+            self._fillers[loaded] = Filler(loaded)
+        return self._fillers[loaded]
 
 
 def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:

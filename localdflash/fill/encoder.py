@@ -1,0 +1,39 @@
+"""Text to ids line by line, each line remembered: at the next key only the line that changed is encoded again.
+
+Lines are encoded apart, so the ids of a text do not depend on what stands around it and a longer text only adds ids.
+A cut after a line feed is where pre-tokenizers cut too, but for empty lines: those stay with the line before them.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from localdflash.text.tokenizer import Tokenizer
+
+REMEMBERED = 16_384  # lines
+LONG_LINE = 1024  # characters; longer ones are not remembered
+_LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The lines of a text, each with its line feed and the empty lines after it. Together they are the text."""
+    return (found.group() for found in _LINES.finditer(text))
+
+
+class Encoder:
+    """Of one vocabulary; safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._remembered = lru_cache(REMEMBERED)(self._encode)
+
+    def line(self, line: str) -> tuple[int, ...]:
+        """The ids of one line of `lines_of`, as they are inside of a text."""
+        return self._remembered(line) if len(line) <= LONG_LINE else self._encode(line)
+
+    def text(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return [token for line in lines_of(text) for token in self.line(line)]
+
+    def _encode(self, line: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(line, continues=True))

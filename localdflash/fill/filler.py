@@ -1,0 +1,112 @@
+"""From a place in a file to what the engine runs, for one loaded pair: prompt, how the answer begins, where it ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from localdflash.engine.generate import Request
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import ContextOverflow
+from localdflash.fill.encoder import Encoder
+from localdflash.fill.extent import Extent, Mode, find
+from localdflash.fill.healing import Healing, Spellings, unfinished_word
+from localdflash.fill.prompt import Context, Hole, Prompt, assemble
+from localdflash.fill.stopping import Stopping
+from localdflash.loading import LoadedPair
+from localdflash.text.fim import stop_ids
+
+COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
+VARIED = 0.8  # temperature of all completions of a place but the first
+
+
+@dataclass(frozen=True)
+class Filling:
+    """The completions of one place: a request for each, and what they have in common."""
+
+    prompt: Prompt
+    requests: Sequence[Request]
+    stops: tuple[str, ...]
+    extent: Extent
+    word: str  # what every answer begins with, for it stands before the cursor
+
+    def stopping(self) -> Stopping:
+        """Where the text of one of them ends."""
+        return Stopping(self.extent, len(self.word))
+
+
+class Filler:
+    """Of one pair; ModelError where it was not trained to fill in the middle. Safe to use from several threads."""
+
+    def __init__(self, loaded: LoadedPair) -> None:
+        self._loaded, self._form = loaded, loaded.fim_format()
+        self._encoder = Encoder(loaded.tokenizer)
+        self._ends = stop_ids(self._form, loaded.tokenizer)
+        self._has_logits = isinstance(loaded.pair, HostPair)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        return Spellings(self._loaded.tokenizer, self._loaded.target.vocab_size)
+
+    def fill(
+        self,
+        hole: Hole,
+        others: Sequence[Context] = (),
+        copies: Sequence[str] = (),
+        *,
+        mode: Mode = "auto",
+        max_tokens: int,
+        params: SamplingParams,
+        count: int = 1,
+    ) -> Filling:
+        """Completions of a place: the first as `params` say, others varied. `copies` are likely texts."""
+        before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
+        word = unfinished_word(before.rpartition("\n")[2]) if self._has_logits else ""
+        place, context = _without(hole, word), self._loaded.context
+        prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word)
+        if len(prompt.ids) >= context:
+            raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
+        first = Request(
+            prompt.ids,
+            prompt.max_tokens,
+            params,
+            self._ends,
+            alternatives=0 if self._has_logits else None,
+            documents=self._documents(prompt, copies),
+        )
+        requests = [self._choice(first, number, word) for number in range(count)]
+        extent = find(hole.language, before, after, mode)
+        return Filling(prompt, requests, self._form.stop_strings, extent, word)
+
+    def _choice(self, first: Request, number: int, word: str) -> Request:
+        params = first.params
+        if number:
+            seed = ((params.seed or 0) + number) % 2**63
+            params = replace(params, temperature=max(params.temperature, VARIED), seed=seed)
+        constraint = Healing(self._spellings, word) if word else None
+        return replace(first, params=params, constraint=constraint, stats=type(first.stats)())
+
+    def _documents(self, prompt: Prompt, copies: Sequence[str]) -> list[list[int]]:
+        """Texts to copy drafts from, likeliest last; what is in the prompt is copied from anyway."""
+        left = [part.text for part in prompt.parts if part.left_out]
+        documents: list[list[int]] = []
+        room = COPIED
+        for text in (*copies, *left):
+            ids = self._encoder.text(_with_line_feeds(text[: room * 8]))[:room]
+            if ids:
+                documents.insert(0, ids)
+                room -= len(ids)
+        return documents
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _without(hole: Hole, word: str) -> Hole:
+    """The place before a word that stands at the cursor."""
+    length = len(word)
+    if len(hole.middle) >= length:
+        return replace(hole, middle=hole.middle[: len(hole.middle) - length])
+    kept = len(hole.prefix) - (length - len(hole.middle))
+    return replace(hole, prefix=hole.prefix[:kept], middle="")

@@ -1,0 +1,163 @@
+"""POST /complete: what editors show at the cursor. The prompt and where its text ends are `localdflash.fill`'s."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from localdflash.engine.sampling import Chosen
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.fill.filler import Filler, Filling
+from localdflash.fill.prompt import Context, Hole
+from localdflash.fill.stopping import Stopping
+from localdflash.server.api.answers import Choice, Piece, pieces, timings
+from localdflash.server.api.ask import Ask
+from localdflash.server.api.body import read
+from localdflash.server.api.responses import json_response
+from localdflash.server.api.schemas import CompleteRequest
+from localdflash.server.api.state import State
+from localdflash.server.api.streams import Disconnected, EventStream, event, until_disconnect
+from localdflash.text.syntax import language_of
+
+Event = dict[str, Any]
+
+
+async def complete(http: HttpRequest) -> Response:
+    """The text at a cursor, up to the end of the line, statement or block."""
+    state: State = http.app.state.shared
+    body = await read(http, CompleteRequest)
+    loaded = await state.ready(body.model)
+    filling = await asyncio.to_thread(_fill, state.filler(loaded), body)
+    ask = Ask(
+        loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.stopping
+    )
+    explained = filling.prompt.explained() if body.explain else {}
+    if body.stream:
+        return EventStream(_as_events(_answers(state, ask), explained))
+    try:
+        found = await until_disconnect(http.receive, _collect(_answers(state, ask)))
+    except Disconnected:
+        return Response(status_code=499)
+    return json_response({"choices": found, "timings": timings(ask.requests), **explained})
+
+
+def _fill(filler: Filler, body: CompleteRequest) -> Filling:
+    hole = Hole(
+        " ".join(body.path.split()),
+        language_of(body.path, body.language),
+        body.prefix,
+        body.middle,
+        body.suffix,
+        body.first_line,
+    )
+    params = SamplingParams(
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        seed=None if body.seed == -1 else body.seed,
+    )
+    others = [Context(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
+    return filler.fill(
+        hole,
+        others,
+        body.copies,
+        mode=body.mode,
+        max_tokens=body.max_tokens,
+        params=params,
+        count=body.count if body.max_tokens else 1,
+    )
+
+
+@dataclass
+class _Told:
+    """What is said of one answer: its place among those that differ, and how sure its tokens were."""
+
+    index: int = 0
+    logprob: float = 0.0
+    tokens: int = 0
+    parts: list[Event] = field(default_factory=list)  # that are not told yet
+
+    def add(self, chosen: Sequence[Chosen]) -> None:
+        """Tokens that became a part of the text."""
+        self.logprob += sum(one.logprob for one in chosen)
+        self.tokens += len(chosen)
+
+    @property
+    def confidence(self) -> float | None:
+        """The geometric mean of the tokens' probabilities; None where they are not known."""
+        return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
+
+
+async def _answers(state: State, ask: Ask) -> AsyncGenerator[Event]:
+    """The events of all answers. The first one's come as they are made; of others those that differ, when complete."""
+    told, ends, texts = _Told(), list[Event](), list[str]()
+    async with aclosing(pieces(state, ask)) as source:
+        async for piece in source:
+            told.add(piece.chosen)
+            if piece.text:
+                told.parts.append(_part(piece, told))
+            ended = bool(piece.choice.finish) and not piece.text
+            differs = not ended or piece.choice.text not in texts
+            if (not texts or ended) and differs:
+                for part in told.parts:
+                    yield part
+                told.parts.clear()
+            if not ended:
+                continue
+            stop = piece.choice.index == len(ask.requests) - 1 or piece.choice.finish == "cancelled"
+            if differs:
+                texts.append(piece.choice.text)
+                ends.append({**_end(piece.choice, told), "stop": stop})
+                yield ends[-1]
+            elif stop:
+                yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
+            told = _Told(len(texts))
+
+
+def _part(piece: Piece, told: _Told) -> Event:
+    tokens = piece.choice.request.stats.tokens
+    return {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
+
+
+def _end(choice: Choice, told: _Told) -> Event:
+    stats = choice.request.stats
+    return {
+        "index": told.index,
+        "text": "",
+        "finish": _finish(choice),
+        "tokens": stats.tokens,
+        "confidence": told.confidence,
+        "tau": round(stats.tau, 3),
+        "timings": timings([choice.request]),
+    }
+
+
+def _finish(choice: Choice) -> str:
+    stopped = choice.ending.reason if isinstance(choice.ending, Stopping) else ""
+    return choice.finish if choice.finish in ("length", "cancelled") else stopped or choice.finish
+
+
+async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[bytes]:
+    async with aclosing(answers) as source:
+        async for one in source:
+            yield event({**one, **explained} if "finish" in one else one)
+
+
+async def _collect(answers: AsyncGenerator[Event]) -> list[Event]:
+    """The answers, whole."""
+    found: list[Event] = []
+    text = ""
+    async with aclosing(answers) as source:
+        async for one in source:
+            text += one["text"]
+            if "finish" in one:
+                found.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
+                text = ""
+    return found

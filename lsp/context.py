@@ -1,0 +1,128 @@
+"""What a request says besides the text at the cursor: where the file lies, what other code belongs to it, recent edits.
+
+Code of other files is looked up off the key path, in a thread, and stays as it is until the next pause: it stands at
+the head of the prompt, so a new one costs the whole prompt.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pygls.uris import to_fs_path
+
+from localdflash.lsp.document import Document
+from localdflash.text.syntax import language_of
+from localdflash.workspace.context import OpenFile, Part
+from localdflash.workspace.edits import EditHistory
+from localdflash.workspace.gather import gather
+from localdflash.workspace.index import Workspace
+
+CHARACTERS = 6_000  # of other code; the engine cuts it to its budget of tokens
+REPLACED = 8  # texts that edits took away, as drafts
+NEIGHBOURS = 8  # open files that are looked through
+
+
+class Context:
+    """For all documents of a client. `documents` are the open ones."""
+
+    def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
+        self._roots, self._documents = roots, documents
+        self._workspace = Workspace(roots, warn)
+        self._edits = EditHistory()
+        self._parts: dict[str, list[Part]] = {}
+        self._recent: dict[str, None] = {}  # open documents, the one used last at the end
+        self._looking: asyncio.Task[list[Part]] | None = None
+
+    def start(self) -> None:
+        """Begin to read the workspace, in the background."""
+        self._workspace.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._workspace.close()
+
+    def allowed(self, uri: str) -> bool:
+        """Whether a document may be completed: not one that holds secrets."""
+        path = path_of(uri)
+        return path is None or self._workspace.allowed(path)
+
+    def describe(self, uri: str) -> dict[str, Any]:
+        """The fields of a request that tell of the document and what is around it."""
+        file = self._file(self._documents[uri])
+        parts = self._parts.get(uri, [])
+        return {
+            "path": file.name,
+            "language": file.language,
+            "context": [{"kind": p.kind, "name": p.name, "text": p.text, "weight": p.weight} for p in parts],
+            "copies": self._edits.replaced(REPLACED),
+        }
+
+    def opened(self, uri: str) -> None:
+        """A document is open: what is on the disk may be new, too."""
+        self._used(uri)
+        self.saved(uri)
+
+    def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
+        """Lines of a document were replaced."""
+        self._used(document.uri)
+        if self.allowed(document.uri):
+            self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
+
+    def saved(self, uri: str) -> None:
+        """A file was written."""
+        if path := path_of(uri):
+            self._workspace.refresh(path)
+
+    def closed(self, uri: str) -> None:
+        """A document is no longer open."""
+        self._parts.pop(uri, None)
+        self._recent.pop(uri, None)
+
+    async def look(self, uri: str, line: int) -> bool:
+        """Look up what belongs to a cursor; whether it is something else than before."""
+        if self._looking and not self._looking.done():
+            return False
+        document = self._documents.get(uri)
+        if document is None:
+            return False
+        near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
+        others = [self._file(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
+        current = self._file(document)
+        self._looking = asyncio.create_task(
+            asyncio.to_thread(gather, self._workspace, current, line, others, self._edits, CHARACTERS)
+        )
+        parts = await self._looking
+        if parts == self._parts.get(uri, []) or uri not in self._documents:
+            return False
+        self._parts[uri] = parts
+        return True
+
+    def _used(self, uri: str) -> None:
+        self._recent.pop(uri, None)
+        self._recent[uri] = None
+
+    def _file(self, document: Document) -> OpenFile:
+        name = self._name(document.uri)
+        return OpenFile(path_of(document.uri), name, language_of(name, document.language), document.text)
+
+    def _name(self, uri: str) -> str:
+        """A document's path as a prompt has it: relative to its root."""
+        path = path_of(uri)
+        if path is None:
+            return unquote(urlsplit(uri).path).rpartition("/")[2] or "untitled"
+        for root in self._roots:
+            if path.is_relative_to(root):
+                return path.relative_to(root).as_posix()
+        return path.name
+
+
+def path_of(uri: str) -> Path | None:
+    """The path of a file: URI on this machine; None of any other."""
+    parts = urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    path = to_fs_path(uri)
+    return Path(path) if path else None

@@ -1,0 +1,75 @@
+"""For editors without inline completions: the same suggestion as the one item of an ordinary completion list.
+
+The item stands for the word that is being typed and is filtered by its own first line: it stays in the list while that
+is typed along, and comes after the items of other servers. Editors ask again at every key (`is_incomplete`).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from localdflash.lsp.document import Document, Place
+
+if TYPE_CHECKING:
+    from localdflash.lsp.server import Server
+
+LABEL = 60  # characters of a suggestion that stand in the list
+TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
+_WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
+_WORDS = {  # by the editors' names of languages: what is a word to their own filters, where that is more
+    **dict.fromkeys(("css", "scss", "less", "html", "lisp", "emacs-lisp", "scheme", "clojure"), _DASHED),
+    **dict.fromkeys(("javascript", "javascriptreact", "js", "typescript", "typescriptreact", "php"), _DOLLARS),
+}
+_TICKS = re.compile("`+")
+
+
+def register(server: "Server") -> None:
+    """Offer `textDocument/completion`."""
+
+    @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=TRIGGERS))
+    async def completion(params: types.CompletionParams) -> types.CompletionList:
+        return await _complete(server, params)
+
+
+async def _complete(server: "Server", params: types.CompletionParams) -> types.CompletionList:
+    document = server.completable(params.text_document.uri)
+    if document is None:
+        return types.CompletionList(is_incomplete=True, items=[])
+    place = document.place(params.position.line, params.position.character)
+    offers = await server.offers(document, place, manual=False)
+    marked = types.MarkupKind.Markdown in _formats(server.client_capabilities)
+    items = [_item(document, place, offer.text, marked=marked) for offer in offers]
+    return types.CompletionList(is_incomplete=True, items=items)
+
+
+def _item(document: Document, place: Place, text: str, *, marked: bool) -> types.CompletionItem:
+    typed = document.line(place.line)[: place.column]
+    word = "".join(_WORDS.get(document.language, _WORD).findall(typed))
+    start = Place(place.line, place.column - len(word))
+    lines = (word + text).strip().splitlines()
+    label = lines[0][:LABEL] + (" …" if len(lines) > 1 or len(lines[0]) > LABEL else "")
+    return types.CompletionItem(
+        label=label,
+        kind=types.CompletionItemKind.Text,  # some parse a Snippet, `$` and all, whatever its format
+        detail="localdflash",
+        documentation=_fenced(word + text, document.language) if marked else word + text,
+        sort_text="\U0010ffff",
+        filter_text=lines[0],
+        insert_text_format=types.InsertTextFormat.PlainText,
+        insert_text_mode=types.InsertTextMode.AsIs,
+        text_edit=types.TextEdit(document.range(start, place), word + text),
+    )
+
+
+def _formats(client: types.ClientCapabilities) -> Sequence[types.MarkupKind]:
+    """What the client can show as an item's documentation; some take plain text, too, for Markdown."""
+    asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
+    return (asked and asked.documentation_format) or ()
+
+
+def _fenced(text: str, language: str) -> types.MarkupContent:
+    """Code as Markdown, in a fence that is longer than any within."""
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
+    return types.MarkupContent(types.MarkupKind.Markdown, f"{fence}{language}\n{text}\n{fence}")

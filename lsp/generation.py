@@ -1,0 +1,84 @@
+"""The one generation that a client has running: a request to the engine whose text grows suggestions.
+
+Starting another one stops it, and so does `stop`; a stopped suggestion stays known only if it holds whole lines.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from localdflash.lsp.engine import Engine
+from localdflash.lsp.events import Event
+from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the engine said of a generation at its end."""
+
+    tokens: int
+    tau: float
+    tokens_per_second: float
+
+
+class Generator:
+    """`beat` is called whenever a suggestion grew or ended, `ended` with the numbers of a whole generation."""
+
+    def __init__(self, engine: Engine, beat: Callable[[], None], ended: Callable[[Ended], None]) -> None:
+        self._engine, self._beat, self._ended = engine, beat, ended
+        self._task: asyncio.Task[None] | None = None
+        self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
+        self.growing: Sequence[Suggestion] = ()
+
+    def start(self, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
+        """Ask the engine; one suggestion for each choice, none to only prepare it for a request to come."""
+        self.stop()
+        self.growing = suggestions
+        self._task = asyncio.create_task(self._run(body, suggestions))
+
+    def stop(self) -> None:
+        """Stop what runs, at once for us and within one step for the engine."""
+        if self._task:
+            self._task.cancel()
+        _end(self.growing, STOPPED)
+        self._task, self.growing = None, ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs."""
+        return self._task is not None and not self._task.done()
+
+    async def close(self) -> None:
+        """Stop, and wait until it has."""
+        self.stop()
+        async with self._alone:
+            return
+
+    async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
+        try:
+            async with self._alone, aclosing(self._engine.complete(body)) as events:
+                async for event in events:
+                    self._take(event, suggestions)
+                    self._beat()
+        finally:
+            _end(suggestions, FAILED)  # those that neither came to their end nor were stopped
+            self._beat()
+
+    def _take(self, event: Event, suggestions: Sequence[Suggestion]) -> None:
+        index = event["index"]
+        if index >= len(suggestions):
+            return
+        suggestion = suggestions[index]
+        suggestion.text += event["text"]
+        suggestion.confidence = event["confidence"]
+        if finish := event.get("finish"):
+            suggestion.ended = finish
+            timings = event.get("timings") or {}
+            if tokens := event.get("tokens"):
+                self._ended(Ended(tokens, event.get("tau", 1.0), timings.get("predicted_per_second", 0.0)))
+
+
+def _end(suggestions: Sequence[Suggestion], reason: str) -> None:
+    for suggestion in suggestions:
+        suggestion.ended = suggestion.ended or reason

@@ -1,0 +1,72 @@
+"""What the server registers: the standard requests, and the private ones, named as Copilot's are where it has them.
+
+* `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
+  `localdflash/didRejectCompletion` {item}: what became of an item, known by its command's argument.
+* `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
+* `localdflash/status`, and the notification `didChangeStatus`: see `Tally.status`.
+* `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+if TYPE_CHECKING:
+    from localdflash.lsp.server import Server
+
+ACCEPT = "localdflash.accept"
+STATUS = "didChangeStatus"
+UPDATE = "localdflash/didUpdateInlineCompletion"
+
+
+def register(server: "Server") -> None:
+    """Every feature but those that depend on the client. They are functions because pygls writes attributes on them."""
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        server.initialized_with(params)
+
+    @server.feature(types.INITIALIZED)
+    def initialized(_params: types.InitializedParams) -> None:
+        server.ready()
+
+    @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
+    async def inline_completion(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+        return await server.suggest(params)
+
+    @server.command(ACCEPT)
+    def accept(name: str) -> None:
+        server.accepted(name)
+
+    @server.feature("localdflash/status")
+    def status(_params: Any) -> dict[str, Any]:
+        return server.status()
+
+    @server.feature("textDocument/didShowCompletion")
+    def shown(params: Any) -> None:
+        if name := _name(params):
+            server.tally.displayed(name)
+
+    @server.feature("textDocument/didPartiallyAcceptCompletion")
+    def partly_accepted(params: Any) -> None:
+        if name := _name(params):
+            server.accepted(name)
+
+    @server.feature("localdflash/didRejectCompletion")
+    def rejected(params: Any) -> None:
+        if name := _name(params):
+            for session in server.sessions.values():
+                session.dismiss(name)
+
+
+def _name(params: Any) -> str | None:
+    """The name of the item that a notification tells of."""
+    item = _get(params, "item")
+    arguments = _get(_get(item, "command"), "arguments")
+    known = isinstance(arguments, list | tuple) and arguments and isinstance(arguments[0], str)
+    return arguments[0] if known else None
+
+
+def _get(value: Any, name: str) -> Any:
+    """A member of what pygls makes of a message that it has no type for."""
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)

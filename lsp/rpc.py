@@ -1,0 +1,170 @@
+"""JSON-RPC as LSP has it, between the reader and pygls: what a client may send when, and what it is told otherwise.
+
+A request gets exactly one answer, whatever it holds; a notification that makes no sense is logged in the editor; an
+answer that nobody asked for is passed over. After that pygls sees only messages that are sound.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+from pygls.lsp.server import LanguageServer
+from pygls.protocol import LanguageServerProtocol, lsp_method
+
+from localdflash.lsp.framing import Malformed
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+NOT_INITIALIZED = -32002
+_WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothing
+
+_METHOD = re.compile(rb'(?<!\\)"method"\s*:\s*"([\w/$]+)"')
+_URI = re.compile(rb'(?<!\\)"uri"\s*:\s*"((?:[ !#-\[\]-~]|\\.)*)"')
+
+Json = dict[str, Any]
+
+
+class RpcProtocol(LanguageServerProtocol):
+    """One connection. `initialized`: the first request was accepted; `exit_code` is set when the client sent `exit`."""
+
+    def __init__(self, server: LanguageServer, converter: Any) -> None:
+        super().__init__(server, converter)
+        # cattrs would make "5" of 5 and "None" of null where a text is wanted, and 1 of true or "1".
+        converter.register_structure_hook(str, _text)
+        converter.register_structure_hook(int, _whole_number)
+        self.exit_code: int | None = None
+        self.initialized = asyncio.Event()
+
+    @property
+    def was_shut_down(self) -> bool:
+        """Whether the client has asked for the end."""
+        return self._shutdown
+
+    def receive(self, message: object) -> None:
+        """Take one message as the reader gives it."""
+        if isinstance(message, Malformed):
+            self._refuse(None, PARSE_ERROR, message.reason)
+            if message.seen:
+                self.lost(*_what_it_was(message.seen))
+        elif isinstance(message, dict):
+            self._dispatch(message)
+        else:
+            self._refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
+
+    def _dispatch(self, message: Json) -> None:
+        key, method = message.get("id"), message.get("method")
+        known = key if isinstance(key, int | str) and not isinstance(key, bool) else None
+        ours = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
+        if not ours or (known is None and ("id" in message or method is None)):
+            self._refuse(known, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        elif method is None:
+            self._on_answer(known, message)
+        elif known is None:
+            self._on_notification(method, message)
+        else:
+            self._on_request(known, method, message)
+
+    def lost(self, method: str, uris: Collection[str]) -> None:
+        """A notification could not be used; its method and the documents it names, as far as that can be seen."""
+
+    def log(self, line: str) -> None:
+        """A line in the editor's log of this server."""
+        params = types.LogMessageParams(types.MessageType.Warning, line)
+        self.notify(types.WINDOW_LOG_MESSAGE, params)
+
+    @lsp_method(types.EXIT)
+    def lsp_exit(self, *_: object) -> None:  # type: ignore[override]
+        """The client leaves; whoever reads this connection closes it."""
+        self.exit_code = 0 if self._shutdown else 1
+
+    def _on_request(self, key: int | str, method: str, message: Json) -> None:
+        if key in self._request_futures:
+            self._refuse(key, INVALID_REQUEST, "a request with this id is under way")
+        elif self._shutdown:
+            self._refuse(key, INVALID_REQUEST, "the server was shut down")
+        elif self.initialized.is_set() == (method == types.INITIALIZE):
+            again = "initialized already" if self.initialized.is_set() else "the first request must be initialize"
+            self._refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
+        elif not self._knows(method, request=True):
+            self._refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
+        elif structured := self._structured(method, message, lambda why: self._refuse(key, INVALID_PARAMS, why)):
+            self.handle_message(structured)
+            self.initialized.set()
+
+    def _on_notification(self, method: str, message: Json) -> None:
+        if method == types.CANCEL_REQUEST:
+            self._on_cancel(message.get("params"))
+        elif method != types.EXIT and (
+            not self.initialized.is_set() or self._shutdown or not self._knows(method, request=False)
+        ):
+            return
+        elif structured := self._structured(method, message, self.log):
+            self.handle_message(structured)
+        else:
+            self.lost(method, _uris(message.get("params")))
+
+    def _on_cancel(self, params: object) -> None:
+        """Only what the client itself asked for: pygls keeps our own requests to it in the same place."""
+        match params:
+            case {"id": int(key) | str(key)} if key in self._request_futures and key not in self._result_types:
+                self._handle_cancel_notification(key)
+
+    def _on_answer(self, key: int | str | None, message: Json) -> None:
+        if key is None or key not in self._result_types or not ("result" in message) ^ ("error" in message):
+            return
+        if structured := self._structured("", message, self.log):
+            self.handle_message(structured)
+        elif future := self._request_futures.pop(key, None):
+            future.set_exception(JsonRpcException("the client's answer makes no sense"))
+
+    def _knows(self, method: str, *, request: bool) -> bool:
+        if method not in self.fm.builtin_features and method not in self.fm.features:
+            return False
+        kind = self.get_message_type(method)
+        return kind is None or hasattr(kind, "id") == request
+
+    def _structured(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
+        """The message as pygls's type for it; None where its parameters are wrong."""
+        fields = {name: value for name, value in message.items() if name != "params" or method not in _WITHOUT_PARAMS}
+        if method and self.get_message_type(method) is None:
+            fields.setdefault("params", None)
+        try:
+            return self.structure_message(fields)
+        except (JsonRpcException, RecursionError):
+            refuse(f"{method}: its parameters are not as LSP has them")
+            return None
+
+    def _refuse(self, key: int | str | None, code: int, reason: str) -> None:
+        error = {"code": code, "message": f"localdflash: {reason}"}
+        self._send_data({"jsonrpc": "2.0", "id": key, "error": error})  # pygls leaves an id of null out
+
+
+def _uris(params: object) -> list[str]:
+    match params:
+        case {"textDocument": {"uri": str(uri)}}:
+            return [uri]
+    return []
+
+
+def _what_it_was(seen: bytes) -> tuple[str, list[str]]:
+    """Method and documents of a message, from its beginning and end. Quotes within its texts are escaped."""
+    method = _METHOD.search(seen)
+    uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(seen)]
+    return method[1].decode() if method else "", uris
+
+
+def _text(value: object, kind: Callable[[str], str]) -> str:
+    """`kind` is str, or an enumeration of texts."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return kind(value)
+
+
+def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
+    """`kind` is int, an enumeration of ints, or bool, which is an int to Python. Lua may write 1 as 1.0."""
+    if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
+        return kind(value if kind is bool else int(value))
+    raise TypeError("not a whole number, or not true or false")

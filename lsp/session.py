@@ -1,0 +1,343 @@
+"""What to suggest in one document: what was shown while it agrees with what is typed, what was generated before or
+ahead, what is generated just now, and only then a new request.
+
+The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. What is typed behind
+it goes after the prompt, where the model's own text goes: typing and accepting only append, so the engine computes
+nothing again but the newest token, and a generation that agrees with what is typed simply goes on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from localdflash.lsp.generation import Generator
+from localdflash.lsp.pace import Pace
+from localdflash.lsp.suggestions import FAILED, STOPPED, Spot, Suggestion, Suggestions
+
+LONGEST = 96  # tokens of an answer
+CHOICES = 3  # where the user asks for suggestions
+LONGEST_TYPED = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
+SENT_BEFORE, SENT_AFTER = 16_000, 4_000  # characters; the engine cuts them to its budget of tokens
+SHORTEST = 10  # characters before the cursor of a document that there is something to say of
+COPIED = 4_000  # characters of the text after the cursor that drafts may be copied from
+
+Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where and how a suggestion is asked for.
+
+    `manual`: by the user, who wants to choose; `current`: nothing changed since.
+    """
+
+    before: str
+    after: str
+    manual: bool
+    current: Callable[[], bool]
+    deadline: float = 0.35  # seconds after which a part of an answer is better than none
+    grows: bool = False  # the client is told when there is more: whole lines are an answer
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A suggestion as it is shown: its text from the cursor on."""
+
+    suggestion: Suggestion
+    text: str
+
+
+class Pulse:
+    """Wakes everybody who waits for something to change."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def beat(self) -> None:
+        """Wake them."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, seconds: float | None) -> None:
+        """Until the next beat, or so long."""
+        try:
+            await asyncio.wait_for(self._event.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+class Session:
+    """One document. `describe` tells what a request says besides the text around the cursor."""
+
+    def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: Pace, describe: Describe) -> None:
+        self.uri = uri
+        self.shown: Suggestion | None = None
+        self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
+        self._known = Suggestions()
+        self._spot: Spot | None = None
+        self._typed = ""
+        self._turn = 0
+        self._left_over = ""  # of the suggestion that was last refused
+
+    async def offers(self, cursor: Cursor) -> list[Offer]:
+        """What to show; nothing where a newer request came meanwhile, or the text changed."""
+        turn = self._begin()
+
+        def current() -> bool:
+            return turn == self._turn and cursor.current()
+
+        spot, typed = self._at(cursor)
+        if cursor.manual:
+            return await self._several(spot, typed, current)
+        while current():
+            suggestion = self._find(spot, typed)
+            if suggestion is None:
+                if not worth_asking(cursor) or not await self._still(current):
+                    return []
+                suggestion = self._ask(spot, typed)
+            text = await self._text(suggestion, typed, cursor, current)
+            if text is not None:
+                return self._shown(suggestion, typed, text)
+            if suggestion.ended == FAILED:
+                return []
+        return []
+
+    async def growth(self, offer: Offer, current: Callable[[], bool]) -> str | None:
+        """The text of an offer once it is longer by whole lines; None when it will not be, or nobody needs it."""
+        turn, typed, shown = self._turn, self._typed, offer.text
+        suggestion = offer.suggestion
+        while turn == self._turn and current() and suggestion is self.shown:
+            rest = suggestion.rest(typed)
+            if rest is None:
+                return None
+            text = rest.rstrip() if suggestion.ended else _whole_lines(rest)
+            if text and len(text) > len(shown):
+                return text
+            if suggestion.ended:
+                self._ahead(suggestion)
+                return None
+            await self._pulse.wait(None)
+        return None
+
+    def changed(self, text: str) -> str:
+        """The document's text is another one; what of the shown suggestion came in with it, if it agrees.
+
+        What does not agree stops: the generation within one step, and the suggestion is not shown again.
+        """
+        spot, before = self._spot, self._typed
+        if spot is None:
+            return ""
+        typed = _between(text, spot)
+        if typed is not None:
+            self._typed = typed
+        shown = self.shown
+        rest = None if shown is None or typed is None else shown.rest(typed)
+        if shown and rest is None:
+            self._refuse(shown, before)
+        if self._generator.busy and not self._agrees(typed):
+            self._stop()
+        self._pulse.beat()
+        if typed is None or rest is None or not typed.startswith(before):
+            return ""
+        return typed[len(before) :]
+
+    def dismiss(self, name: str) -> None:
+        """The user refuses what is shown."""
+        if self.shown and self.shown.name == name:
+            self.shown.refused = True
+            self._refuse(self.shown, self._typed)
+            self._stop()
+
+    def rest(self, new_context: bool) -> None:
+        """Nobody types: begin the next prompt nearer to the cursor, and have the engine read what it does not know."""
+        showing = self.shown and self.shown.rest(self._typed)
+        if self._spot is None or showing or self._generator.busy:
+            return
+        far = len(self._typed) > LONGEST_TYPED // 4
+        if far:
+            start = self._typed.rfind("\n") + 1
+            before = self._spot.before + self._typed[:start]
+            self._spot, self._typed = Spot(self.uri, before, self._spot.after), self._typed[start:]
+        if far or new_context:
+            self._generator.start(self._body(self._spot, self._typed) | {"max_tokens": 0})
+
+    @property
+    def line(self) -> int:
+        """Where the cursor was last."""
+        return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
+
+    def abandon(self) -> None:
+        """Nobody waits for the newest request any more."""
+        self._begin()
+        if not (self.shown and self.shown.rest(self._typed)):
+            self._stop()
+
+    def close(self) -> None:
+        """The document is closed."""
+        self._begin()
+        self._stop()
+
+    def leave(self) -> None:
+        """Another document is worked on: whoever waits for this one gets nothing."""
+        self._begin()
+
+    def _begin(self) -> int:
+        self._turn += 1
+        self._pulse.beat()
+        return self._turn
+
+    def _at(self, cursor: Cursor) -> tuple[Spot, str]:
+        """The spot and what is typed there: the old spot as long as only what follows its anchor changed."""
+        spot = self._spot
+        kept = (
+            spot is not None
+            and spot.after == cursor.after
+            and len(cursor.before) - len(spot.before) <= LONGEST_TYPED
+            and cursor.before.startswith(spot.before)
+        )
+        if spot is None or not kept:
+            start = max(cursor.before.rfind("\n"), cursor.before.rfind("\r")) + 1
+            spot = self._spot = Spot(self.uri, cursor.before[:start], cursor.after)
+        self._typed = cursor.before[len(spot.before) :]
+        return spot, self._typed
+
+    def _find(self, spot: Spot, typed: str) -> Suggestion | None:
+        shown = self.shown
+        if shown and shown.spot == spot and shown.rest(typed):
+            return shown
+        return self._known.find(spot, typed)
+
+    async def _still(self, current: Callable[[], bool]) -> bool:
+        """Wait as long as another key is likely to come; whether none did."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._pace.delay(loop.time())
+        while current() and (left := until - loop.time()) > 0:
+            await self._pulse.wait(left)
+        return current()
+
+    def _ask(self, spot: Spot, typed: str, count: int = 1) -> Suggestion:
+        self._stop()
+        asked = [Suggestion(spot, typed) for _ in range(count)]
+        self._known.add(asked[0])
+        self._generator.start(self._body(spot, typed) | {"count": count}, asked)
+        return asked[0]
+
+    def _ahead(self, suggestion: Suggestion) -> None:
+        """Generate what follows a suggestion, before it is accepted."""
+        typed = suggestion.typed + suggestion.text
+        if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED or self._generator.busy:
+            return
+        if self._known.find(suggestion.spot, typed) is None:
+            self._ask(suggestion.spot, typed)
+
+    async def _text(
+        self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
+    ) -> str | None:
+        """What of a suggestion can be shown, waiting for it to grow; None where it turns out to disagree."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + cursor.deadline
+        while current():
+            rest = suggestion.rest(typed)
+            if rest is None or (suggestion.ended in (STOPPED, FAILED) and not rest):
+                return None
+            if suggestion.ended:
+                return rest.rstrip()
+            late = loop.time() >= until
+            text = _whole_lines(rest) if late or cursor.grows else ""
+            if text or (late and (text := _whole_words(rest))):
+                return text
+            await self._pulse.wait(None if late else until - loop.time())
+        return ""
+
+    async def _several(self, spot: Spot, typed: str, current: Callable[[], bool]) -> list[Offer]:
+        """Different suggestions to choose from."""
+        self._ask(spot, typed, CHOICES)
+        asked = self._generator.growing
+        while current() and not all(suggestion.ended for suggestion in asked):
+            await self._pulse.wait(None)
+        texts: dict[str, Suggestion] = {}
+        for suggestion in asked if current() else ():
+            texts.setdefault(suggestion.text.rstrip(), suggestion)
+        offers = [Offer(suggestion, text) for text, suggestion in texts.items() if text.strip()]
+        for offer in offers[1:]:
+            self._known.add(offer.suggestion)
+        self.shown = offers[0].suggestion if offers else None
+        return offers
+
+    def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[Offer]:
+        loop = asyncio.get_running_loop()
+        again = suggestion is self.shown
+        if suggestion.refused or not text.strip():
+            return []
+        if not again and not self._pace.confident(suggestion.confidence, loop.time()):
+            return []
+        self.shown = suggestion
+        if suggestion.ended:
+            self._ahead(suggestion)
+        return [Offer(suggestion, text)]
+
+    def _refuse(self, shown: Suggestion, typed: str) -> None:
+        """The user goes another way than a suggestion: what was left of it may still help as a draft."""
+        self._left_over = shown.rest(typed) or ""
+        if self._left_over:
+            self._pace.refused(asyncio.get_running_loop().time())
+        self.shown = None
+
+    def _agrees(self, typed: str | None) -> bool:
+        growing = [suggestion for suggestion in self._generator.growing if suggestion.spot == self._spot]
+        return typed is not None and any(suggestion.rest(typed) is not None for suggestion in growing)
+
+    def _stop(self) -> None:
+        stopped = self._generator.growing
+        self._generator.stop()
+        for suggestion in stopped:
+            if suggestion.ended == STOPPED and "\n" not in suggestion.text.strip():
+                self._known.remove(suggestion)
+
+    def _body(self, spot: Spot, typed: str) -> dict[str, Any]:
+        prefix, first_line = _tail(spot.before)
+        body = self._describe(self.uri)
+        copies = [self._left_over, spot.after[:COPIED], *body.pop("copies")]
+        return body | {
+            "prefix": prefix,
+            "first_line": first_line,
+            "middle": typed,
+            "suffix": spot.after[:SENT_AFTER],
+            "copies": [text for text in copies if text.strip()],
+            "max_tokens": LONGEST,
+        }
+
+
+def worth_asking(cursor: Cursor) -> bool:
+    """Whether a suggestion that nobody asked for makes sense here: not within a word, not in an empty document."""
+    word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
+    return not word and len(cursor.before) + len(cursor.after) >= SHORTEST
+
+
+def _between(text: str, spot: Spot) -> str | None:
+    """What is typed at a spot in this text; None where the text around the spot is another one."""
+    end = len(text) - len(spot.after)
+    if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
+        return None
+    return text[len(spot.before) : end]
+
+
+def _whole_lines(text: str) -> str:
+    return text[: text.rfind("\n") + 1].rstrip()
+
+
+def _whole_words(text: str) -> str:
+    """All but the word at the end, which may not be complete."""
+    words = text.rstrip()
+    while words and (words[-1].isalnum() or words[-1] == "_"):
+        words = words[:-1]
+    return words.rstrip()
+
+
+def _tail(before: str) -> tuple[str, int]:
+    """The last lines of a text, and the number of the first of them."""
+    if len(before) <= SENT_BEFORE:
+        return before, 0
+    start = before.find("\n", len(before) - SENT_BEFORE) + 1
+    return before[start:], before.count("\n", 0, start)

@@ -1,0 +1,95 @@
+"""Suggestions: texts that may stand at a cursor, found again by what was typed since.
+
+A *spot* is the text before an anchor and after the cursor; what is typed at a spot lies between the two. A suggestion
+was asked for when so much was typed, and grows until its generation ends. As long as what is typed agrees with it, it
+is the answer, whether it was shown before, is generated just now, or was generated ahead.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+STOPPED, FAILED = "stopped", "failed"  # why a suggestion ended that was not wanted any more, or had no engine
+SPOTS, MOST = 64, 64  # spots remembered, and suggestions for each: looking through them takes microseconds
+
+_names = count(1)
+
+
+class Spot(NamedTuple):
+    """A place in a document."""
+
+    uri: str
+    before: str  # up to the anchor
+    after: str  # from the cursor on
+
+
+@dataclass(eq=False)
+class Suggestion:
+    """A text for a spot. `ended` says why it is complete; it is empty while more may come."""
+
+    spot: Spot
+    typed: str  # between anchor and cursor when it was asked for
+    text: str = ""
+    confidence: float | None = None  # geometric mean of its tokens' probabilities; None: the engine cannot tell
+    ended: str = ""
+    refused: bool = False  # the user does not want it
+    name: str = field(default_factory=lambda: str(next(_names)))
+
+    def rest(self, typed: str) -> str | None:
+        """What is left of it after so much was typed; None where the two disagree.
+
+        Empty where nothing is left, and while the user is ahead of a text that still grows.
+        """
+        whole = self.typed + self.text
+        if whole.startswith(typed):
+            return whole[len(typed) :]
+        return "" if not self.ended and typed.startswith(whole) else None
+
+    def answers(self, typed: str) -> bool:
+        """Whether nothing needs to be generated for what is typed: this says it, will say it, or said there is nothing.
+
+        One that was generated ahead does not answer before so much is typed.
+        """
+        rest = self.rest(typed) if typed.startswith(self.typed) else None
+        if not rest:
+            said_nothing = typed == self.typed and self.ended not in (STOPPED, FAILED)
+            return rest is not None and (not self.ended or said_nothing)
+        return True
+
+
+class Suggestions:
+    """The newest suggestions of the newest spots."""
+
+    def __init__(self) -> None:
+        self._spots: OrderedDict[Spot, list[Suggestion]] = OrderedDict()
+
+    def add(self, suggestion: Suggestion) -> None:
+        """Remember a suggestion, which may still grow."""
+        known = self._spots.setdefault(suggestion.spot, [])
+        self._spots.move_to_end(suggestion.spot)
+        known.append(suggestion)
+        del known[:-MOST]
+        while len(self._spots) > SPOTS:
+            self._spots.popitem(last=False)
+
+    def remove(self, suggestion: Suggestion) -> None:
+        """Forget a suggestion."""
+        known = self._spots.get(suggestion.spot, [])
+        if suggestion in known:
+            known.remove(suggestion)
+
+    def find(self, spot: Spot, typed: str) -> Suggestion | None:
+        """The one that answers, the newest of those that began at the latest place."""
+        return max(self._answering(spot, typed), key=lambda found: len(found.typed), default=None)
+
+    def _answering(self, spot: Spot, typed: str) -> Iterator[Suggestion]:
+        for suggestion in reversed(self._spots.get(spot, ())):
+            if suggestion.answers(typed):
+                yield suggestion
+
+    def forget(self, uri: str) -> None:
+        """Forget a document."""
+        for spot in [spot for spot in self._spots if spot.uri == uri]:
+            del self._spots[spot]

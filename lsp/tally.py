@@ -1,0 +1,51 @@
+"""What became of the suggestions of one client, and its engine: for the editor's status line, and kept nowhere else."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from localdflash.lsp.generation import Ended
+
+Kind = Literal["Normal", "Warning", "Error", "Inactive"]
+
+
+@dataclass
+class Tally:
+    """Suggestions are counted once, however often they are shown or however many parts of them are accepted."""
+
+    model: str = ""
+    trouble: str = ""  # why there is nothing to suggest
+    tau: float | None = None  # of the last generation
+    tokens_per_second: float | None = None
+    _offered: set[str] = field(default_factory=set)
+    _displayed: set[str] = field(default_factory=set)  # by clients that tell
+    _accepted: set[str] = field(default_factory=set)
+
+    def generated(self, ended: Ended) -> None:
+        """A generation came to its end."""
+        self.tau, self.tokens_per_second = ended.tau, ended.tokens_per_second or self.tokens_per_second
+
+    def offered(self, name: str) -> None:
+        """Sent as an answer."""
+        self._offered.add(name)
+
+    def displayed(self, name: str) -> None:
+        """Shown, says the client."""
+        self._displayed.add(name)
+
+    def accepted(self, name: str) -> None:
+        """Accepted, or a part of it."""
+        self._accepted.add(name)
+
+    def status(self, busy: bool) -> dict[str, Any]:
+        """The status notification."""
+        kind: Kind = "Error" if self.trouble else "Normal"
+        return {
+            "kind": kind,
+            "busy": busy,
+            "message": self.trouble,
+            "model": self.model,
+            "tau": self.tau,
+            "tokensPerSecond": self.tokens_per_second,
+            "shown": len(self._displayed or self._offered),
+            "accepted": len(self._accepted),
+        }

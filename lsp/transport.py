@@ -1,0 +1,292 @@
+"""Where editors connect: stdin and stdout for one of them, a Unix socket or a loopback port for several.
+
+Every connection has a server of its own, made by `create`, on one event loop. A connection ends when its editor sends
+`exit`, closes it, dies (the process that `initialize` names) or does not read for so long that `LARGEST_BACKLOG` waits
+for it; only over stdio does the process end with it. Messages are handled one after the other, and a request has begun
+before the next message is: it sees the document that its client saw.
+
+Only LSP goes to stdout: what anything else in this process prints goes to stderr.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import psutil
+from pygls.lsp.server import LanguageServer
+
+from localdflash.errors import LocaldflashError
+from localdflash.lsp.framing import HttpRequest, Reader
+from localdflash.lsp.rpc import RpcProtocol
+from localdflash.server.sockets import peer_uid
+
+CHUNK = 65_536  # bytes
+LARGEST_BACKLOG = 64_000_000  # bytes that a client has not read yet
+PARENT_LOOK = 2.0  # seconds between two looks at whether the editor's process is there
+READ_AHEAD = 8  # chunks
+FLUSH = 2.0  # seconds for the last bytes to an editor that does not read
+
+Create = Callable[[], LanguageServer]
+T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """How pygls sends."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the client is gone, or reads so little that it might as well be."""
+
+    def write(self, data: bytes) -> None:
+        """Send, without waiting."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+def quiet() -> None:
+    """Keep pygls's account of each bad message, a traceback, off stderr: the client is told."""
+    logging.getLogger("pygls").setLevel(logging.CRITICAL + 1)
+
+
+def serve_stdio(create: Create) -> int:
+    """One editor on stdin and stdout, until it leaves. The exit code: 0 after `shutdown`, 1 without, 128 + signal."""
+    source, sink = _own_stdio()
+    return asyncio.run(_until_signal(lambda: _serve_stdio(create, source, sink)))
+
+
+def serve_socket(create: Create, listener: socket.socket) -> int:
+    """Every editor that connects, until a signal."""
+    asyncio.run(_until_signal(lambda: _accept(create, listener)))
+    return 0
+
+
+async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes], writer: Writer) -> int:
+    """One editor from the first byte to the last; whether it left as it should, as an exit code."""
+    protocol = server.protocol
+    assert isinstance(protocol, RpcProtocol)
+    protocol.set_writer(writer)
+    parent = asyncio.create_task(_parent_gone(server, protocol.initialized))
+    reading = asyncio.create_task(_read(protocol, chunks, writer))
+    try:
+        await asyncio.wait((parent, reading), return_when=asyncio.FIRST_COMPLETED)
+        return protocol.exit_code if protocol.exit_code is not None else int(not protocol.was_shut_down)
+    finally:
+        for task in (parent, reading):
+            task.cancel()
+        await asyncio.gather(parent, reading, return_exceptions=True)
+        await _close(server)
+        writer.close()
+
+
+async def _read(protocol: RpcProtocol, chunks: AsyncIterator[bytes], writer: Writer) -> None:
+    reader = Reader()
+    async for chunk in chunks:
+        try:
+            for message in reader.feed(chunk):
+                protocol.receive(message)
+                await asyncio.sleep(0)  # a request's handler begins before the next message changes the document
+                if protocol.exit_code is not None or writer.stuck:
+                    return
+        except HttpRequest:
+            return
+
+
+async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> None:
+    """Return when the editor's process has ended; one that cannot be seen from here is not waited for."""
+    await initialized.wait()
+    try:
+        parent = psutil.Process(server.process_id or 0)
+    except (psutil.Error, ValueError, OverflowError):  # a number of another namespace, as in containers, or none
+        parent = psutil.Process()
+    with suppress(psutil.NoSuchProcess):
+        while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(PARENT_LOOK)
+
+
+async def _close(server: LanguageServer) -> None:
+    """Whatever the server still does for its client ends."""
+    for future in list(server.protocol._request_futures.values()):
+        future.cancel()
+    close: Callable[[], Awaitable[None]] | None = getattr(server, "close", None)
+    if close:
+        await close()
+
+
+async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
+    """Serve until that is done, or a signal comes."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(_Threads())
+    serving = asyncio.ensure_future(serve())
+    signals: list[int] = []
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        serving.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        return await serving
+    except asyncio.CancelledError:
+        return 128 + signals[0]
+
+
+class _Threads(ThreadPoolExecutor):
+    """Daemon threads for `asyncio.to_thread`: one that waits for an engine to load, for minutes, does not hold us."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See Executor."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
+async def _accept(create: Create, listener: socket.socket) -> int:
+    """A task for every connection; all end with this one."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if listener.family == socket.AF_UNIX and peer_uid(writer.get_extra_info("socket")) != os.getuid():
+            writer.close()
+            return
+        task = asyncio.create_task(_serve_stream(create(), reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(connected, sock=listener)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return 0
+
+
+async def _serve_stream(server: LanguageServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await serve_connection(server, _of_stream(reader), _Stream(writer))
+
+
+async def _of_stream(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    with suppress(ConnectionError):
+        while chunk := await reader.read(CHUNK):
+            yield chunk
+
+
+class _Stream:
+    """The writing end of a socket."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    @property
+    def stuck(self) -> bool:
+        """See Writer."""
+        transport = self._writer.transport
+        return transport.is_closing() or transport.get_write_buffer_size() > LARGEST_BACKLOG
+
+    def write(self, data: bytes) -> None:
+        """See Writer."""
+        if not self._writer.transport.is_closing():
+            self._writer.write(data)
+
+    def close(self) -> None:
+        """See Writer."""
+        self._writer.close()
+
+
+async def _serve_stdio(create: Create, source: int, sink: int) -> int:
+    return await serve_connection(create(), _of_descriptor(source), _Descriptor(sink))
+
+
+def _own_stdio() -> tuple[int, int]:
+    """Descriptors of stdin and stdout that nobody else has: others read nothing, and what they print is on stderr."""
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise LocaldflashError("stdin or stdout is closed: an editor has a pipe for each")
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # stderr is closed
+        os.dup2(nothing, 1)
+    os.close(nothing)
+    for descriptor in (source, sink):
+        os.set_blocking(descriptor, True)
+    return source, sink
+
+
+async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
+    """Read in a thread: a file, a terminal and /dev/null cannot be waited for otherwise."""
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+    room = threading.Semaphore(READ_AHEAD)
+
+    def pump() -> None:
+        chunk = b"-"
+        with suppress(RuntimeError):  # the loop is closed
+            while chunk:
+                room.acquire()
+                try:
+                    chunk = os.read(descriptor, CHUNK)
+                except OSError:
+                    chunk = b""
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while chunk := await chunks.get():
+        room.release()
+        yield chunk
+
+
+class _Descriptor:
+    """Written to in a thread: an editor that does not read must not stop what it waits for."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._given = self._written = 0  # bytes
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    @property
+    def stuck(self) -> bool:
+        """See Writer."""
+        return not self._thread.is_alive() or self._given - self._written > LARGEST_BACKLOG
+
+    def write(self, data: bytes) -> None:
+        """See Writer."""
+        if data:
+            self._given += len(data)
+            self._waiting.put(data)
+
+    def close(self) -> None:
+        """See Writer; waits for the last bytes to be read, but not for long."""
+        self._waiting.put(b"")
+        self._thread.join(FLUSH)
+
+    def _write(self) -> None:
+        with suppress(OSError):  # nobody reads any more
+            while data := self._waiting.get():
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+                self._written += len(data)

@@ -1,0 +1,210 @@
+"""Documents follow the editor's exactly, or are not known at all; and whoever listens is told of each step."""
+
+import json
+from typing import Any
+
+import pytest
+
+from localdflash.lsp import protocol
+from localdflash.lsp.document import Document
+from localdflash.lsp.framing import LARGEST
+from tests.lsp.wire import Local, change, changing, framed, notification, opening
+
+A, B = "file:///project/a.py", "file:///project/b%20%C3%A9.py"
+X = change((0, 0), (0, 0), "x")
+
+
+class Heard(list[Any]):
+    """What the listeners were told, with the text as they saw it."""
+
+    def __init__(self, client: Local) -> None:
+        super().__init__()
+        followed = client.protocol
+        followed.on_open = lambda document: self.append(("open", document.uri, document.text))
+        followed.on_change = self._changed
+        followed.on_changed = lambda document: self.append(("changed", document.version))
+        followed.on_save = lambda uri: self.append(("save", uri))
+        followed.on_close = lambda uri: self.append(("close", uri))
+
+    def _changed(self, document: Document, first: int, old: Any, new: Any) -> None:
+        self.append((document.version, first, list(old), list(new), document.text))
+
+
+@pytest.fixture
+def client() -> Local:
+    found = Local("utf-16")
+    found.open(A, "one\ntwo\nthree\n")
+    return found
+
+
+def logged(client: Local) -> list[str]:
+    return [message["params"]["message"] for message in client.sent if message.get("method") == "window/logMessage"]
+
+
+def test_each_change_is_told_with_its_lines(client: Local) -> None:
+    heard = Heard(client)
+    client.change(A, 5, change((1, 1), (1, 2), "W"), change((0, 3), (0, 3), "\nnew"), change((3, 0), (4, 0), ""))
+    assert heard == [
+        (5, 1, ["two"], ["tWo"], "one\ntWo\nthree\n"),
+        (5, 1, [], ["new"], "one\nnew\ntWo\nthree\n"),
+        (5, 3, ["three"], [], "one\nnew\ntWo\n"),
+        ("changed", 5),
+    ]
+
+
+def test_a_change_of_the_whole_text_is_told_as_what_differs(client: Local) -> None:
+    heard = Heard(client)
+    client.change(A, 2, {"text": "one\n2\n2b\nthree\n"})
+    client.change(A, 3, {"text": "one\n2\n2b\nthree\n"})
+    assert heard == [(2, 1, ["two"], ["2", "2b"], "one\n2\n2b\nthree\n"), ("changed", 2), ("changed", 3)]
+
+
+def test_whole_and_partial_changes_in_one_notification(client: Local) -> None:
+    client.change(A, 2, X, {"text": "fresh\n"}, change((0, 5), (0, 5), "!"), {"text": "y"}, change((0, 1), (0, 1), "z"))
+    assert client.text(A) == "yz"
+
+
+def test_the_old_form_of_a_range_is_understood(client: Local) -> None:
+    client.change(A, 2, X | {"rangeLength": 0})
+    assert client.text(A) == "xone\ntwo\nthree\n"
+
+
+def test_no_changes_at_all(client: Local) -> None:
+    client.change(A, 9)
+    assert client.protocol.documents[A].version == 9
+    assert client.text(A) == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("version", [2, 100, 2**31 - 1, 1, 0, -5])
+def test_versions_are_the_clients_business(client: Local, version: int) -> None:
+    client.change(A, version, X)
+    assert client.protocol.documents[A].version == version
+    assert client.text(A) == "xone\ntwo\nthree\n"
+
+
+def test_opening_closing_saving(client: Local) -> None:
+    heard = Heard(client)
+    client.change(B, 1, X)  # not open
+    client.send(notification("textDocument/didSave", {"textDocument": {"uri": B}}))
+    client.send(notification("textDocument/didClose", {"textDocument": {"uri": B}}))
+    assert heard == []
+    client.open(B, "b", version=7)
+    client.open(B, "again", version=8)
+    client.send(notification("textDocument/didSave", {"textDocument": {"uri": B}, "text": "ignored"}))
+    client.send(notification("textDocument/didClose", {"textDocument": {"uri": B}}))
+    client.change(B, 9, X)
+    client.open(B, "back", version=1)
+    client.change(B, 2, X)
+    assert heard[:4] == [("open", B, "b"), ("open", B, "again"), ("save", B), ("close", B)]
+    assert heard[4:] == [("open", B, "back"), (2, 0, ["back"], ["xback"], "xback"), ("changed", 2)]
+    assert client.text(A) == "one\ntwo\nthree\n"
+
+
+def test_a_listener_that_fails_does_not_cost_the_text(client: Local) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    client.protocol.on_change = fail
+    client.change(A, 2, X, change((1, 0), (1, 0), "y"))
+    assert client.text(A) == "xone\nytwo\nthree\n"
+    assert any("a fault of ours" in str(message) for message in client.sent)
+
+
+def test_the_language_is_kept(client: Local) -> None:
+    assert client.protocol.documents[A].language == "python"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "untitled:Untitled-1",
+        "",
+        "git:/a.py?%7B%7D",
+        "vscode-remote://ssh/a.py",
+        "not a uri",
+        "x" * 10_000,
+        "file:///é 😋",
+    ],
+)
+def test_uris_of_any_kind(client: Local, uri: str) -> None:
+    client.open(uri, "a\n")
+    client.change(uri, 2, X)
+    assert client.text(uri) == "xa\n"
+
+
+BROKEN = {
+    "no version": {"textDocument": {"uri": A}, "contentChanges": [X]},
+    "a version that is a text": changing(A, 2, X) | {"textDocument": {"uri": A, "version": "2"}},
+    "no changes": {"textDocument": {"uri": A, "version": 2}},
+    "changes that are no list": changing(A, 2) | {"contentChanges": 5},
+    "a text that is a number": changing(A, 2, X | {"text": 5}),
+    "a text that is null": changing(A, 2, {"text": None}),
+    "no text": changing(A, 2, {"range": X["range"]}),
+    "a negative line": changing(A, 2, change((-1, 0), (0, 0), "x")),
+    "a line that is a text": changing(A, 2, {"range": {"start": {"line": "0", "character": 0}}, "text": "x"}),
+    "half a range": changing(A, 2, {"range": {"start": {"line": 0, "character": 0}}, "text": "x"}),
+    "one good change and a bad one": changing(A, 2, X, {"text": []}),
+}
+
+
+@pytest.mark.parametrize("params", BROKEN.values(), ids=BROKEN)
+def test_a_change_that_makes_no_sense_loses_the_document_and_no_other(client: Local, params: object) -> None:
+    client.open(B, "b")
+    heard = Heard(client)
+    client.send(notification("textDocument/didChange", params))
+    assert client.text(A) is None
+    assert client.text(B) == "b"
+    assert heard == [("close", A)]
+    assert any(A in line and "open it again" in line for line in logged(client))
+    client.change(A, 3, X)
+    client.open(A, "new", 4)
+    client.change(A, 5, X)
+    assert client.text(A) == "xnew"
+
+
+@pytest.mark.parametrize("params", [None, [], {}, {"textDocument": 5}, {"textDocument": {"uri": None}}], ids=json.dumps)
+def test_a_change_of_nobody_knows_what_loses_all(client: Local, params: object) -> None:
+    client.open(B, "b")
+    client.send(notification("textDocument/didChange", params))
+    assert (client.text(A), client.text(B)) == (None, None)
+
+
+@pytest.mark.parametrize("method", ["textDocument/didSave", "textDocument/didClose", "$/setTrace", "nothing/here"])
+def test_another_notification_that_makes_no_sense_loses_none(client: Local, method: str) -> None:
+    client.send(notification(method, {"textDocument": {"uri": 5}, "value": 5}))
+    assert client.text(A) == "one\ntwo\nthree\n"
+
+
+def oversized(message: Any) -> bytes:
+    """A message whose text is too large for the reader, in its middle."""
+    return framed(json.loads(json.dumps(message).replace("@", "x" * (LARGEST + 1))))
+
+
+def test_a_change_too_large_to_read_loses_its_document_only(client: Local) -> None:
+    client.open(B, "b")
+    client.feed(oversized(notification("textDocument/didChange", changing(B, 2, {"text": "@"}))))
+    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
+    client.open(B, "b")
+    params = dict(reversed(changing(B, 2, {"text": "@"}).items()))  # Lua writes members in any order
+    client.feed(oversized({"params": params, "method": "textDocument/didChange", "jsonrpc": "2.0"}))
+    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
+
+
+def test_other_large_messages_lose_nothing(client: Local) -> None:
+    client.feed(oversized(notification("textDocument/didOpen", opening(B, "@"))))
+    client.feed(oversized(notification("workspace/didChangeConfiguration", {"settings": "@"})))
+    assert (client.text(A), client.text(B)) == ("one\ntwo\nthree\n", None)
+
+
+def test_documents_beyond_the_limit_are_not_kept(client: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "LARGEST", 100)
+    heard = Heard(client)
+    client.open(B, "b" * 101)
+    assert (client.text(B), heard) == (None, [])
+    client.open(B, "b" * 99)
+    client.change(B, 2, X)
+    assert client.text(B) == "x" + "b" * 99
+    client.change(B, 3, X)
+    assert client.text(B) is None
+    assert heard[-1] == ("close", B)
+    assert sum("too large" in line for line in logged(client)) == 2

@@ -1,0 +1,144 @@
+"""Requests under way, on both sides: ids that are used twice, cancels, and answers that are none."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+
+from localdflash.lsp.transport import serve_connection
+from tests.lsp.wire import Local, asking, changing, framed, notification, opening, request
+
+ASK = "textDocument/inlineCompletion"
+
+
+class Slow(Local):
+    """A server whose completions wait for `go`; `began` are those that wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.began = asyncio.Event(), 0
+        self.seen: list[int] = []
+
+        @self.server.feature(ASK, types.InlineCompletionOptions())
+        async def complete(_: types.InlineCompletionParams) -> types.InlineCompletionList:
+            self.began += 1
+            self.seen += [document.version for document in self.protocol.documents.values()]
+            await self.go.wait()
+            return types.InlineCompletionList(items=[])
+
+    async def settle(self) -> list[Any]:
+        """What was sent when there is nothing more to do."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        sent, self.sent = self.sent, []
+        return sent
+
+
+def running(test: Any) -> Any:
+    def run() -> None:
+        async def main() -> None:
+            client = Slow()
+            await client.settle()
+            await test(client)
+
+        asyncio.run(main())
+
+    return run
+
+
+def outcome(message: Any) -> Any:
+    return message["error"]["code"] if "error" in message else message["result"]
+
+
+@running
+async def test_an_id_in_use_is_refused_and_the_first_request_is_answered(client: Slow) -> None:
+    client.send(request(5, ASK, asking()), request(5, ASK, asking()), request("5", ASK, asking()))
+    (refused,) = await client.settle()
+    assert (refused["id"], outcome(refused), client.began) == (5, -32600, 2)
+    client.go.set()
+    assert [(sent["id"], outcome(sent)) for sent in await client.settle()] == [(5, {"items": []}), ("5", {"items": []})]
+    client.send(request(5, ASK, asking()))  # and then it is free again
+    assert [outcome(sent) for sent in await client.settle()] == [{"items": []}]
+
+
+@running
+async def test_a_cancel_ends_its_request_and_no_other(client: Slow) -> None:
+    client.send(request(1, ASK, asking()), request("1", ASK, asking()), request(2, ASK, asking()))
+    await client.settle()
+    client.send(*(notification("$/cancelRequest", {"id": key}) for key in ("1", "1", 3)))
+    assert [(sent["id"], outcome(sent)) for sent in await client.settle()] == [("1", -32800)]
+    client.go.set()
+    assert [sent["id"] for sent in await client.settle()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "answer", [{"result": {"items": []}}, {"result": None}, {"error": {"code": 1, "message": "x"}}]
+)
+def test_a_client_cannot_answer_its_own_request(answer: dict[str, Any]) -> None:
+    @running
+    async def test(client: Slow) -> None:
+        client.send(request(1, ASK, asking()))
+        await client.settle()
+        client.send({"jsonrpc": "2.0", "id": 1} | answer)
+        assert await client.settle() == []
+        client.go.set()
+        assert [outcome(sent) for sent in await client.settle()] == [{"items": []}]
+
+    test()
+
+
+ANSWERS: list[tuple[dict[str, Any], Any]] = [
+    ({"result": [{"name": "x", "uri": "file:///x"}]}, "x"),
+    ({"result": None}, None),
+    ({"error": {"code": -32601, "message": "no"}}, JsonRpcException),
+    ({"result": 5}, JsonRpcException),
+    ({"error": "no"}, JsonRpcException),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS)
+def test_our_own_requests_are_answered_by_the_client_alone(answer: dict[str, Any], expected: Any) -> None:
+    @running
+    async def test(client: Slow) -> None:
+        future = asyncio.ensure_future(client.server.workspace_workspace_folders_async(None))
+        (sent,) = await client.settle()
+        client.send(notification("$/cancelRequest", {"id": sent["id"]}))
+        client.send({"jsonrpc": "2.0", "id": "another", "result": None})
+        client.send({"jsonrpc": "2.0", "id": sent["id"], "result": 1, "error": {"code": 1, "message": "both"}})
+        await client.settle()
+        assert not future.done()
+        client.send({"jsonrpc": "2.0", "id": sent["id"]} | answer)
+        await client.settle()
+        if expected is JsonRpcException:
+            assert isinstance(future.exception(), JsonRpcException)
+        else:
+            folders = future.result()
+            assert (folders and folders[0].name) == expected
+
+    test()
+
+
+@running
+async def test_shutdown_ends_what_is_under_way(client: Slow) -> None:
+    client.send(request(1, ASK, asking()))
+    await client.settle()
+    client.send(request(2, "shutdown"))
+    assert {sent["id"]: outcome(sent) for sent in await client.settle()} == {1: -32800, 2: None}
+
+
+@running
+async def test_a_request_sees_the_document_as_it_was(client: Slow) -> None:
+    """Its handler begins before the change behind it is read, though both came at once."""
+    messages = [notification("textDocument/didOpen", opening("u", "x"))]
+    for version in range(2, 6):
+        messages.append(request(version, ASK, asking("u")))
+        messages.append(notification("textDocument/didChange", changing("u", version, {"text": "x" * version})))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"".join(map(framed, messages))
+
+    assert await serve_connection(client.server, chunks(), client) == 1
+    assert client.seen == [1, 2, 3, 4]

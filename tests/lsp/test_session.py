@@ -1,0 +1,371 @@
+"""What a session suggests while somebody types, by an engine whose every event the test gives."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, cast
+
+import pytest
+
+from localdflash.lsp.engine import Engine
+from localdflash.lsp.events import Event
+from localdflash.lsp.generation import Ended, Generator
+from localdflash.lsp.pace import Pace
+from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+
+HEAD = "import os\n\n\n"
+TAIL = "\n\nprint(add(1, 2))\n"
+
+
+class Asked:
+    """One request, as the engine got it."""
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        self.body, self.events = body, asyncio.Queue[Event | None]()
+        self.closed = False
+
+    def say(self, text: str, *, end: str = "", confidence: float | None = 0.9, index: int = 0) -> None:
+        """Generate a piece of text, and its end."""
+        self.events.put_nowait({"index": index, "text": text, "confidence": confidence})
+        if end:
+            self.events.put_nowait({"index": index, "text": "", "finish": end, "confidence": confidence, "tokens": 3})
+
+
+class Scripted:
+    """Stands for the engine."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.live = self.most = 0
+
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """See `Engine`."""
+        asked = Asked(body)
+        self.asked.append(asked)
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            while event := await asked.events.get():
+                yield event
+                if "finish" in event and event["index"] == cast(int, body.get("count", 1)) - 1:
+                    return
+        finally:
+            self.live -= 1
+            asked.closed = True
+
+
+class Desk:
+    """A session, and somebody who types into its document."""
+
+    def __init__(self) -> None:
+        self.engine, self.pace, self.ended = Scripted(), Pace(), list[Ended]()
+        pulse = Pulse()
+        self.generator = Generator(cast(Engine, self.engine), pulse.beat, self.ended.append)
+        self.session = Session("file:///a.py", self.generator, pulse, self.pace, lambda _: {"copies": []})
+        self.before, self.after, self.version = HEAD, TAIL, 0
+
+    def type(self, text: str) -> str:
+        """Put text at the cursor; what of the shown suggestion came in."""
+        self.before += text
+        self.version += 1
+        return self.session.changed(self.before + self.after)
+
+    def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
+        """Ask at the cursor."""
+        version = self.version
+        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
+        return asyncio.create_task(self.session.offers(cursor))
+
+    async def asked(self, count: int) -> Asked:
+        """The engine's newest request, once it has had so many."""
+        for _ in range(100):
+            if len(self.engine.asked) >= count:
+                break
+            await asyncio.sleep(0)
+        assert len(self.engine.asked) == count
+        return self.engine.asked[-1]
+
+
+def texts(offers: list[Offer]) -> list[str]:
+    return [offer.text for offer in offers]
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_what_is_sent_is_cut_at_the_start_of_the_line() -> None:
+    async def test() -> None:
+        desk = Desk()
+        desk.type("def a")
+        waiting = desk.ask()
+        asked = await desk.asked(1)
+        assert asked.body["prefix"] == HEAD
+        assert asked.body["middle"] == "def a"
+        assert asked.body["suffix"] == TAIL
+        asked.say("dd(a, b):", end="line")
+        assert texts(await waiting) == ["dd(a, b):"]
+
+    run(test())
+
+
+def test_what_is_typed_along_needs_no_request() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        asked = await desk.asked(1)
+        asked.say("def add(a, b):", end="line")
+        assert texts(await waiting) == ["def add(a, b):"]
+        await desk.asked(2)  # what comes after it is generated ahead
+        for typed, left in [("d", "ef add(a, b):"), ("ef ad", "d(a, b):"), ("d(a, b)", ":")]:
+            desk.type(typed)
+            assert texts(await desk.ask()) == [left]
+        assert len(desk.engine.asked) == 2
+        assert not desk.engine.asked[1].closed
+
+    run(test())
+
+
+def test_what_was_generated_ahead_is_there_after_accepting() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("def add(a, b):", end="line")
+        await waiting
+        ahead = await desk.asked(2)
+        assert ahead.body["middle"] == "def add(a, b):"
+        assert ahead.body["prefix"] == HEAD  # only the end of the prompt is new
+        ahead.say("\n    return a + b", end="block")
+        assert desk.type("def add(a, b):") == "def add(a, b):"
+        assert texts(await desk.ask()) == ["\n    return a + b"]
+
+    run(test())
+
+
+def test_a_running_generation_that_agrees_goes_on() -> None:
+    async def test() -> None:
+        desk = Desk()
+        first = desk.ask()
+        asked = await desk.asked(1)
+        desk.type("def ")
+        second = desk.ask()
+        assert await first == []  # at once, before the engine said anything
+        asked.say("def add")
+        desk.type("ad")
+        third = desk.ask()
+        assert await second == []
+        asked.say("(a, b):", end="line")
+        assert texts(await third) == ["d(a, b):"]
+        assert desk.engine.asked[0] is asked
+
+    run(test())
+
+
+def test_a_key_that_disagrees_stops_the_generation_before_anything_is_asked() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        asked = await desk.asked(1)
+        asked.say("def add")
+        await settled()
+        desk.type("c")
+        await settled()
+        assert asked.closed
+        assert await waiting == []
+        again = desk.ask()
+        other = await desk.asked(2)
+        assert other.body["middle"] == "c"
+        other.say("lass A:", end="line")
+        assert texts(await again) == ["lass A:"]
+        assert desk.engine.most == 1
+
+    run(test())
+
+
+def test_typing_ahead_of_a_generation_that_turns_out_to_disagree_asks_again() -> None:
+    async def test() -> None:
+        desk = Desk()
+        first = desk.ask()
+        asked = await desk.asked(1)
+        desk.type("class")
+        waiting = desk.ask()
+        await first
+        asked.say("def add(a, b):")
+        other = await desk.asked(2)
+        assert other.body["middle"] == "class"
+        other.say(" A:", end="line")
+        assert texts(await waiting) == [" A:"]
+        assert desk.engine.most == 1
+
+    run(test())
+
+
+def test_a_refused_text_becomes_a_draft_and_is_not_shown_again() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("def add(a, b):", end="line")
+        (offer,) = await waiting
+        desk.session.dismiss(offer.suggestion.name)
+        assert await desk.ask() == []
+        desk.type("x")
+        desk.ask()
+        asked = await desk.asked(3)
+        assert "def add(a, b):" in cast(list[str], asked.body["copies"])
+        assert TAIL in cast(list[str], asked.body["copies"])
+
+    run(test())
+
+
+def test_whole_lines_are_shown_first_and_grow() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        asked = await desk.asked(1)
+        asked.say("def add(a")
+        await settled()
+        assert not waiting.done()
+        asked.say(", b):\n    ret")
+        (offer,) = await waiting
+        assert offer.text == "def add(a, b):"
+        growth = asyncio.create_task(desk.session.growth(offer, lambda: True))
+        await settled()
+        assert not growth.done()
+        asked.say("urn a + b", end="block")
+        assert await growth == "def add(a, b):\n    return a + b"
+
+    run(test())
+
+
+def test_clients_that_cannot_grow_a_text_wait_for_all_of_it() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask(grows=False)
+        asked = await desk.asked(1)
+        asked.say("def add(a, b):\n    ret")
+        await settled()
+        assert not waiting.done()
+        asked.say("urn a + b", end="block")
+        assert texts(await waiting) == ["def add(a, b):\n    return a + b"]
+
+    run(test())
+
+
+def test_after_the_deadline_words_are_better_than_nothing() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask(deadline=0.02)
+        asked = await desk.asked(1)
+        asked.say("return first + sec")
+        assert texts(await waiting) == ["return first +"]
+        late = asyncio.create_task(desk.session.growth((await desk.ask(deadline=0.0))[0], lambda: True))
+        asked.say("ond", end="line")
+        assert await late == "return first + second"
+
+    run(test())
+
+
+def test_an_unsure_text_is_shown_only_to_who_asks() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("def add(a, b):", end="line", confidence=0.1)
+        assert await waiting == []
+        manual = desk.ask(manual=True)
+        asked = await desk.asked(2)
+        assert asked.body["count"] == 3
+        for index, text in enumerate(["one()", "two()", "one()"]):
+            asked.say(text, end="line", confidence=0.1, index=index)
+        assert texts(await manual) == ["one()", "two()"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(("before", "after"), [("value = na", "me + 1\n"), ("", ""), ("x", "\n")])
+def test_within_a_word_and_in_an_empty_document_there_is_silence(before: str, after: str) -> None:
+    async def test() -> None:
+        desk = Desk()
+        desk.before, desk.after = before, after
+        assert await desk.ask() == []
+        assert not desk.engine.asked
+
+    run(test())
+
+
+def test_nothing_is_known_once_and_not_asked_again() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("", end="stop")
+        assert await waiting == []
+        assert await desk.ask() == []
+        assert len(desk.engine.asked) == 1
+
+    run(test())
+
+
+def test_slow_answers_wait_for_a_pause_in_typing() -> None:
+    async def test() -> None:
+        desk = Desk()
+        for _ in range(100):
+            desk.pace.answered(3.0)
+        loop = asyncio.get_running_loop()
+        desk.pace.key(loop.time())
+        desk.type("d")
+        waiting = desk.ask()
+        await settled()
+        assert not desk.engine.asked
+        desk.type("e")
+        assert await waiting == []
+        began = loop.time()
+        desk.ask()
+        while not desk.engine.asked:
+            await asyncio.sleep(0.005)
+        assert loop.time() - began < 0.3
+
+    run(test())
+
+
+def test_the_next_prompt_begins_nearer_when_nobody_types() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("", end="stop")
+        await waiting
+        long = "x = 1\n" * 100
+        desk.type(long)
+        desk.session.rest(False)
+        warm = await desk.asked(2)
+        assert warm.body["max_tokens"] == 0
+        assert warm.body["prefix"] == HEAD + long
+        assert warm.body["middle"] == ""
+
+    run(test())
+
+
+def test_many_keys_and_never_two_generations() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = []
+        for number in range(300):
+            desk.type("abc\nd("[number % 6])
+            waiting.append(desk.ask())
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            if number % 7 == 0 and desk.engine.asked:
+                desk.engine.asked[-1].say("b", end="line")
+            if number % 11 == 0:
+                waiting[-1].cancel()
+        await settled()
+        desk.session.leave()
+        desk.generator.stop()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await settled()
+        assert desk.engine.most == 1
+        assert desk.engine.live == 0
+
+    run(test())

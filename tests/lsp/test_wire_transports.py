@@ -1,0 +1,238 @@
+"""How connections and the process end, who may connect, and what reaches stdout."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localdflash.cli import main
+from tests import daemons
+from tests.lsp.wire import Process, asking, connected, framed, initialize, notification, opening, request, serving
+
+CHATTY = (
+    "import os, sys, localdflash.lsp.server as s; d = s.Server.__init__;"
+    "s.Server.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
+) + daemons.PROGRAM
+LOADING = (
+    "import os, pathlib, time, localdflash.lsp.engine as engine;"
+    "engine.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
+) + daemons.PROGRAM
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with daemons.short_home(monkeypatch) as home:
+        yield home
+
+
+def ended(wire: Process) -> int:
+    code, err = wire.end()
+    assert err == ""
+    return code
+
+
+def test_exit_after_shutdown_is_0_and_without_is_1() -> None:
+    with serving() as wire:
+        wire.begin()
+        assert wire.leave() == (0, "")
+    with serving() as wire:
+        wire.begin()
+        wire.send(notification("exit"))
+        assert ended(wire) == 1
+    with serving() as wire:
+        wire.send(notification("exit"))  # before initialize, which LSP allows
+        assert ended(wire) == 1
+
+
+def test_the_end_of_stdin_ends_it() -> None:
+    with serving() as wire:
+        wire.begin()
+        assert ended(wire) == 1  # communicate closes stdin
+    with serving() as wire:
+        wire.begin()
+        wire.ask("shutdown")
+        assert ended(wire) == 0
+    with serving() as wire:
+        assert ended(wire) == 1
+
+
+@pytest.mark.parametrize("stdin", ["/dev/null", "a file"])
+def test_stdin_need_not_be_a_pipe(folder: Path, stdin: str) -> None:
+    if stdin == "a file":
+        stdin = str(folder / "session")
+        messages = (request(1, "initialize", initialize()), request(2, "shutdown"), notification("exit"))
+        Path(stdin).write_bytes(b"".join(map(framed, messages)))
+    command = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
+    with open(stdin, "rb") as source:
+        done = subprocess.run(command, stdin=source, capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == ((1, b"") if stdin == "/dev/null" else (0, b""))
+    assert done.stdout.count(b"Content-Length") == (0 if stdin == "/dev/null" else 2)
+
+
+def test_no_stdin_at_all_is_one_line() -> None:
+    command = f"{sys.executable} -P -c '{daemons.PROGRAM}' lsp <&- >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().count("\n") == 1
+    assert b"stdin or stdout is closed" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it(number: signal.Signals, code: int) -> None:
+    with serving() as wire:
+        wire.begin()
+        wire.process.send_signal(number)
+        assert ended(wire) == code
+
+
+def test_an_editor_that_no_longer_reads_ends_it() -> None:
+    with serving() as wire:
+        wire.begin()
+        assert wire.process.stdout
+        wire.process.stdout.close()
+        with suppress(BrokenPipeError):
+            while True:  # until it is gone
+                wire.send(request(1, "nothing/here"))
+        wire.process.stdout = None
+        assert ended(wire) == 1
+
+
+def test_the_death_of_the_editor_ends_it() -> None:
+    editor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with serving() as wire:
+        wire.begin(process_id=editor.pid)
+        wire.check()
+        editor.communicate(b"\n")
+        assert wire.receive() is None
+        assert ended(wire) == 1
+
+
+def test_an_editor_of_another_pid_namespace_does_not() -> None:
+    with serving() as wire:
+        wire.begin(process_id=2**22 + 1)
+        daemons.until(lambda: psutil.Process(wire.process.pid).cpu_times().user > 0)
+        wire.check()
+        assert wire.leave() == (0, "")
+
+
+def test_an_engine_that_loads_does_not_hold_it(folder: Path) -> None:
+    with serving(program=LOADING) as wire:
+        wire.begin()
+        text = "def add(first, second):\n    "
+        wire.send(notification("textDocument/didOpen", opening("file:///project/a.py", text)))
+        wire.send(request(1, "textDocument/inlineCompletion", asking("file:///project/a.py", 1, 4)))
+        daemons.until((folder / "loading").exists)
+        assert wire.leave() == (0, "")  # in less than a minute
+
+
+def test_nothing_but_lsp_goes_to_stdout() -> None:
+    with serving(program=CHATTY) as wire:
+        wire.begin()
+        wire.check()
+        code, err = wire.leave()
+        assert code == 0
+        assert "a stray print" in err
+        assert "another" in err
+
+
+def test_a_socket_is_for_its_owner_alone_and_goes_with_the_server(folder: Path) -> None:
+    path = folder / "sockets" / "lsp.sock"
+    with serving("--socket", str(path)) as server:
+        assert str(path) in server.line()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        with connected(str(path)) as wire:
+            wire.begin()
+            server.process.terminate()
+            assert wire.receive() is None
+        assert ended(server) == 0
+        assert not path.exists()
+
+
+def test_a_port_is_of_this_machine_alone() -> None:
+    with serving("--port", "0") as server:
+        server.line()
+        (listener,) = psutil.Process(server.process.pid).net_connections("tcp")
+        assert listener.laddr[0] == "127.0.0.1"
+        server.process.send_signal(signal.SIGINT)
+        assert ended(server) == 0
+
+
+def test_several_editors_have_documents_of_their_own(folder: Path) -> None:
+    path = folder / "lsp.sock"
+    with serving("--socket", str(path)) as server:
+        server.line()
+        with connected(str(path)) as one, connected(str(path)) as two, connected(str(path)) as three:
+            for wire, encoding in ((one, "utf-8"), (two, "utf-16"), (three, "utf-32")):
+                assert wire.begin(encoding)["result"]["capabilities"]["positionEncoding"] == encoding
+            one.send(notification("exit"))
+            assert one.receive() is None
+            two.check()
+            three.ask("shutdown")
+            two.check()
+        with connected(str(path)) as four:  # after all others have gone, in their ways
+            four.begin()
+            four.check()
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_is_not(folder: Path) -> None:
+    path = folder / "lsp.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with serving("--socket", str(path)) as server:
+        server.line()
+        with serving("--socket", str(path)) as second:
+            ended_with, err = second.end()
+            assert (ended_with, err.count("\n")) == (2, 1)
+            assert "another server has it" in err
+        with connected(str(path)) as wire:
+            wire.begin()
+
+
+def test_where_a_socket_cannot_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "precious").write_text("text")
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o755)
+    cases = {
+        "precious": "there is something else",
+        "open/lsp.sock": "only you can enter",
+        "x" * 200: "shorter than",
+    }
+    for name, words in cases.items():
+        assert main(["lsp", "--socket", str(folder / name)]) == 2
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1
+    assert (folder / "precious").read_text() == "text"
+
+
+def test_usage(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments in (["--port", port], ["--port", "70000"], ["--port", "0", "--socket", str(folder / "s")]):
+            assert main(["lsp", *arguments]) == 2
+
+
+def test_a_slow_reader_does_not_stop_the_others(folder: Path) -> None:
+    path = folder / "lsp.sock"
+    with serving("--socket", str(path)) as server:
+        server.line()
+        with connected(str(path)) as slow, connected(str(path)) as other:
+            slow.begin()
+            other.begin()
+            slow.send(*(request(f"{i:05000}", "textDocument/inlineCompletion", asking()) for i in range(2000)))
+            other.check()
+            for i in range(2000):
+                assert slow.answer(f"{i:05000}")["result"] is None
+        assert psutil.Process(server.process.pid).num_fds() < 30
+    assert os.path.lexists(path)  # killed: nobody could clean up, and the next one does
