@@ -5,7 +5,6 @@ is typed along, and comes after the items of other servers. Editors ask again at
 """
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
@@ -39,7 +38,7 @@ async def _complete(server: "Server", params: types.CompletionParams) -> types.C
         return types.CompletionList(is_incomplete=True, items=[])
     place = document.place(params.position.line, params.position.character)
     offers = await server.offers(document, place, manual=False)
-    marked = types.MarkupKind.Markdown in _formats(server.client_capabilities)
+    marked = _shows_markdown(server.client_capabilities)
     items = [_item(document, place, offer.text, marked=marked) for offer in offers]
     return types.CompletionList(is_incomplete=True, items=items)
 
@@ -63,10 +62,11 @@ def _item(document: Document, place: Place, text: str, *, marked: bool) -> types
     )
 
 
-def _formats(client: types.ClientCapabilities) -> Sequence[types.MarkupKind]:
-    """What the client can show as an item's documentation; some take plain text, too, for Markdown."""
+def _shows_markdown(client: types.ClientCapabilities) -> bool:
+    """Whether an item's documentation can be Markdown: clients that do not say take even plain text for it."""
     asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
-    return (asked and asked.documentation_format) or ()
+    formats = asked and asked.documentation_format
+    return not formats or types.MarkupKind.Markdown in formats
 
 
 def _fenced(text: str, language: str) -> types.MarkupContent:

@@ -70,8 +70,9 @@ class Generator:
         if index >= len(suggestions):
             return
         suggestion = suggestions[index]
+        if not suggestion.text:
+            suggestion.confidence = event["confidence"]
         suggestion.text += event["text"]
-        suggestion.confidence = event["confidence"]
         if finish := event.get("finish"):
             suggestion.ended = finish
             timings = event.get("timings") or {}

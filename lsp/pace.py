@@ -2,15 +2,18 @@
 must be to be shown.
 
 A request is started at once where it is answered before the next key is likely to come; else only after a part of the
-usual gap has passed without one. Refused and ignored suggestions make the server quieter for a while.
+usual gap has passed without one. How sure an answer must be is learned: refusals ask for a little more, what is
+accepted for less, so that about `WANTED` of what is shown is accepted, whatever a model's probabilities are worth.
 """
 
 LONGEST_GAP = 1.0  # seconds: a longer one is a pause, not typing
 LONGEST_DELAY = 0.15  # seconds
 MEMORY = 0.1  # weight of the newest gap, or answer
-SURE, SURER = 0.3, 0.08  # confidence that is asked for, and how much more for each suggestion refused in a row
-SUREST = 0.7
-FORGETS = 60.0  # seconds after which refusals no longer count
+SURE, LEAST_SURE, MOST_SURE = 0.1, 0.03, 0.6  # confidence that is asked for at first, at least and at most
+WANTED = 0.12  # share of suggestions that are accepted
+GAIN = 0.06  # by which one suggestion moves what is asked for
+DOUBT = 0.75  # what a typed character that agrees leaves of the doubt
+DISMISSED = 4  # refusals that a suggestion counts for which the user dismissed
 
 
 class Pace:
@@ -18,8 +21,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._gap, self._answer = 0.2, 0.05
-        self._last_key = self._last_refusal = float("-inf")
-        self._refused = 0
+        self._last_key = float("-inf")
+        self._sure = SURE
 
     def key(self, now: float) -> None:
         """A key was typed."""
@@ -40,19 +43,15 @@ class Pace:
 
     def accepted(self) -> None:
         """The user took a suggestion, or a part of it."""
-        self._refused = 0
+        self._learn(WANTED - 1)
 
-    def refused(self, now: float) -> None:
+    def refused(self, *, dismissed: bool = False) -> None:
         """The user typed something else than was shown, or dismissed it."""
-        self._refused = self.refusals(now) + 1
-        self._last_refusal = now
+        self._learn(WANTED * (DISMISSED if dismissed else 1))
 
-    def refusals(self, now: float) -> int:
-        """How many in a row, lately."""
-        return self._refused if now - self._last_refusal < FORGETS else 0
+    def confident(self, confidence: float | None, agreed: int = 0) -> bool:
+        """Whether a suggestion that nobody asked for may be shown; `agreed` characters of it were typed meanwhile."""
+        return confidence is None or confidence + (1 - confidence) * (1 - DOUBT**agreed) >= self._sure
 
-    def confident(self, confidence: float | None, now: float) -> bool:
-        """Whether a suggestion that nobody asked for may be shown."""
-        if confidence is None:
-            return True
-        return confidence >= min(SURE + SURER * max(self.refusals(now) - 1, 0), SUREST)
+    def _learn(self, more: float) -> None:
+        self._sure = min(max(self._sure + GAIN * more, LEAST_SURE), MOST_SURE)

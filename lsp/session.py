@@ -134,7 +134,9 @@ class Session:
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
         if shown and rest is None:
-            self._refuse(shown, before)
+            if shown.rest(before):
+                self._pace.refused()
+            self._set_aside(shown, before)
         if self._generator.busy and not self._agrees(typed):
             self._stop()
         self._pulse.beat()
@@ -146,7 +148,8 @@ class Session:
         """The user refuses what is shown."""
         if self.shown and self.shown.name == name:
             self.shown.refused = True
-            self._refuse(self.shown, self._typed)
+            self._pace.refused(dismissed=True)
+            self._set_aside(self.shown, self._typed)
             self._stop()
 
     def rest(self, new_context: bool) -> None:
@@ -266,22 +269,19 @@ class Session:
         return offers
 
     def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[Offer]:
-        loop = asyncio.get_running_loop()
         again = suggestion is self.shown
         if suggestion.refused or not text.strip():
             return []
-        if not again and not self._pace.confident(suggestion.confidence, loop.time()):
+        if not again and not self._pace.confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
             return []
         self.shown = suggestion
         if suggestion.ended:
             self._ahead(suggestion)
         return [Offer(suggestion, text)]
 
-    def _refuse(self, shown: Suggestion, typed: str) -> None:
+    def _set_aside(self, shown: Suggestion, typed: str) -> None:
         """The user goes another way than a suggestion: what was left of it may still help as a draft."""
         self._left_over = shown.rest(typed) or ""
-        if self._left_over:
-            self._pace.refused(asyncio.get_running_loop().time())
         self.shown = None
 
     def _agrees(self, typed: str | None) -> bool:

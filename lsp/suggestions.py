@@ -32,7 +32,9 @@ class Suggestion:
     spot: Spot
     typed: str  # between anchor and cursor when it was asked for
     text: str = ""
-    confidence: float | None = None  # geometric mean of its tokens' probabilities; None: the engine cannot tell
+    # Geometric mean of the probabilities of its first tokens: those of all tell less of whether it will be accepted.
+    # None: the engine cannot tell.
+    confidence: float | None = None
     ended: str = ""
     refused: bool = False  # the user does not want it
     name: str = field(default_factory=lambda: str(next(_names)))

@@ -1,6 +1,8 @@
 """When to ask the engine, and how sure it must be."""
 
-from localdflash.lsp.pace import FORGETS, LONGEST_DELAY, SURE, SUREST, Pace
+from random import Random
+
+from localdflash.lsp.pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, Pace
 
 
 def typing(pace: Pace, gap: float, keys: int = 100) -> float:
@@ -38,19 +40,47 @@ def test_pauses_are_no_typing() -> None:
     assert pace.delay(last + 600) > 0
 
 
-def test_refusals_ask_for_more_confidence_until_something_is_accepted_or_time_passes() -> None:
+def asked_for(pace: Pace) -> float:
+    """The least confidence that is enough."""
+    return min(step / 1000 for step in range(1001) if pace.confident(step / 1000))
+
+
+def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
     pace = Pace()
-    assert pace.confident(SURE, 0)
-    assert not pace.confident(SURE - 0.01, 0)
-    for now in range(20):
-        pace.refused(now)
-    assert not pace.confident(SUREST - 0.01, 20)
-    assert pace.confident(SUREST, 20)
-    assert pace.confident(SURE, 20 + FORGETS)
-    pace.refused(21)
+    assert asked_for(pace) == SURE
+    pace.refused()
+    first = asked_for(pace)
+    pace.refused(dismissed=True)
+    assert asked_for(pace) - first > 2 * (first - SURE) > 0
     pace.accepted()
-    assert pace.confident(SURE, 21)
+    assert asked_for(pace) < SURE
+    for _ in range(1000):
+        pace.refused()
+    assert asked_for(pace) == MOST_SURE
+    for _ in range(1000):
+        pace.accepted()
+    assert asked_for(pace) == LEAST_SURE
+
+
+def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -> None:
+    pace, random = Pace(), Random(1)
+    shown = accepted = 0
+    for number in range(20_000):
+        confidence = random.random()
+        if pace.confident(confidence):
+            taken = random.random() < confidence / 3  # this model is three times as sure as it should be
+            if number > 2_000:
+                shown, accepted = shown + 1, accepted + taken
+            pace.accepted() if taken else pace.refused()
+    assert 0.1 < accepted / shown < 0.2
 
 
 def test_an_engine_that_cannot_say_how_sure_it_is_is_believed() -> None:
-    assert Pace().confident(None, 0)
+    assert Pace().confident(None)
+
+
+def test_what_is_typed_in_agreement_makes_a_suggestion_likelier() -> None:
+    pace = Pace()
+    assert not pace.confident(SURE / 2)
+    assert pace.confident(SURE / 2, agreed=3)
+    assert not pace.confident(0.0)

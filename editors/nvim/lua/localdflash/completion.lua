@@ -1,0 +1,239 @@
+--- From a key to ghost text, and from ghost text to text. At most one suggestion lives at a time.
+---
+--- A key: the suggestion stays where it agrees with what was typed and goes at once where it does not; then the server
+--- is asked, at this change and cursor. An answer for any other is dropped. What is shown and agrees is only ever
+--- replaced by a longer text that begins with it, so it never flickers.
+local clients = require('localdflash.clients')
+local compat = require('localdflash.compat')
+local config = require('localdflash.config')
+local ghost = require('localdflash.ghost')
+local Suggestion = require('localdflash.suggestion')
+
+local api = vim.api
+local M = {}
+
+local METHOD = 'textDocument/inlineCompletion'
+local INVOKED, AUTOMATIC = 1, 2
+
+---@type localdflash.Suggestion?
+local live
+---@type { buf: integer, tick: integer, row: integer, column: integer }? where the last change was seen
+local seen
+---@type { client: vim.lsp.Client, id: integer? }? the request whose answer is wanted
+local pending
+---@type table? where the user wanted no suggestion
+local refused
+---@type uv.uv_timer_t?
+local timer
+
+local function place()
+  local cursor, buf = api.nvim_win_get_cursor(0), api.nvim_get_current_buf()
+  return { buf = buf, tick = api.nvim_buf_get_changedtick(buf), row = cursor[1], column = cursor[2] }
+end
+
+local function is_typing()
+  return vim.startswith(api.nvim_get_mode().mode, 'i') and vim.fn.reg_executing() == ''
+end
+
+local function menu_hides()
+  local setting = config.current.hide_with_menu
+  if type(setting) == 'function' then
+    return setting()
+  end
+  return setting and vim.fn.pumvisible() == 1
+end
+
+local function render()
+  local rest = live:rest()
+  if menu_hides() or not rest then
+    return ghost.hide()
+  end
+  ghost.show(live.buf, rest, #live.items > 1 and (' (%d/%d)'):format(live.index, #live.items) or nil)
+  local id = live:id()
+  if id ~= nil and not live.announced[id] then
+    live.announced[id] = true
+    compat.call(live.client, 'notify', 'textDocument/didShowCompletion', { item = live:item().raw })
+  end
+end
+
+--- Make a suggestion the one that lives.
+local function put(suggestion)
+  if live then
+    suggestion.announced = live.announced
+    live:drop()
+  end
+  live = suggestion
+  render()
+end
+
+local function stop_asking()
+  if timer then
+    timer:stop()
+    timer:close()
+    timer = nil
+  end
+  if pending and pending.id then
+    compat.call(pending.client, 'cancel_request', pending.id)
+  end
+  pending = nil
+end
+
+local function forget()
+  ghost.hide()
+  if live then
+    live:drop()
+    live = nil
+  end
+end
+
+local function reject()
+  if ghost.visible() then
+    compat.call(live.client, 'notify', 'localdflash/didRejectCompletion', { item = live:item().raw })
+  end
+  forget()
+end
+
+--- What an answer or a push brings, at the place it was asked for.
+local function receive(client, buf, items, kind, step)
+  local fresh = Suggestion.new(client, buf, items, kind == INVOKED)
+  if not fresh then
+    return
+  end
+  local rest = live and live:rest()
+  if rest and kind == INVOKED then
+    fresh:turn(fresh:typed() .. rest, step)
+  elseif rest and (fresh:rest() == rest or not vim.startswith(fresh:rest(), rest)) then
+    return fresh:drop()
+  end
+  put(fresh)
+end
+
+local function ask(kind, step)
+  timer = nil
+  local asked = place()
+  local client = clients.of(asked.buf)
+  if not client or not is_typing() then
+    return
+  end
+  local position = vim.lsp.util.make_position_params(0, client.offset_encoding)
+  local params = vim.tbl_extend('error', position, { context = { triggerKind = kind } })
+  local request = { client = client }
+  pending = request
+  local _, id = compat.call(client, 'request', METHOD, params, function(err, result)
+    if pending ~= request then
+      return
+    end
+    pending = nil
+    if not err and result and is_typing() and vim.deep_equal(asked, place()) then
+      receive(client, asked.buf, result.items or result, kind, step)
+    end
+  end, asked.buf)
+  request.id = id
+end
+
+--- Text, cursor, mode or menu may have changed.
+function M.update()
+  local now = place()
+  if not is_typing() or not clients.of(now.buf) then
+    return M.clear()
+  end
+  if vim.deep_equal(now, seen) then
+    return
+  end
+  seen = now
+  if live and (live.buf ~= now.buf or not live:follow()) then
+    reject()
+  end
+  if live then
+    render()
+  end
+  if menu_hides() then
+    return stop_asking()
+  end
+  if config.current.delay == 0 then
+    return ask(AUTOMATIC)
+  end
+  stop_asking()
+  timer = vim.defer_fn(function()
+    ask(AUTOMATIC)
+  end, config.current.delay)
+end
+
+--- Nothing was typed, but a menu has opened or closed, or a server has come: look again.
+function M.retry()
+  seen = nil
+  vim.schedule(M.update)
+end
+
+--- No suggestion and no request, from here on to the next key.
+function M.clear()
+  stop_asking()
+  forget()
+  seen = nil
+end
+
+--- A longer text for the request that was answered at this version and position.
+function M.grow(client, update)
+  local buf = api.nvim_get_current_buf()
+  local position = vim.lsp.util.make_position_params(0, client.offset_encoding).position
+  local current = vim.uri_from_bufnr(buf) == update.textDocument.uri
+    and vim.lsp.util.buf_versions[buf] == update.textDocument.version
+    and vim.deep_equal(position, update.position)
+  if not current or not is_typing() or not seen then
+    return
+  end
+  if (live and live.invoked) or vim.deep_equal(place(), refused) then
+    return -- one of several is being looked at, or none is wanted
+  end
+  receive(client, buf, update.items, AUTOMATIC)
+end
+
+--- Show the suggestion that is `step` further; ask for several where only one is there.
+function M.cycle(step)
+  if live and live.invoked then
+    live.index = (live.index - 1 + step) % #live.items + 1
+    return render()
+  end
+  stop_asking()
+  ask(INVOKED, step)
+end
+
+function M.dismiss()
+  refused = place()
+  reject()
+  stop_asking()
+end
+
+local CUTS = {
+  word = [[^\_s*\%(\k\+\|\%(\k\@!\S\)\+\)]],
+  line = [[^\n*[^\n]*]],
+}
+
+--- Put a part of the suggestion into the buffer: 'all', 'word' or 'line'.
+---@param part string
+function M.accept(part)
+  local rest = live and ghost.visible() and live:rest()
+  if not rest then
+    return
+  end
+  local piece = part == 'all' and rest or vim.fn.matchstr(rest, CUTS[part])
+  piece = piece == '' and rest or piece
+  local length = live:length_with(piece)
+  local lines = vim.split(piece, '\n', { plain = true })
+  local cursor = api.nvim_win_get_cursor(0)
+  local row, column = cursor[1] - 1, cursor[2]
+  api.nvim_buf_set_text(live.buf, row, column, row, column, lines)
+  api.nvim_win_set_cursor(0, { row + #lines, (#lines == 1 and column or 0) + #lines[#lines] })
+  local client, item = live.client, live:item().raw
+  if piece ~= rest then
+    compat.call(client, 'notify', 'textDocument/didPartiallyAcceptCompletion', { item = item, acceptedLength = length })
+    return render()
+  end
+  forget()
+  if item.command then
+    local command = { command = item.command.command, arguments = item.command.arguments }
+    compat.call(client, 'request', 'workspace/executeCommand', command, function() end)
+  end
+end
+
+return M

@@ -1,0 +1,77 @@
+--- The suggestion on the screen: virtual text at the cursor, virtual lines below it.
+local M = {}
+
+local api = vim.api
+local NAMESPACE = api.nvim_create_namespace('localdflash')
+local SCROLLS = vim.fn.has('nvim-0.11') == 1
+
+---@type integer? the buffer that has a ghost text
+local shown
+
+--- A text with its tabs as spaces, as it looks from a screen column on.
+local function expanded(text, column, tabstop)
+  if not text:find('\t', 1, true) then
+    return text
+  end
+  local parts = {}
+  for word, tab in text:gmatch('([^\t]*)(\t?)') do
+    column = column + api.nvim_strwidth(word)
+    parts[#parts + 1] = word
+    if tab ~= '' then
+      local width = tabstop - column % tabstop
+      parts[#parts + 1] = (' '):rep(width)
+      column = column + width
+    end
+  end
+  return table.concat(parts)
+end
+
+--- Show `text` at the cursor, which is in `buf`, in place of what is shown.
+---@param buf integer
+---@param text string
+---@param count string? which of how many it is
+function M.show(buf, text, count)
+  M.hide()
+  local cursor = api.nvim_win_get_cursor(0)
+  local row, column = cursor[1] - 1, cursor[2]
+  local after = api.nvim_get_current_line():sub(column + 1)
+  local tabstop = vim.bo[buf].tabstop
+  local lines = vim.split(text, '\n', { plain = true })
+  local first = expanded(table.remove(lines, 1), vim.fn.virtcol('.') - 1, tabstop)
+  local below = vim.tbl_map(function(line)
+    return { { expanded(line, 0, tabstop), 'LocaldflashSuggestion' } }
+  end, lines)
+  local head = { { first, 'LocaldflashSuggestion' } }
+  -- Text after the cursor goes to the end of the last line, as it will when the suggestion is accepted.
+  local moves = #below > 0 and after:find('%S') ~= nil
+  if moves then
+    local width = api.nvim_strwidth(expanded(after, vim.fn.virtcol('.') - 1, tabstop))
+    head[2] = { (' '):rep(width - api.nvim_strwidth(first)), 'LocaldflashAfter' }
+    table.insert(below[#below], { after, 'LocaldflashAfter' })
+  end
+  if count then
+    table.insert(below[#below] or head, { count, 'LocaldflashCount' })
+  end
+  api.nvim_buf_set_extmark(buf, NAMESPACE, row, column, {
+    virt_text = head,
+    virt_text_pos = moves and 'overlay' or 'inline',
+    virt_lines = #below > 0 and below or nil,
+    virt_lines_overflow = SCROLLS and not vim.wo.wrap and 'scroll' or nil,
+    hl_mode = moves and 'replace' or 'combine',
+  })
+  shown = buf
+end
+
+function M.hide()
+  if shown and api.nvim_buf_is_valid(shown) then
+    api.nvim_buf_clear_namespace(shown, NAMESPACE, 0, -1)
+  end
+  shown = nil
+end
+
+---@return boolean
+function M.visible()
+  return shown ~= nil
+end
+
+return M

@@ -1,0 +1,118 @@
+--- Completions of a local model while typing. :help localdflash
+local M = {}
+
+local api = vim.api
+
+--- Set up: once, from the user's configuration.
+---@param settings localdflash.Config?
+function M.setup(settings)
+  require('localdflash.config').set(settings or {})
+  local clients = require('localdflash.clients')
+  local completion = require('localdflash.completion')
+  local group = api.nvim_create_augroup('localdflash', {})
+  local function on(events, callback, pattern)
+    api.nvim_create_autocmd(events, { group = group, pattern = pattern, callback = callback })
+  end
+
+  on({ 'FileType', 'BufEnter', 'BufFilePost' }, function(event)
+    clients.attach(event.buf)
+  end)
+  on('BufFilePre', function(event)
+    clients.detach(event.buf)
+  end)
+  on('LspAttach', function(event)
+    if clients.owns(event.data.client_id) then
+      require('localdflash.keys').map(event.buf)
+      completion.retry() -- the user may be typing already
+    end
+  end)
+  on({ 'TextChangedI', 'TextChangedP', 'CursorMovedI' }, completion.update)
+  on({ 'CompleteChanged', 'CompleteDone' }, completion.retry)
+  on('InsertEnter', function()
+    vim.schedule(completion.update) -- the cursor may still move
+  end)
+  on('ModeChanged', completion.clear, 'i*:[^i]*')
+  on({ 'BufLeave', 'WinLeave' }, completion.clear)
+  M.enable()
+end
+
+--- Start completing, in all buffers where it is wanted.
+function M.enable()
+  local clients = require('localdflash.clients')
+  clients.enabled = true
+  clients.attach_all()
+end
+
+--- Stop completing and end the servers.
+function M.disable()
+  local clients = require('localdflash.clients')
+  clients.enabled = false
+  require('localdflash.completion').clear()
+  clients.stop()
+  require('localdflash.status').set({ kind = 'Inactive' })
+end
+
+function M.toggle()
+  if require('localdflash.clients').enabled then
+    M.disable()
+  else
+    M.enable()
+  end
+end
+
+function M.restart()
+  M.disable()
+  M.enable()
+end
+
+--- One line for a status line: model, τ, tokens a second, accepted/shown.
+---@return string
+function M.status()
+  return require('localdflash.status').line()
+end
+
+--- Whether a suggestion is on the screen.
+---@return boolean
+function M.is_visible()
+  return require('localdflash.ghost').visible()
+end
+
+--- Accept in an undo step of its own. Whether there was anything to accept.
+local function accept(part)
+  if not M.is_visible() then
+    return false
+  end
+  local keys = ([[<C-g>u<Cmd>lua require('localdflash.completion').accept('%s')<CR><C-g>u]]):format(part)
+  api.nvim_feedkeys(api.nvim_replace_termcodes(keys, true, true, true), 'ni', false)
+  return true
+end
+
+---@return boolean
+function M.accept()
+  return accept('all')
+end
+
+---@return boolean
+function M.accept_word()
+  return accept('word')
+end
+
+---@return boolean
+function M.accept_line()
+  return accept('line')
+end
+
+--- The next suggestion; where only one is there, the server is asked for more.
+function M.next()
+  require('localdflash.completion').cycle(1)
+end
+
+function M.previous()
+  require('localdflash.completion').cycle(-1)
+end
+
+function M.dismiss()
+  require('localdflash.completion').dismiss()
+end
+
+return M

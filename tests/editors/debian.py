@@ -1,0 +1,86 @@
+"""Programs from Debian's archive, unpacked into a folder: no root, nothing installed, signatures checked.
+
+`unpack("sid", ["neovim"], folder)` fetches the packages and all they depend on, the C library too, and leaves a tree
+under `folder/root`; `launcher` writes a script that starts a program of it with its own loader and libraries. Needs
+apt-get and dpkg, which Debian, Ubuntu and their kin have.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+ARCHIVE = "http://deb.debian.org/debian"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+LIBRARIES = ("usr/lib/{triplet}", "lib/{triplet}")
+SECONDS = 600  # for one command; a mirror that hangs is no mirror
+
+
+class CannotFetch(Exception):
+    """Why a program cannot be had on this machine; one line."""
+
+
+def unpack(suite: str, packages: list[str], folder: Path) -> Path:
+    """Fetch packages and what they depend on; the tree they unpack to."""
+    if missing := [tool for tool in ("apt-get", "dpkg") if not shutil.which(tool)]:
+        raise CannotFetch(f"{missing[0]} is not there: only Debian and its kin can fetch {packages[0]}")
+    if not KEYRING.is_file():
+        raise CannotFetch(f"{KEYRING} is not there: install the package debian-archive-keyring")
+    shutil.rmtree(folder, ignore_errors=True)
+    archives, state = folder / "archives", folder / "state"
+    for made in (archives, state / "lists" / "partial", state / "cache" / "archives" / "partial"):
+        made.mkdir(parents=True)
+    (state / "status").touch()  # nothing is installed: every dependency is fetched
+    (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {ARCHIVE} {suite} main\n")
+    _apt(state, archives, "update")
+    plan = _apt(state, archives, "--simulate", "install", *packages)
+    names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+    _apt(state, archives, "download", *names)
+    for archive in sorted(archives.glob("*.deb")):
+        _run(["dpkg", "--extract", str(archive), str(folder / "root")], folder)
+    shutil.rmtree(state)
+    shutil.rmtree(archives)
+    return folder / "root"
+
+
+def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
+    """A script that starts `program` (its path below `root`) whatever C library this machine has."""
+    triplet = next(root.glob("usr/lib/*/libc.so.6")).parent.name
+    loader = next((root / "usr").glob("lib*/ld-linux*.so*"))
+    libraries = ":".join(str(root / folder.format(triplet=triplet)) for folder in LIBRARIES)
+    exports = "".join(
+        f"export {name}='{value.format(root=root, triplet=triplet)}'\n" for name, value in environment.items()
+    )
+    script.write_text(f'#!/bin/sh\n{exports}exec "{loader}" --library-path "{libraries}" "{root / program}" "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return script
+
+
+def _apt(state: Path, folder: Path, *arguments: str) -> str:
+    settings = {
+        "Dir::Etc::SourceList": state / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State": state,
+        "Dir::State::Status": state / "status",
+        "Dir::Cache": state / "cache",
+        "APT::Sandbox::User": "root",  # else it wants the user _apt to read our folder
+        "APT::Install-Recommends": "false",
+        "Acquire::Languages": "none",
+    }
+    options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+    return _run(["apt-get", "-qq", *options, *arguments], folder)
+
+
+def _run(command: list[str], folder: Path) -> str:
+    environment = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotFetch(f"{command[0]} did not end within {SECONDS} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise CannotFetch(f"{command[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}")
+    return done.stdout

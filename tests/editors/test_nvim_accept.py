@@ -1,0 +1,246 @@
+"""Taking a suggestion, or a part of it, or not: what the buffer, the undo history and the server then know."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.editors.nvim_scene import ADD, BODY, SETUP, Scene
+
+pytestmark = pytest.mark.editors
+Begin = Callable[..., AbstractContextManager[Scene]]
+WHOLE = "def add(first, second):\n" + BODY
+
+
+@pytest.fixture
+def typed(add: Scene) -> Scene:
+    """`def` is typed, and the rest of the function is suggested."""
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    return add
+
+
+def test_all_of_it(typed: Scene) -> None:
+    typed.editor.keys("<Tab>")
+    typed.editor.until(lambda: typed.editor.text() == WHOLE)
+    assert typed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [3, 16]
+    assert typed.editor.lua("return vim.api.nvim_get_mode().mode") == "i"
+    typed.until_event("accept")
+    assert not typed.events("didRejectCompletion", "didPartiallyAcceptCompletion")
+
+
+def test_what_follows_is_asked_for_at_once(typed: Scene) -> None:
+    typed.editor.keys("<Tab>")
+    typed.editor.until_ghost("")
+    typed.editor.type("\n")
+    typed.until_event("request", line=3)
+
+
+def test_word_by_word(typed: Scene) -> None:
+    lengths = []
+    for text in ("def add", "def add(", "def add(first", "def add(first,", "def add(first, second"):
+        typed.editor.keys("<C-Right>")
+        typed.editor.until(lambda: typed.editor.text() == text)  # noqa: B023
+        assert typed.editor.ghost() == WHOLE[len(text) :]
+        lengths.append(len(text))
+    typed.editor.until(lambda: len(typed.events("didPartiallyAcceptCompletion")) == len(lengths))
+    assert [event["length"] for event in typed.events("didPartiallyAcceptCompletion")] == lengths
+    assert not typed.events("accept", "didRejectCompletion")
+
+
+def test_word_by_word_to_the_end_is_all_of_it(typed: Scene) -> None:
+    while typed.editor.ghost():
+        left = len(typed.editor.ghost())
+        typed.editor.keys("<C-Right>")
+        typed.editor.until(lambda: len(typed.editor.ghost()) < left)  # noqa: B023
+    assert typed.editor.text() == WHOLE
+    typed.until_event("accept")
+
+
+def test_line_by_line(typed: Scene) -> None:
+    first, second, third = WHOLE.split("\n")
+    for text in (first, f"{first}\n{second}", f"{first}\n{second}\n{third}"):
+        typed.editor.keys("<C-End>")
+        typed.editor.until(lambda: typed.editor.text() == text)  # noqa: B023
+    assert typed.until_event("didPartiallyAcceptCompletion")["length"] == len(first)
+    typed.until_event("accept")
+
+
+def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:
+    with scene("x = '😋é' + y\r\n") as begun:
+        begun.open("x.py", "\r\n")
+        begun.editor.keys("i")
+        begun.editor.type("x = ")
+        begun.editor.until_ghost("'😋é' + y")
+        begun.editor.keys("<C-Right>")
+        begun.editor.keys("<C-Right>")
+        begun.editor.until(lambda: begun.editor.text() == "x = '😋é")
+        assert begun.until_event("didPartiallyAcceptCompletion", length=8)
+
+
+def test_lengths_count_line_ends_as_the_item_has_them(scene: Begin) -> None:
+    with scene(ADD.replace("\n", "\r\n")) as begun:
+        begun.open("add.py", "\r\n")
+        begun.editor.keys("i")
+        begun.editor.until(lambda: begun.editor.ghost().startswith(WHOLE))
+        begun.editor.keys("<C-End>")
+        begun.until_event("didPartiallyAcceptCompletion", length=23)
+        begun.editor.keys("<C-End>")
+        begun.until_event("didPartiallyAcceptCompletion", length=23 + 2 + 26)
+
+
+@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>", "<C-End>"])
+def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
+    typed.editor.keys(key)
+    typed.editor.until(lambda: typed.editor.text() != "def")
+    typed.editor.type("  # mine")
+    typed.editor.keys("<Esc>u")
+    accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
+    assert typed.editor.text() == accepted
+    typed.editor.keys("u")
+    assert typed.editor.text() == "def"
+    typed.editor.keys("<C-r>")
+    assert typed.editor.text() == accepted
+    typed.editor.keys("uu")
+    assert typed.editor.text() == ""
+
+
+def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
+    typed.editor.keys("<C-]>")
+    assert typed.editor.ghost() == ""
+    assert typed.until_event("didRejectCompletion")["text"] == WHOLE
+    typed.editor.keys(" ")
+    typed.editor.until_ghost("add(first, second):\n" + BODY)
+
+
+def test_neither_a_late_answer_nor_a_push_brings_it_back(typed: Scene) -> None:
+    typed.tell("test/set", delay_ms=100)
+    asked = len(typed.events("request"))
+    typed.editor.keys(" ")
+    typed.editor.until(lambda: len(typed.events("request")) > asked)
+    typed.editor.keys("<C-]>")
+    typed.tell("test/push", text=" more")
+    typed.editor.lua("vim.wait(200)")
+    assert typed.editor.ghost() == ""
+
+
+def test_tab_is_a_tab_where_nothing_is_suggested(typed: Scene) -> None:
+    typed.editor.keys("<C-]>")
+    typed.editor.command("set expandtab shiftwidth=4 softtabstop=4")
+    typed.editor.keys("<Tab>")
+    typed.editor.until(lambda: typed.editor.text() == "def ")
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        "vim.keymap.set('i', '<Tab>', 'MAPPED')",
+        "vim.keymap.set('i', '<Tab>', function() return 'MAPPED' end, {expr = true})",
+        "vim.keymap.set('i', '<Tab>', function() vim.api.nvim_put({'MAPPED'}, 'c', false, true) end)",
+        "vim.cmd([[inoremap <expr> <Tab> 'MAP' .. 'PED']])",
+        "vim.cmd([[imap <Tab> <Plug>(mine)]]); vim.cmd([[inoremap <Plug>(mine) MAPPED]])",
+        "vim.cmd([[autocmd BufRead * inoremap <buffer> <Tab> MAPPED]])",
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_tab_does_what_it_was_mapped_to_before(scene: Begin, mapping: str, late: bool) -> None:
+    with scene(ADD, setup=SETUP if late else f"{mapping}\n{SETUP}") as begun:
+        if late:
+            begun.editor.lua(mapping)
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<C-]>")
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "defMAPPED")
+        begun.editor.keys("<C-u>")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == WHOLE)
+
+
+def test_there_are_plug_maps_and_functions(scene: Begin) -> None:
+    with scene(ADD, keys=False) as begun:
+        begun.open("add.py")
+        begun.editor.lua("vim.keymap.set('i', '<C-y>', '<Plug>(localdflash-accept-word)')")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<C-y>")
+        begun.editor.until(lambda: begun.editor.text() == "def add")
+        assert begun.editor.lua("return require('localdflash').accept_line()") is True
+        begun.editor.until(lambda: begun.editor.text() == WHOLE.partition("\n")[0])
+        assert begun.editor.lua("return require('localdflash').is_visible()") is True
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: "\n" not in begun.editor.text() and begun.editor.text() != WHOLE.partition("\n")[0])
+
+
+def test_several_are_asked_for_by_hand_and_turned_through(scene: Begin) -> None:
+    with scene("for x in y:\n", "for item in items:\n", "for a, b in c:\n") as begun:
+        begun.open("for.py")
+        begun.editor.keys("i")
+        begun.editor.type("for ")
+        begun.editor.until_ghost("x in y:")
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("item in items:")
+        begun.until_event("request", kind=1)
+        assert begun.editor.screen.rows()[0] == "  1 for item in items: (2/3)"
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("a, b in c:")
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("x in y:")
+        begun.editor.keys("<M-p>")
+        begun.editor.until_ghost("a, b in c:")
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "for a, b in c:")
+        assert begun.until_event("accept")["id"].endswith(":2")
+
+
+def test_keys_are_given_back_where_no_server_is(typed: Scene) -> None:
+    typed.editor.command("inoremap <M-n> MAPPED")
+    typed.editor.command("Localdflash disable")
+    typed.editor.keys("<M-n>")
+    typed.editor.until(lambda: typed.editor.text() == "defMAPPED")
+
+
+def test_several_can_be_asked_for_while_a_request_waits(scene: Begin) -> None:
+    with scene("for x in y:\n", "for item in items:\n", delay=300) as begun:
+        begun.open("for.py")
+        begun.editor.keys("i")
+        begun.editor.type("for ")
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("x in y:")
+        begun.editor.lua("vim.wait(500)")
+        assert [event["kind"] for event in begun.events("request")] == [1]
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("item in items:")
+
+
+def test_typing_narrows_several_down(scene: Begin) -> None:
+    with scene("for x in y:\n", "for item in items:\n", "for index in indexes:\n") as begun:
+        begun.open("for.py")
+        begun.editor.keys("i")
+        begun.editor.type("for ")
+        begun.editor.until_ghost("x in y:")
+        begun.editor.keys("<M-n>")
+        begun.editor.until_ghost("item in items:")
+        begun.editor.type("i")
+        begun.editor.until_ghost("tem in items:")
+        begun.editor.until(lambda: begun.editor.screen.rows()[0] == "  1 for item in items: (1/2)")
+
+
+def test_a_suggestion_can_be_asked_for_after_it_was_dismissed(typed: Scene) -> None:
+    typed.editor.keys("<C-]>")
+    assert typed.editor.ghost() == ""
+    typed.editor.keys("<M-n>")
+    typed.editor.until_ghost(" add(first, second):\n" + BODY)
+
+
+def test_the_next_line_begins_where_the_suggestion_ends(typed: Scene) -> None:
+    typed.editor.keys("<Tab>")
+    typed.editor.until(lambda: typed.editor.text() == WHOLE)
+    typed.editor.type("\n\n")
+    typed.editor.keys("<Esc>")
+    assert typed.editor.text().startswith(WHOLE + "\n")

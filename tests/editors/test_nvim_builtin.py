@@ -1,0 +1,48 @@
+"""Neovim's own inline completion, with nothing of ours but lsp/localdflash.lua."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.editors import nvim_scene
+from tests.editors.nvim_scene import ADD, BODY
+
+pytestmark = pytest.mark.editors
+SETUP = """
+vim.lsp.config('localdflash', {settings})
+vim.lsp.enable('localdflash')
+vim.lsp.inline_completion.enable()
+vim.keymap.set('i', '<Tab>', function()
+  if not vim.lsp.inline_completion.get() then return '<Tab>' end
+end, { expr = true })
+"""
+
+
+def test_ghost_text_and_accepting(nvim: Path, tmp_path: Path) -> None:
+    with nvim_scene.scene(nvim, tmp_path, ADD, setup=SETUP) as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "def add(first, second):\n" + BODY)
+        begun.until_event("accept")
+        assert begun.events("initialize")[0]["options"] is None
+
+
+def test_both_at_once_show_one_suggestion(nvim: Path, tmp_path: Path) -> None:
+    setup = "vim.lsp.inline_completion.enable()\n" + nvim_scene.SETUP
+    with nvim_scene.scene(nvim, tmp_path, ADD, setup=setup) as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.lua("vim.wait(300)")
+        theirs = "vim.api.nvim_create_namespace('nvim.lsp.inline_completion')"
+        assert begun.editor.lua(f"return vim.api.nvim_buf_get_extmarks(0, {theirs}, 0, -1, {{}})") == []
+
+
+def test_the_file_names_the_program(nvim: Path, tmp_path: Path) -> None:
+    setup = "vim.lsp.config('localdflash', {}); vim.o.shadafile = 'NONE'"
+    with nvim_scene.scene(nvim, tmp_path, setup=setup) as begun:
+        assert begun.editor.lua("return vim.lsp.config.localdflash.cmd") == ["localdflash", "lsp"]

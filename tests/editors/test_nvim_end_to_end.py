@@ -1,0 +1,78 @@
+"""Neovim with the plugin, `localdflash lsp`, and an engine: one that knows what comes, and the pair that is shipped."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localdflash import paths
+from tests import daemons
+from tests.editors import nvim_scene
+from tests.editors.nvim import Editor
+from tests.editors.nvim_scene import ADD
+
+pytestmark = [pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
+ENGINE = Path(__file__).parent.parent / "instant_engine.py"
+SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
+
+
+@pytest.fixture
+def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with daemons.short_home(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def instant(short_home: Path) -> Iterator[None]:
+    """The engine that knows ADD."""
+    known = short_home / "add.py"
+    known.write_text(ADD)
+    process = subprocess.Popen([sys.executable, "-P", str(ENGINE), str(known)])
+    daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+    yield
+    process.kill()
+    process.wait(10)
+
+
+def begin(scene: nvim_scene.Scene) -> Editor:
+    scene.open("add.py")
+    scene.editor.keys("i")
+    return scene.editor
+
+
+@pytest.mark.usefixtures("instant")
+def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> None:
+    with nvim_scene.scene(nvim, tmp_path, cmd=SERVER) as scene:
+        editor = begin(scene)
+        editor.type("def add(first")
+        editor.until(lambda: editor.ghost().startswith(", second):"), "a suggestion")
+        begun = len(editor.screen.pictures)
+        editor.type(", second):")
+        editor.keys("<CR>")
+        editor.until(lambda: editor.ghost().startswith("total = "), "a suggestion")
+        assert all(row[0].startswith("  1 def add(first, second):") for row in editor.screen.pictures[begun:])
+        editor.keys("<C-Right>")
+        editor.until(lambda: editor.text().endswith("    total"))
+        editor.keys("<C-End>")
+        editor.until(lambda: editor.text().endswith("    total = first + second"))
+        editor.keys("<Esc>u")
+        assert editor.text() == "def add(first, second):\n    total"
+        line = "return require('localdflash').status()"
+        editor.until(lambda: editor.lua(line).startswith("oracle"), "the status")
+        assert editor.messages() == []
+
+
+def test_the_shipped_pair(nvim: Path, short_home: Path, tmp_path: Path) -> None:
+    with nvim_scene.scene(nvim, tmp_path, cmd=[*SERVER, "--threads", "1"]) as scene:
+        editor = begin(scene)
+        editor.type("def add(first, second):\nreturn ")
+        line = "return require('localdflash').status()"
+        editor.until(lambda: "embedded" in editor.lua(line), "the engine's first answer")
+        editor.keys("<M-n>")
+        editor.until(lambda: editor.ghost().strip(), "a suggestion")
+        ghost = editor.ghost()
+        editor.keys("<Tab>")
+        editor.until(lambda: editor.text().endswith("return " + ghost))
+        editor.until(lambda: "τ" in editor.lua(line), "the status")

@@ -1,0 +1,272 @@
+"""Ghost text in a real Neovim: when it comes, that it stays, when it goes, and what it looks like."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.editors.nvim_scene import ADD, BODY, Scene
+
+pytestmark = pytest.mark.editors
+ENCODED = """
+local make = vim.lsp.protocol.make_client_capabilities
+vim.lsp.protocol.make_client_capabilities = function()
+  local made = make()
+  made.general.positionEncodings = {'{encoding}'}
+  return made
+end
+require('localdflash').setup({settings})
+"""
+Begin = Callable[..., AbstractContextManager[Scene]]
+
+
+def test_what_comes_next_is_shown_behind_the_cursor(add: Scene) -> None:
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    assert add.editor.screen.rows()[:3] == [
+        "  1 def add(first, second):",
+        *("    " + line for line in BODY.split("\n")),
+    ]
+    assert add.editor.text() == "def"
+    assert add.editor.screen.cursor == (0, len("  1 def"))
+
+
+def test_it_has_a_look_of_its_own(add: Scene) -> None:
+    add.editor.lua("vim.api.nvim_set_hl(0, 'LocaldflashSuggestion', {fg = '#123456'})")
+    for text in ("def add", "return total"):
+        add.editor.until(lambda: (add.editor.screen.find(text) or (0, {}))[1].get("foreground") == 0x123456)  # noqa: B023
+    add.editor.type("def")
+    add.editor.until(lambda: (add.editor.screen.find("def") or (0, {}))[1].get("foreground") != 0x123456)
+
+
+@pytest.mark.parametrize("delay", [0, 30])
+def test_it_stays_while_what_is_typed_agrees(add: Scene, delay: int) -> None:
+    add.editor.type("d")
+    add.editor.until_ghost("ef add(first, second):\n" + BODY)
+    add.tell("test/set", delay_ms=delay)
+    begun = len(add.editor.screen.pictures)
+    add.editor.type("ef add(first, second):\ntotal = first + ")  # what Neovim indents agrees too
+    add.editor.until_ghost("second\n    return total")
+    whole = ["  1 def add(first, second):", "        total = first + second", "        return total"]
+    for picture in add.editor.screen.pictures[begun:]:
+        assert [row.replace("  2 ", "    ").replace("  3 ", "    ") for row in picture[:3]] == whole
+
+
+def test_it_goes_at_once_when_another_key_is_typed(add: Scene) -> None:
+    add.editor.type("d")
+    add.editor.until_ghost("ef add(first, second):\n" + BODY)
+    add.tell("test/set", delay_ms=2000)
+    begun = len(add.editor.screen.pictures)
+    add.editor.keys("x")
+    assert add.editor.ghost() == ""
+    add.editor.until(lambda: add.editor.screen.rows()[0] == "  1 dx")
+    for picture in add.editor.screen.pictures[begun:]:
+        assert not any("dx" in row and "ef add" in row for row in picture)
+    assert add.until_event("didRejectCompletion")["text"].startswith("def add")
+
+
+def test_backspace_within_it_keeps_it(add: Scene) -> None:
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    add.editor.keys("<BS>")
+    assert add.editor.ghost() == "f add(first, second):\n" + BODY
+
+
+def test_an_answer_for_an_earlier_text_is_never_shown(add: Scene) -> None:
+    add.editor.type("x")
+    add.tell("test/set", delay_ms=150)
+    asked, begun = len(add.events("request")), len(add.editor.screen.pictures)
+    add.editor.keys("<BS>")
+    add.editor.until(lambda: len(add.events("request")) > asked)  # its answer is not there yet, and a suggestion
+    add.editor.type("y")
+    add.tell("test/set", delay_ms=0)
+    add.editor.lua("vim.wait(300)")
+    assert add.editor.ghost() == ""
+    assert not any("add(" in row for picture in add.editor.screen.pictures[begun:] for row in picture)
+
+
+def test_an_answer_that_comes_before_the_change_was_noticed(add: Scene) -> None:
+    add.editor.type("x")
+    add.tell("test/set", delay_ms=100)
+    asked = len(add.events("request"))
+    add.editor.keys("<BS>")
+    add.editor.until(lambda: len(add.events("request")) > asked)
+    add.editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, false, {'z'}) vim.wait(300)")
+    assert add.editor.ghost() == ""
+
+
+def test_moving_the_cursor_away_hides_it(add: Scene) -> None:
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    add.editor.keys("<Left>")
+    assert add.editor.ghost() == ""
+
+
+def test_leaving_insert_mode_hides_it_and_entering_asks_again(add: Scene) -> None:
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    add.editor.keys("<Esc>")
+    assert add.editor.ghost() == ""
+    add.editor.keys("A")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+
+
+def test_text_behind_the_cursor_moves_to_where_it_will_be(scene: Begin) -> None:
+    with scene("run {\n    first\n} # end\n") as begun:
+        begun.open("after.c", "} # end\n")
+        begun.editor.keys("i")
+        begun.editor.type("run {")
+        begun.editor.until_ghost("\n    first\n")
+        assert begun.editor.screen.rows()[:3] == ["  1 run {", "        first", "    } # end"]
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "run {\n    first\n} # end")
+
+
+def test_one_line_pushes_the_text_behind_it_along(scene: Begin) -> None:
+    with scene("x = [1, 2] # end\n") as begun:
+        begun.open("after.py", "] # end\n")
+        begun.editor.keys("i")
+        begun.editor.type("x = [")
+        begun.editor.until_ghost("1, 2")
+        assert begun.editor.screen.rows()[0] == "  1 x = [1, 2] # end"
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "x = [1, 2] # end")
+
+
+@pytest.fixture
+def line(scene: Begin) -> Iterator[Scene]:
+    """One that knows a line, of which " add(first, second)" is suggested."""
+    with scene("def add(first, second)\n") as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second)")
+        yield begun
+
+
+def test_it_grows_in_place_when_the_server_pushes_more(line: Scene) -> None:
+    begun = len(line.editor.screen.pictures)
+    line.tell("test/push", text=":\n    total = first + second")
+    line.editor.until_ghost(" add(first, second):\n    total = first + second")
+    line.tell("test/push", text="\n    return total")
+    line.editor.until_ghost(" add(first, second):\n" + BODY)
+    assert all(picture[0].startswith("  1 def add(first, second)") for picture in line.editor.screen.pictures[begun:])
+    assert len(line.events("didShowCompletion")) == 1
+
+
+def test_a_push_for_an_earlier_text_changes_nothing(line: Scene) -> None:
+    line.tell("test/push", text=" STALE", back=1)
+    line.tell("test/push", text=" STALE", column=2)
+    assert line.editor.ghost() == " add(first, second)"
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("naïve = 'é😋é' + '錯誤'\n", "naïve = 'é😋"),
+        ("# e\u0301te\u0301 👩\u200d👩\u200d👧 done\n", "# e\u0301te\u0301 👩\u200d👩\u200d👧"),
+        ("x = '錯誤' # 😋😋\n", "x = '錯"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_any_text_in_any_encoding(scene: Begin, text: str, typed: str, encoding: str) -> None:
+    with scene(text, setup=ENCODED.replace("{encoding}", encoding)) as begun:
+        begun.open("text.py")
+        assert begun.until_event("initialized")["encoding"] == encoding
+        begun.editor.keys("i")
+        begun.editor.type(typed)
+        rest = text.rstrip("\n")[len(typed) :]
+        begun.editor.until(lambda: begun.editor.ghost() == rest)
+        begun.editor.type(rest[0])
+        assert begun.editor.ghost() == rest[1:]
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == text.rstrip("\n"))
+
+
+def test_a_file_with_carriage_returns(scene: Begin) -> None:
+    with scene(ADD.replace("\n", "\r\n")) as begun:
+        begun.open("add.py", "\r\n")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until(lambda: begun.editor.ghost() != "")
+        assert begun.editor.lua("return vim.bo.fileformat") == "dos"
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() != "def")
+        assert "\r" not in begun.editor.text()
+
+
+def test_tabs_look_as_they_will(scene: Begin) -> None:
+    with scene("if x {\n\t\ty()\t// z\n}\n") as begun:
+        begun.open("a.go")
+        begun.editor.command("set tabstop=4 noexpandtab noautoindent")
+        begun.editor.keys("i")
+        begun.editor.type("if ")
+        begun.editor.until(lambda: begun.editor.ghost() != "")
+        before = begun.editor.screen.rows()[1]
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: "\t" in begun.editor.text())
+        begun.editor.until(lambda: begun.editor.screen.rows()[1].startswith("  2 "))
+        assert begun.editor.screen.rows()[1] == before.replace("    ", "  2 ", 1)
+
+
+def test_it_hides_while_a_menu_is_open(add: Scene) -> None:
+    add.editor.command("set completeopt=menuone,noselect")
+    add.editor.type("def")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+    add.editor.lua("vim.schedule(function() vim.fn.complete(1, {'define', 'default'}) end)")
+    add.editor.until(lambda: add.editor.lua("return vim.fn.pumvisible()") == 1)
+    add.editor.until(lambda: add.editor.ghost() == "")
+    add.editor.keys("<C-e>")
+    add.editor.until_ghost(" add(first, second):\n" + BODY)
+
+
+def test_another_menu_can_say_that_it_is_open(scene: Begin) -> None:
+    setup = "local s = {settings}; s.hide_with_menu = function() return open end; require('localdflash').setup(s)"
+    with scene(ADD, setup=setup) as begun:
+        begun.open("add.py")
+        begun.editor.lua("open = true")
+        begun.editor.keys("i")
+        begun.editor.type("de")
+        assert begun.editor.ghost() == ""
+        begun.editor.lua("open = false")
+        begun.editor.keys("f")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+
+
+def test_macros_are_played_without_it(add: Scene) -> None:
+    add.editor.keys("<Esc>")
+    add.editor.lua("vim.fn.setreg('q', 'idef' .. vim.keycode('<Esc>'))")
+    count = len(add.events("request"))
+    add.editor.keys("@q")
+    add.editor.until(lambda: add.editor.text() == "def")
+    assert len(add.events("request")) == count
+
+
+def test_a_suggestion_moves_with_the_lines_above_it(scene: Begin) -> None:
+    with scene("import os\n" + ADD) as begun:
+        begun.open("add.py", "import os\n\n")
+        begun.editor.keys("Gi")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.lua("vim.api.nvim_buf_set_lines(0, 0, 0, false, {'# by another plugin'})")
+        begun.editor.type(" ")
+        assert begun.editor.ghost() == "add(first, second):\n" + BODY
+
+
+def test_a_closing_bracket_that_comes_by_itself_ends_it(add: Scene) -> None:
+    add.editor.command("inoremap ( ()<Left>")
+    add.editor.type("def add")
+    add.editor.until_ghost("(first, second):\n" + BODY)
+    add.tell("test/set", delay_ms=2000)
+    add.editor.keys("(")
+    assert add.editor.text() == "def add()"
+    assert add.editor.ghost() == ""
+
+
+def test_keys_that_come_faster_than_answers(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        begun.open("add.py")
+        begun.tell("test/set", delay_ms=20)
+        begun.editor.keys("i")
+        begun.editor.keys("def add(first, second")  # at once, as typeahead
+        begun.editor.until_ghost("):\n" + BODY)
