@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -18,7 +18,21 @@ chat: $(READY)
 	$(BIN)/localdflash chat
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not editors"
+
+# The VS Code extension, with the same bytes at every build.
+vsix: $(READY)
+	cd editors/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm test && npm run bundle
+	$(BIN)/python -P editors/vscode/pack.py
+
+# Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs. Those that are not installed are fetched into
+# .venv/editors. Screenshots and logs go to build/editors.
+test-editors: $(READY) vsix
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py --suite trixie
+	$(BIN)/python -P tests/editors/fetch_vscode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_emacs.py
+	$(BIN)/pytest -m editors tests/editors
 
 # The fuzzers of `make test`, longer: seconds for each of them.
 FUZZ_SECONDS ?= 600

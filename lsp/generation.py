@@ -4,6 +4,7 @@ Starting another one stops it, and so does `stop`; a stopped suggestion stays kn
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -23,10 +24,18 @@ class Ended:
 
 
 class Generator:
-    """`beat` is called whenever a suggestion grew or ended, `ended` with the numbers of a whole generation."""
+    """`beat` is called whenever a suggestion grew or ended, `begun` with the seconds until the first text or end of one,
+    `ended` with the numbers of a whole generation.
+    """
 
-    def __init__(self, engine: Engine, beat: Callable[[], None], ended: Callable[[Ended], None]) -> None:
-        self._engine, self._beat, self._ended = engine, beat, ended
+    def __init__(
+        self,
+        engine: Engine,
+        beat: Callable[[], None],
+        begun: Callable[[float], None],
+        ended: Callable[[Ended], None],
+    ) -> None:
+        self._engine, self._beat, self._begun, self._ended = engine, beat, begun, ended
         self._task: asyncio.Task[None] | None = None
         self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
         self.growing: Sequence[Suggestion] = ()
@@ -56,9 +65,13 @@ class Generator:
             return
 
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
+        asked, silent = time.monotonic(), bool(suggestions)
         try:
             async with self._alone, aclosing(self._engine.complete(body)) as events:
                 async for event in events:
+                    if silent:
+                        silent = False
+                        self._begun(time.monotonic() - asked)
                     self._take(event, suggestions)
                     self._beat()
         finally:

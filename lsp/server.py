@@ -59,7 +59,7 @@ class Server(LanguageServer):
         self.sessions: dict[str, Session] = {}
         self._engine = Engine(wanted, self._say, self._trouble)
         self._pulse = Pulse()
-        self._generator = Generator(self._engine, self._pulse.beat, self._generated)
+        self._generator = Generator(self._engine, self._pulse.beat, self.pace.answered, self._generated)
         self._active: Session | None = None
         self._context: Context | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

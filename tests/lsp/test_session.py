@@ -59,7 +59,7 @@ class Desk:
     def __init__(self) -> None:
         self.engine, self.pace, self.ended = Scripted(), Pace(), list[Ended]()
         pulse = Pulse()
-        self.generator = Generator(cast(Engine, self.engine), pulse.beat, self.ended.append)
+        self.generator = Generator(cast(Engine, self.engine), pulse.beat, self.pace.answered, self.ended.append)
         self.session = Session("file:///a.py", self.generator, pulse, self.pace, lambda _: {"copies": []})
         self.before, self.after, self.version = HEAD, TAIL, 0
 
@@ -273,13 +273,13 @@ def test_an_unsure_text_is_shown_only_to_who_asks() -> None:
     async def test() -> None:
         desk = Desk()
         waiting = desk.ask()
-        (await desk.asked(1)).say("def add(a, b):", end="line", confidence=0.1)
+        (await desk.asked(1)).say("def add(a, b):", end="line", confidence=0.01)
         assert await waiting == []
         manual = desk.ask(manual=True)
         asked = await desk.asked(2)
         assert asked.body["count"] == 3
         for index, text in enumerate(["one()", "two()", "one()"]):
-            asked.say(text, end="line", confidence=0.1, index=index)
+            asked.say(text, end="line", confidence=0.01, index=index)
         assert texts(await manual) == ["one()", "two()"]
 
     run(test())
@@ -326,6 +326,23 @@ def test_slow_answers_wait_for_a_pause_in_typing() -> None:
         while not desk.engine.asked:
             await asyncio.sleep(0.005)
         assert loop.time() - began < 0.3
+
+    run(test())
+
+
+def test_the_engines_time_is_learned() -> None:
+    async def test() -> None:
+        desk = Desk()
+        for number in range(60):
+            desk.before = f"{HEAD}x{number} ="
+            waiting = desk.ask()
+            asked = await desk.asked(number + 1)
+            asked.say("", end="stop")
+            await waiting
+        loop = asyncio.get_running_loop()
+        for number in range(60):
+            desk.pace.key(loop.time() - 0.6 + number * 0.01)  # far faster than anybody types
+        assert desk.pace.delay(loop.time()) == 0
 
     run(test())
 

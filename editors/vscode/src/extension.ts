@@ -1,0 +1,84 @@
+/** The extension: one language server for the window, an item in the status bar, a few commands. */
+
+import * as vscode from 'vscode';
+import { Server } from './server';
+import * as settings from './settings';
+import type { State } from './state';
+import { StatusBar } from './status_bar';
+
+const WALKTHROUGH = 'localdflash.localdflash#start';
+
+let server: Server | undefined;
+
+export async function activate(context: vscode.ExtensionContext): Promise<void> {
+    const log = vscode.window.createOutputChannel('localdflash', { log: true });
+    const started = (server = new Server(log));
+    context.subscriptions.push(
+        log,
+        started,
+        new StatusBar(started),
+        started.onDidChange(setContexts),
+        vscode.workspace.onDidChangeConfiguration((change) => settings.needsRestart(change) && started.restart()),
+        ...Object.entries(commands(started, log)).map(([name, run]) =>
+            vscode.commands.registerCommand(`localdflash.${name}`, run),
+        ),
+    );
+    await started.restart();
+}
+
+export async function deactivate(): Promise<void> {
+    await server?.stop();
+}
+
+function commands(server: Server, log: vscode.LogOutputChannel): Record<string, () => unknown> {
+    const run = vscode.commands.executeCommand;
+    return {
+        menu: () => menu(server),
+        trigger: () => run('editor.action.inlineSuggest.trigger'),
+        acceptWord: () => run('editor.action.inlineSuggest.acceptNextWord'),
+        acceptLine: () => run('editor.action.inlineSuggest.acceptNextLine'),
+        toggle: () => settings.toggle(),
+        toggleLanguage: () => {
+            const editor = vscode.window.activeTextEditor;
+            return editor && settings.toggleLanguage(editor.document);
+        },
+        restart: () => server.restart(),
+        showLog: () => log.show(),
+        openSettings: () => run('workbench.action.openSettings', '@ext:localdflash.localdflash'),
+        openWalkthrough: () => run('workbench.action.openWalkthrough', WALKTHROUGH, false),
+    };
+}
+
+/** What the steps of the walkthrough and the keys wait for. */
+function setContexts(state: State): void {
+    const status = state.is === 'running' ? state.status : undefined;
+    const contexts = {
+        running: status !== undefined,
+        shown: (status?.shown ?? 0) > 0,
+        accepted: (status?.accepted ?? 0) > 0,
+    };
+    for (const [name, value] of Object.entries(contexts)) {
+        void vscode.commands.executeCommand('setContext', `localdflash.${name}`, value);
+    }
+}
+
+async function menu(server: Server): Promise<void> {
+    const document = vscode.window.activeTextEditor?.document;
+    const on = settings.enabled();
+    const items = [{ label: on ? '$(circle-slash) Turn completions off' : '$(zap) Turn completions on', command: 'toggle' }];
+    if (on && document) {
+        const turn = settings.enabledFor(document) ? 'off' : 'on';
+        items.push({ label: `$(code) Turn them ${turn} for ${document.languageId}`, command: 'toggleLanguage' });
+    }
+    items.push(
+        { label: '$(debug-restart) Restart the server', command: 'restart' },
+        { label: '$(output) Show the log', command: 'showLog' },
+        { label: '$(gear) Open settings', command: 'openSettings' },
+        { label: '$(book) First steps', command: 'openWalkthrough' },
+    );
+    const title = server.state.is === 'failed' ? `localdflash: ${server.state.reason}` : 'localdflash';
+    const chosen = await vscode.window.showQuickPick(items, { title, placeHolder: 'What to do?' });
+    if (chosen) {
+        await vscode.commands.executeCommand(`localdflash.${chosen.command}`);
+    }
+}

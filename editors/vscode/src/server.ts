@@ -1,0 +1,171 @@
+/**
+ * The language server's process: started, watched, started again when it ends, given up with one message when that does
+ * not help. Nothing here speaks to the user for a single request.
+ */
+
+import { homedir } from 'node:os';
+import * as vscode from 'vscode';
+import { CloseAction, ErrorAction, LanguageClient, type LanguageClientOptions } from 'vscode-languageclient/node';
+import * as settings from './settings';
+import { Endings, UNKNOWN, type State, type Status } from './state';
+
+const PATIENCE = 30_000; // milliseconds for the handshake: Python's imports from a cold disk
+const FAREWELL = 2_000; // milliseconds to end in
+
+export class Server implements vscode.Disposable {
+    private readonly changed = new vscode.EventEmitter<State>();
+    readonly onDidChange = this.changed.event;
+    private client: LanguageClient | undefined;
+    private endings = new Endings();
+    private turn: Promise<void> = Promise.resolve();
+    private now: State = { is: 'off' };
+
+    constructor(private readonly log: vscode.LogOutputChannel) {}
+
+    get state(): State {
+        return this.now;
+    }
+
+    /** Stop what runs and start as the settings say, unless they say not to. Calls wait for each other. */
+    restart(): Promise<void> {
+        this.endings = new Endings();
+        return this.next(() => (settings.enabled() ? this.start() : Promise.resolve(this.become({ is: 'off' }))));
+    }
+
+    stop(): Promise<void> {
+        return this.next(() => Promise.resolve(this.become({ is: 'off' })));
+    }
+
+    dispose(): void {
+        this.changed.dispose();
+    }
+
+    private next(what: () => Promise<void>): Promise<void> {
+        this.turn = this.turn
+            .then(() => this.end())
+            .then(what)
+            .catch((error: unknown) => this.log.error(String(error)));
+        return this.turn;
+    }
+
+    private async start(): Promise<void> {
+        this.become({ is: 'starting' });
+        const launch = settings.launch();
+        const client = new QuietClient(
+            'localdflash',
+            'localdflash',
+            // Not in the workspace: Windows looks there for the program first.
+            { command: launch.command, args: launch.args, options: { cwd: homedir() } },
+            this.options(launch.deadlineMs, () => this.ended(client)),
+        );
+        this.client = client;
+        client.onNotification('didChangeStatus', (status: Status) => this.update(client, status));
+        try {
+            await within(PATIENCE, client.start());
+            this.become({ is: 'running', status: UNKNOWN });
+            this.update(client, await client.sendRequest<Status>('localdflash/status', {}));
+        } catch (error) {
+            this.log.error(String(error));
+            this.fail(reason(launch.command, error));
+            client.serverProcess?.kill();
+        }
+    }
+
+    private options(deadlineMs: number, ended: () => void): LanguageClientOptions {
+        return {
+            // Not cells of notebooks, not what lies elsewhere than on disk: the server reads around a file.
+            documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }],
+            initializationOptions: { push: false, deadlineMs },
+            outputChannel: this.log,
+            initializationFailedHandler: () => false,
+            errorHandler: {
+                error: () => ({ action: ErrorAction.Continue, handled: true }),
+                closed: () => {
+                    ended();
+                    return { action: CloseAction.DoNotRestart, handled: true };
+                },
+            },
+            middleware: {
+                provideInlineCompletionItems: (document, position, context, token, next) =>
+                    settings.enabledFor(document) ? next(document, position, context, token) : null,
+            },
+        };
+    }
+
+    /** A server went away unasked. One that never ran fails in `start`. */
+    private ended(client: LanguageClient): void {
+        if (client !== this.client || this.now.is !== 'running') {
+            return;
+        }
+        if (this.endings.add(Date.now())) {
+            this.log.warn('The server ended; it is started again.');
+            void this.next(() => this.start());
+        } else {
+            this.fail(`The server ended ${Endings.MOST} times within three minutes; the log says why.`);
+        }
+    }
+
+    private async end(): Promise<void> {
+        const client = this.client;
+        this.client = undefined;
+        if (client?.needsStop()) {
+            await client.stop(FAREWELL).catch((error: unknown) => this.log.warn(String(error)));
+        }
+    }
+
+    private update(client: LanguageClient, status: Status): void {
+        if (client === this.client && this.now.is === 'running') {
+            this.become({ is: 'running', status: { ...UNKNOWN, ...status } });
+        }
+    }
+
+    private become(state: State): void {
+        this.now = state;
+        this.changed.fire(state);
+    }
+
+    private fail(reason: string): void {
+        this.log.error(reason);
+        this.become({ is: 'failed', reason });
+        void this.tell(reason);
+    }
+
+    private async tell(reason: string): Promise<void> {
+        const actions = { 'Try Again': 'restart', 'Show Log': 'showLog', 'First Steps': 'openWalkthrough' } as const;
+        const titles = Object.keys(actions) as (keyof typeof actions)[];
+        const chosen = await vscode.window.showErrorMessage(`localdflash: ${reason}`, ...titles);
+        if (chosen) {
+            await vscode.commands.executeCommand(`localdflash.${actions[chosen]}`);
+        }
+    }
+}
+
+/** Writes what goes wrong to the log and never opens a message: there would be one for each key. */
+class QuietClient extends LanguageClient {
+    override error(message: string, data?: unknown): void {
+        super.error(message, data, false);
+    }
+}
+
+function reason(command: string, error: unknown): string {
+    const text = String(error);
+    if (text.includes('ENOENT')) {
+        return `"${command}" was not found. Install localdflash, or set localdflash.command to its full path.`;
+    }
+    if (text.includes('EACCES')) {
+        return `"${command}" may not be executed. Set localdflash.command to the program's full path.`;
+    }
+    return `"${command} lsp" did not start; the log says why.`;
+}
+
+async function within(milliseconds: number, work: Promise<void>): Promise<void> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`no answer within ${milliseconds / 1000} seconds`)), milliseconds);
+    });
+    try {
+        await Promise.race([work, late]);
+    } finally {
+        clearTimeout(timer);
+    }
+}

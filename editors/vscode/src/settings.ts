@@ -1,0 +1,66 @@
+/** The settings of the extension, read afresh whenever they are asked for. */
+
+import { homedir } from 'node:os';
+import * as path from 'node:path';
+import * as vscode from 'vscode';
+import { isOn } from './state';
+
+const SECTION = 'localdflash';
+
+/** Settings that a running server was started with. */
+const AT_START = ['command', 'arguments', 'pair', 'deadlineMs'];
+
+export interface Launch {
+    command: string;
+    args: string[];
+    deadlineMs: number;
+}
+
+/** How to start the server. */
+export function launch(): Launch {
+    const settings = vscode.workspace.getConfiguration(SECTION);
+    const pair = settings.get<string>('pair', '').trim();
+    return {
+        command: home(settings.get<string>('command', '').trim() || 'localdflash'),
+        args: ['lsp', ...(pair ? ['--pair', home(pair)] : []), ...settings.get<string[]>('arguments', [])],
+        deadlineMs: settings.get<number>('deadlineMs', 350),
+    };
+}
+
+export function enabled(): boolean {
+    return vscode.workspace.getConfiguration(SECTION).get<boolean>('enabled', true);
+}
+
+export function enabledFor(document: vscode.TextDocument): boolean {
+    const settings = vscode.workspace.getConfiguration(SECTION, document);
+    return isOn(settings.get<Record<string, unknown>>('languages', {}), document.languageId);
+}
+
+/** Turn completions on or off: in the workspace where it has a say, else for the user. */
+export async function toggle(): Promise<void> {
+    const settings = vscode.workspace.getConfiguration(SECTION);
+    await settings.update('enabled', !enabled(), target(settings.inspect('enabled')?.workspaceValue !== undefined));
+}
+
+/** The same for the language of a document. */
+export async function toggleLanguage(document: vscode.TextDocument): Promise<void> {
+    const settings = vscode.workspace.getConfiguration(SECTION, document);
+    const set = settings.inspect<Record<string, boolean>>('languages');
+    const inWorkspace = set?.workspaceValue?.[document.languageId] !== undefined;
+    const before = (inWorkspace ? set?.workspaceValue : set?.globalValue) ?? {};
+    const after = { ...before, [document.languageId]: !enabledFor(document) };
+    await settings.update('languages', after, target(inWorkspace));
+}
+
+/** Whether a change of settings needs another server. */
+export function needsRestart(change: vscode.ConfigurationChangeEvent): boolean {
+    return [...AT_START, 'enabled'].some((name) => change.affectsConfiguration(`${SECTION}.${name}`));
+}
+
+function target(inWorkspace: boolean): vscode.ConfigurationTarget {
+    return inWorkspace ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
+}
+
+function home(given: string): string {
+    return given.startsWith('~/') ? path.join(homedir(), given.slice(2)) : given;
+}

@@ -1,0 +1,69 @@
+/** The item in the status bar. */
+
+import * as vscode from 'vscode';
+import * as settings from './settings';
+import type { Server } from './server';
+import { present, type State } from './state';
+
+const CALM = 400; // milliseconds that work must last to be shown: most answers are there sooner
+
+export class StatusBar implements vscode.Disposable {
+    private readonly item = vscode.window.createStatusBarItem('localdflash', vscode.StatusBarAlignment.Right, 100);
+    private readonly parts: vscode.Disposable[];
+    private timer: NodeJS.Timeout | undefined;
+
+    constructor(private readonly server: Server) {
+        this.item.name = 'localdflash';
+        this.item.command = 'localdflash.menu';
+        const refresh = (): void => this.refresh();
+        this.parts = [
+            this.item,
+            server.onDidChange(refresh),
+            vscode.window.onDidChangeActiveTextEditor(refresh),
+            vscode.workspace.onDidOpenTextDocument(refresh), // also where a document changes its language
+            vscode.workspace.onDidChangeConfiguration(refresh),
+        ];
+        this.refresh();
+        this.item.show();
+    }
+
+    dispose(): void {
+        clearTimeout(this.timer);
+        vscode.Disposable.from(...this.parts).dispose();
+    }
+
+    private refresh(): void {
+        clearTimeout(this.timer);
+        const state = this.server.state;
+        if (state.is === 'running' && state.status.busy) {
+            this.timer = setTimeout(() => this.show(state), CALM);
+            this.show({ ...state, status: { ...state.status, busy: false } });
+        } else {
+            this.show(state);
+        }
+    }
+
+    private show(state: State): void {
+        const { text, lines, level } = present(state, silence());
+        this.item.text = text;
+        this.item.tooltip = new vscode.MarkdownString().appendText(['localdflash', ...lines].join('\n\n'));
+        this.item.accessibilityInformation = { label: ['localdflash', ...lines].join('. ') };
+        this.item.backgroundColor =
+            level === 'normal' ? undefined : new vscode.ThemeColor(`statusBarItem.${level}Background`);
+    }
+}
+
+/** Why the present editor gets no completions. */
+function silence(): string {
+    const document = vscode.window.activeTextEditor?.document;
+    if (!document) {
+        return '';
+    }
+    if (!settings.enabledFor(document)) {
+        return `Completions are off for ${document.languageId}.`;
+    }
+    if (!vscode.workspace.getConfiguration('editor', document).get<boolean>('inlineSuggest.enabled', true)) {
+        return 'The editor shows no inline suggestions: editor.inlineSuggest.enabled is off.';
+    }
+    return '';
+}

@@ -1,0 +1,256 @@
+"""VS Code itself, with our extension and our language server: what a person types, sees and gets."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.editors.fetch_vscode import ROOT, tools
+from tests.editors.vscode import Studio, Window, studio, until
+
+pytestmark = pytest.mark.editors
+
+SHAPES = '''"""Shapes."""
+
+import math
+
+
+class Circle:
+    """A circle."""
+
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
+
+    def area(self) -> float:
+        """The area."""
+        return math.pi * self.radius**2'''
+GREET = '''"""Greetings. 🙂"""
+
+
+def greet(name: str) -> str:
+    return f"Hello 🙂, {name}!"'''
+BEFORE, _, METHOD = SHAPES.partition("    def area")
+METHOD = "    def area" + METHOD
+LAST = BEFORE.count("\n") + 1  # the empty line on which the method is typed
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Studio]:
+    """One code-server and one browser for this file: they take seconds to start."""
+    found, extensions = tools(), sorted((ROOT / "editors" / "vscode").glob("*.vsix"))
+    if found is None:
+        pytest.skip("VS Code is not here: run tests/editors/fetch_vscode.py")
+    if not extensions:
+        pytest.skip("the extension is not built: run `make vsix`")
+    with studio(found, extensions[-1], SHAPES, GREET) as running:
+        yield running
+
+
+@pytest.fixture
+def code(shared: Studio) -> Iterator[Studio]:
+    """The same with the settings it came with."""
+    shared.configure()
+    yield shared
+    shared.configure()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the beginning of what the engine knows."""
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / "shapes.py").write_text(BEFORE, "utf-8")
+    (made / "greet.py").write_text(GREET.partition("    return")[0], "utf-8")
+    return made
+
+
+@pytest.fixture
+def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterator[Window]:
+    """A window where the method can be typed. How a test leaves it is on a picture."""
+    with code.window(folder) as opened:
+        opened.open("shapes.py", LAST)
+        ready(opened)
+        yield opened
+        opened.picture(request.node.name.removeprefix("test_").partition("[")[0])
+
+
+def ready(window: Window) -> None:
+    """Wait until the language server runs and completes this document."""
+    until(lambda: re.match(r"localdflash\. (Ready|Model)", window.details()), window.details)
+
+
+def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.picture("suggestion")
+    seen = window.frames()
+    window.type("ea(")
+    window.shows(METHOD[13:])
+    assert seen() == [METHOD[start:] for start in (10, 11, 12, 13)]  # it never flickers
+    window.picture("typed-along")
+    window.press("Tab")
+    window.holds("shapes.py", BEFORE + METHOD)
+    assert window.ghost() == ""
+    until(lambda: "1 accepted" in window.details(), window.details)
+    window.picture("accepted")
+
+
+def test_one_undo_takes_back_what_one_key_accepted(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.press("Tab", "Control+z")
+    window.holds("shapes.py", BEFORE + "    def ar")
+
+
+def test_a_word_then_a_line_then_the_rest(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.press("Control+ArrowRight")
+    window.holds("shapes.py", BEFORE + "    def area")
+    window.shows(METHOD[12:])
+    window.picture("word")
+    window.press("Alt+End")
+    head, _, body = METHOD.partition("\n")
+    window.holds("shapes.py", BEFORE + head + "\n")
+    window.shows(body)
+    window.picture("line")
+    window.press("Tab")  # where indentation is suggested, the editor's Tab indents
+    window.shows(body.lstrip())
+    window.press("Tab")
+    window.holds("shapes.py", BEFORE + METHOD)
+
+
+def test_escape_sends_it_away_and_changes_nothing(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.press("Escape")
+    window.shows("")
+    window.picture("escape")
+    window.holds("shapes.py", BEFORE + "    def ar")
+
+
+def test_another_key_than_the_suggested_one_replaces_it(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.type("x")
+    window.shows("")
+    window.press("Backspace")
+    window.shows(METHOD[10:])
+
+
+def test_two_cursors_type_each_key_once(window: Window) -> None:
+    window.press("Enter", "Enter", "ArrowUp")
+    window.command("Add Cursor Below")
+    window.type("radius = 1")
+    window.holds("shapes.py", BEFORE + "\nradius = 1\nradius = 1")
+    window.picture("cursors")
+
+
+def test_each_document_has_its_own_suggestions(window: Window) -> None:
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.open("greet.py", 5)
+    window.type("    return f")
+    window.shows('"Hello 🙂, {name}!"')
+    window.picture("second-file")
+    window.press("Tab")
+    window.holds("greet.py", GREET)
+
+
+def test_windows_line_ends_stay(code: Studio, folder: Path) -> None:
+    (folder / "shapes.py").write_bytes(BEFORE.replace("\n", "\r\n").encode())
+    with code.window(folder) as window:
+        window.open("shapes.py", LAST)
+        ready(window)
+        window.type("    def ar")
+        until(window.ghost)
+        window.press("Tab")
+        window.holds("shapes.py", (BEFORE + METHOD).replace("\n", "\r\n"))
+
+
+def test_an_untitled_document_is_completed(window: Window) -> None:
+    window.press("Control+Alt+n")
+    window.page.locator('.tab.active[data-resource-name="Untitled-1"]').wait_for()
+    window.type('"""Shap')
+    window.press("Alt+\\")  # unasked the server is silent: there is next to nothing to go by
+    window.shows('es."""')
+
+
+def test_a_server_that_is_killed_comes_back_without_a_word(code: Studio, window: Window) -> None:
+    before = code.servers()
+    for process in before:
+        os.kill(process, signal.SIGKILL)
+    until(lambda: "starting" in window.details(), window.details)
+    ready(window)
+    assert not set(code.servers()) & set(before)
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    assert window.messages() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "says"), [("/nowhere/localdflash", "was not found"), ("/bin/false", "did not start")]
+)
+def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window, command: str, says: str) -> None:
+    code.configure(command=command)
+    until(window.messages)
+    window.type("    def ar")
+    window.holds("shapes.py", BEFORE + "    def ar")
+    (message,) = window.messages()
+    assert command in message
+    assert says in message
+    assert says in window.details()
+    window.picture("not-found")
+    code.configure()
+    ready(window)
+    window.type("e")
+    window.shows(METHOD[11:])
+
+
+def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path) -> None:
+    trap, sprung = folder / "localdflash", folder / "sprung"
+    trap.write_text(f"#!/bin/sh\ntouch {sprung}\n")
+    trap.chmod(0o755)
+    theirs = {"localdflash.command": str(trap), "localdflash.arguments": ["--version"], "localdflash.pair": "theirs"}
+    with code.window(folder, **theirs) as window:
+        window.open("shapes.py", LAST)
+        ready(window)
+        window.type("    def ar")
+        window.shows(METHOD[10:])
+    assert not sprung.exists()
+
+
+def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
+    with code.window(folder, **{"localdflash.languages": {"python": False}}) as window:
+        window.open("shapes.py", LAST)
+        until(lambda: "off for python" in window.details(), window.details)
+        window.type("    def a")
+        window.picture("language-off")
+        window.command("localdflash: Turn This Language On or Off")
+        ready(window)
+        assert window.ghost() == ""
+        window.type("r")
+        window.shows(METHOD[10:])
+
+
+def test_off_means_that_no_server_runs(code: Studio, window: Window) -> None:
+    until(code.servers)
+    window.command("localdflash: Turn Completions On or Off")
+    until(lambda: not code.servers())
+    assert "Completions are off" in window.details()
+    window.command("localdflash: Turn Completions On or Off")
+    ready(window)
+
+
+def test_the_item_in_the_status_bar_opens_a_menu(window: Window) -> None:
+    window.page.locator('[id="localdflash.localdflash.localdflash"] a').click()
+    rows = window.page.locator(".quick-input-list .monaco-list-row")
+    rows.first.wait_for()
+    window.picture("menu")
+    assert rows.count() == 6
+    rows.filter(has_text="First steps").click()
+    window.page.get_by_text("Install localdflash").first.wait_for()
+    window.picture("walkthrough")
