@@ -45,8 +45,8 @@ def main() -> None:
 async def _measured(lines: int) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
     os.environ["LOCALDFLASH_HOME"] = str(home)
-    half = "".join(LINE.format(number) for number in range(lines // 2))
-    typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n" for number in range(KEYS))
+    half = "".join(LINE.format(number) for number in range(lines // 2)) + "\n"
+    typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
     oracle = home / "oracle.py"
     oracle.write_text(half + typed + half, encoding="utf-8")
     command = [sys.executable, "-P", str(ROOT / "tests" / "instant_engine.py"), str(oracle)]

@@ -51,11 +51,10 @@ class Context:
 
     def describe(self, uri: str) -> dict[str, Any]:
         """The fields of a request that tell of the document and what is around it."""
-        file = self._file(self._documents[uri])
-        parts = self._parts.get(uri, [])
+        name, parts = self._name(uri), self._parts.get(uri, [])
         return {
-            "path": file.name,
-            "language": file.language,
+            "path": name,
+            "language": language_of(name, self._documents[uri].language),
             "context": [{"kind": p.kind, "name": p.name, "text": p.text, "weight": p.weight} for p in parts],
             "copies": self._edits.replaced(REPLACED),
         }

@@ -46,13 +46,16 @@ class Document:
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
+        self._text: str | None = None  # joined, once somebody asks for it
         self.size, self._zeros = len(text), text.count("\0")  # characters
         self._longest = self.size  # characters that no line has more than
 
     @property
     def text(self) -> str:
         """The whole text."""
-        return "".join(self._lines)
+        if self._text is None:
+            self._text = "".join(self._lines)
+        return self._text
 
     @property
     def line_count(self) -> int:
@@ -65,9 +68,8 @@ class Document:
 
     def around(self, place: Place) -> tuple[str, str]:
         """The text before and after a place."""
-        line, column = self._lines[place.line], place.column
-        before, after = self._lines[: place.line], self._lines[place.line + 1 :]
-        return "".join(before) + line[:column], line[column:] + "".join(after)
+        offset = sum(map(len, self._lines[: place.line])) + place.column
+        return self.text[:offset], self.text[offset:]
 
     def is_text(self, largest: int, longest_line: int) -> bool:
         """Whether it is what people edit: no NUL, and no more characters in all and on a line than given."""
@@ -119,6 +121,7 @@ class Document:
         if last < len(self._lines) - 1:
             fresh.pop()  # empty: what was replaced ends with a line end, after which the old lines go on
         old, self._lines[first : last + 1] = self._lines[first : last + 1], fresh
+        self._text = None
         self.size += sum(map(len, fresh)) - sum(map(len, old))
         self._longest = max(self._longest, *map(len, fresh), 0)
         self._zeros += sum(line.count("\0") for line in fresh) - sum(line.count("\0") for line in old)
@@ -126,7 +129,7 @@ class Document:
 
     def replace_all(self, text: str) -> Edit:
         """Put `text` in place of everything."""
-        old, self._lines = self._lines, _split(text)
+        old, self._lines, self._text = self._lines, _split(text), None
         self.size = self._longest = len(text)
         self._zeros = text.count("\0")
         return _edit(0, old, self._lines)

@@ -58,8 +58,17 @@ def _item(document: Document, place: Place, text: str, *, marked: bool) -> types
         filter_text=lines[0],
         insert_text_format=types.InsertTextFormat.PlainText,
         insert_text_mode=types.InsertTextMode.AsIs,
-        text_edit=types.TextEdit(document.range(start, place), word + text),
+        text_edit=types.TextEdit(
+            document.range(start, place), (word + text).replace("\n", _line_end(document, place.line))
+        ),
     )
+
+
+def _line_end(document: Document, line: int) -> str:
+    """As the document has it around a line: not every editor makes its own of a completion's."""
+    if document.line_count == 1:
+        return "\n"
+    return "\r\n" if document.window(Place(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
 
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:

@@ -24,8 +24,8 @@ class Ended:
 
 
 class Generator:
-    """`beat` is called whenever a suggestion grew or ended, `begun` with the seconds until the first text or end of one,
-    `ended` with the numbers of a whole generation.
+    """`beat` is called whenever a suggestion grew or ended, `begun` with the seconds until the first word of an answer,
+    `ended` with the numbers of a whole one.
     """
 
     def __init__(

@@ -3,7 +3,8 @@
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
   `localdflash/didRejectCompletion` {item}: what became of an item, known by its command's argument.
 * `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
-* `localdflash/status`, and the notification `didChangeStatus`: see `Tally.status`.
+* `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it (`status` in their
+  initializationOptions): see `Tally.status`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
 

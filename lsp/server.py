@@ -152,7 +152,7 @@ class Server(LanguageServer):
 
     def show_status(self) -> None:
         """Tell the client, soon, and not more often than anybody can read."""
-        if "status" not in self._timers:
+        if self.settings.status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_EVERY, self._send_status)
 
     async def close(self) -> None:

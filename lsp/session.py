@@ -227,9 +227,11 @@ class Session:
         return asked[0]
 
     def _ahead(self, suggestion: Suggestion) -> None:
-        """Generate what follows a suggestion, before it is accepted."""
+        """Generate what follows a suggestion that is shown, before it is accepted."""
         typed = suggestion.typed + suggestion.text
-        if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED or self._generator.busy:
+        if suggestion is not self.shown or self._generator.busy:
+            return
+        if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED:
             return
         if self._known.find(suggestion.spot, typed) is None:
             self._ask(suggestion.spot, typed)
@@ -276,7 +278,7 @@ class Session:
             return []
         self.shown = suggestion
         if suggestion.ended:
-            self._ahead(suggestion)
+            asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
         return [Offer(suggestion, text)]
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:

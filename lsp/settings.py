@@ -1,6 +1,7 @@
 """What a client says of itself in `initializationOptions`."""
 
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any
 
 SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
@@ -8,21 +9,28 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
 
 @dataclass(frozen=True)
 class Settings:
-    """`push`: the client shows how an answer grows. `deadline_ms`: after which the others get what is there."""
+    """`push`: the client shows how an answer grows. `status`: it shows `didChangeStatus`, which is no part of LSP.
+
+    `deadline_ms`: after which a part of an answer is given.
+    """
 
     push: bool = False
+    status: bool = False
     deadline_ms: int = 350
 
     @classmethod
     def of(cls, options: Any) -> "tuple[Settings, list[str]]":
         """The settings, and a line for each option that is not understood and left at its default."""
         given = options if isinstance(options, dict) else getattr(options, "__dict__", None) or {}
-        settings, wrong = cls(), []
-        push, deadline = given.get("push", settings.push), given.get("deadlineMs", settings.deadline_ms)
-        if not isinstance(push, bool):
-            wrong.append(f"initializationOptions.push: expected true or false, found {push!r}")
-            push = settings.push
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float):
-            wrong.append(f"initializationOptions.deadlineMs: expected a number, found {deadline!r}")
-            deadline = settings.deadline_ms
-        return cls(push, round(min(max(deadline, SHORTEST_DEADLINE), LONGEST_DEADLINE))), wrong
+        wrong: list[str] = []
+
+        def known(name: str, kind: type | UnionType, expected: str, default: Any) -> Any:
+            value = given.get(name, default)
+            if isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool):
+                return value
+            wrong.append(f"initializationOptions.{name}: expected {expected}, found {value!r}")
+            return default
+
+        push, status = (known(name, bool, "true or false", False) for name in ("push", "status"))
+        deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
+        return cls(push, status, round(min(max(deadline, SHORTEST_DEADLINE), LONGEST_DEADLINE))), wrong

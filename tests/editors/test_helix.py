@@ -20,7 +20,7 @@ from tests.editors import fetch_helix
 pytestmark = pytest.mark.editors
 
 ENGINE = Path(__file__).parent.parent / "instant_engine.py"
-SECONDS, PAUSE = 6.0, 0.5
+SECONDS, PAUSE = 20.0, 0.5
 COMPLETE = "\x18"  # C-x
 LANGUAGES = """
 [language-server.localdflash]
@@ -126,7 +126,6 @@ def test_several_lines_come_in_as_they_are(helix: Path, tmp_path: Path, end: str
         terminal.keys("\r\x1b")
         terminal.until("NOR")
         terminal.keys(":w\r")
-        time.sleep(2); print(repr(file.read_bytes())); terminal.until("zzz") if 0 else None
         daemons.until(lambda: file.read_bytes() == BOX.replace("\n", end).encode(), SECONDS)
         terminal.keys("u:w\r")
         daemons.until(lambda: file.read_bytes() == hole.encode(), SECONDS)

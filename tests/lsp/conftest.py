@@ -106,10 +106,11 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
             found = Editor(client)
             threads = () if oracle else ("--threads", "1")
             await client.start_io(sys.executable, "-P", "-c", daemons.PROGRAM, "lsp", *threads, *arguments)
+            shown = types.InlineCompletionClientCapabilities(dynamic_registration=False) if inline else None
             capabilities = types.ClientCapabilities(
                 general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
                 text_document=types.TextDocumentClientCapabilities(
-                    inline_completion=types.InlineCompletionClientCapabilities() if inline else None,
+                    inline_completion=shown,
                     completion=completion,
                 ),
             )

@@ -71,7 +71,7 @@ def test_several_lines_are_inserted_as_they_are(editor: Any, end: str) -> None:
         async with editor(oracle=ADD, inline=False) as e:
             before, after = ADD.split(BODY)
             item = await ask(e, before.replace("\n", end) + "    ", after.replace("\n", end))
-            assert item.text_edit.new_text == BODY[4:]
+            assert item.text_edit.new_text == BODY[4:].replace("\n", end)
             assert item.text_edit.range.start == types.Position(1, 4)
             assert (item.label, item.filter_text) == ('"""Return the sum.""" …', '"""Return the sum."""')
             assert item.insert_text_mode == types.InsertTextMode.AsIs

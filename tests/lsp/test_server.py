@@ -180,7 +180,7 @@ def test_who_asks_by_hand_gets_an_answer_within_a_word_too(editor: Any) -> None:
 
 def test_what_is_accepted_and_refused_is_counted(editor: Any) -> None:
     async def test() -> None:
-        async with editor(oracle=TEXT) as e:
+        async with editor(oracle=TEXT, options={"status": True}) as e:
             e.open(HOLE)
             (item,) = (await e.ask(4, 4)).items
             e.tell("textDocument/didShowCompletion", item)
@@ -282,11 +282,12 @@ def test_editors_with_inline_completions_get_no_list(editor: Any) -> None:
 
 def test_options_that_are_wrong_are_named_once(editor: Any) -> None:
     async def test() -> None:
-        async with editor(oracle=TEXT, options={"push": "yes", "deadlineMs": []}) as e:
+        async with editor(oracle=TEXT, options={"push": "yes", "status": 1, "deadlineMs": True}) as e:
             e.open(HOLE)
             assert inserted(await e.ask(4, 4)) == BODY
             assert [said.split(": ")[1] for said in e.said] == [
                 "initializationOptions.push",
+                "initializationOptions.status",
                 "initializationOptions.deadlineMs",
             ]
 

@@ -210,7 +210,10 @@ def test_a_refused_text_becomes_a_draft_and_is_not_shown_again() -> None:
         waiting = desk.ask()
         (await desk.asked(1)).say("def add(a, b):", end="line")
         (offer,) = await waiting
+        ahead = await desk.asked(2)
         desk.session.dismiss(offer.suggestion.name)
+        await settled()
+        assert ahead.closed
         assert await desk.ask() == []
         desk.type("x")
         desk.ask()

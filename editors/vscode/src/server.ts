@@ -75,7 +75,7 @@ export class Server implements vscode.Disposable {
         return {
             // Not cells of notebooks, not what lies elsewhere than on disk: the server reads around a file.
             documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }],
-            initializationOptions: { push: false, deadlineMs },
+            initializationOptions: { push: false, status: true, deadlineMs },
             outputChannel: this.log,
             initializationFailedHandler: () => false,
             errorHandler: {

@@ -107,7 +107,7 @@ local function configuration(root)
     name = NAME,
     root_dir = root,
     capabilities = capabilities,
-    init_options = { push = true },
+    init_options = { push = true, status = true },
     handlers = HANDLERS,
     -- Neovim has a message of its own for every end of a server; ours comes once.
     cmd = function(dispatchers)

@@ -1,0 +1,121 @@
+"""Emacs, with nothing but its own eglot, and `localdflash lsp`: what completion inserts."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from localdflash import paths
+from tests import daemons
+from tests.editors import fetch_emacs
+
+pytestmark = pytest.mark.editors
+
+FOLDER = Path(__file__).parent
+SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
+COMPLETE = "C-M-i"
+ADD = '''import os
+
+
+def add(first, second):
+    """Return the sum."""
+    total = first + second
+    return total
+
+
+print(add(1, 2))
+'''
+BODY = '    """Return the sum."""\n    total = first + second\n    return total\n'
+TOTAL = ADD.replace("first + second\n", "\n")
+BOX = ".box {\n  color: red;\n}\n\n.wide {\n  border-color: #123456;\n  margin: 0;\n}\n"
+SUM = "const $first = 1;\nconst second = 2;\n\nfunction total() {\n  return $first + `${second}`;\n}\n"
+
+Complete = Callable[..., bytes]
+
+
+@pytest.fixture(scope="module")
+def emacs() -> Path:
+    """Emacs 29 or newer."""
+    found = fetch_emacs.installed()
+    if found is None:
+        pytest.skip("no Emacs here: make test-editors fetches it")
+    return found
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """One that knows the texts above."""
+    known = [tmp_path / name for name in ("known.py", "known.css", "known.js")]
+    for file, text in zip(known, (ADD, BOX, SUM), strict=True):
+        file.write_text(text, "utf-8")
+    command = [sys.executable, "-P", str(FOLDER.parent / "instant_engine.py"), *map(str, known)]
+    with daemons.short_home(monkeypatch), subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+        yield
+        process.kill()
+
+
+@pytest.fixture
+def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
+    """Edit a file with this text: go behind a place in it, press keys; what is saved then."""
+
+    def run(text: str, place: str, keys: str, *, name: str = "edited.py", mode: str = "python-mode") -> bytes:
+        file = tmp_path / "project" / name
+        (tmp_path / "project" / ".git").mkdir(parents=True)
+        file.write_bytes(text.encode())
+        server = f"'({' '.join(map(json.dumps, SERVER))})"
+        call = f"(scene {server} {json.dumps(str(file))} '{mode} {json.dumps(place)} {json.dumps(keys)})"
+        done = subprocess.run(
+            [emacs, "-Q", "--batch", "--load", FOLDER / "emacs.el", "--eval", call],
+            env=os.environ | {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return file.read_bytes()
+
+    return run
+
+
+def test_the_rest_of_a_line_comes_in_behind_the_word_that_is_typed(complete: Complete) -> None:
+    assert complete(TOTAL, "total = ", f"f i {COMPLETE}") == ADD.encode()
+
+
+def test_several_lines_keep_their_indentation(complete: Complete) -> None:
+    hole = ADD.replace(BODY, "\n")
+    assert complete(hole, "second):\n", f"SPC SPC SPC SPC {COMPLETE}") == ADD.encode()
+
+
+def test_a_file_with_cr_lf_keeps_them(complete: Complete) -> None:
+    hole = ADD.replace(BODY, "\n").replace("\n", "\r\n")
+    assert complete(hole, "second):\n", COMPLETE) == ADD.replace("\n", "\r\n").encode()
+
+
+def test_one_undo_takes_it_back(complete: Complete) -> None:
+    typed = TOTAL.replace("total = \n", "total = fi\n")
+    assert complete(typed, "total = fi", f"{COMPLETE} C-x u") == typed.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "place", "name", "mode"),
+    [
+        ("border-co", "border-color: #123456;", "border-co", "a.css", "css-mode"),
+        ("return $fi", "return $first + `${second}`;", "return $fi", "a.js", "js-mode"),
+    ],
+)
+def test_what_is_a_word_in_other_languages(
+    complete: Complete, text: str, known: str, place: str, name: str, mode: str
+) -> None:
+    whole = BOX if known in BOX else SUM
+    assert complete(whole.replace(known, text), place, COMPLETE, name=name, mode=mode) == whole.encode()
+
+
+def test_where_there_is_nothing_to_say_nothing_is_changed(complete: Complete) -> None:
+    text = "def subtract(first, second):\n    return \n"
+    assert complete(text, "return ", COMPLETE) == text.encode()
