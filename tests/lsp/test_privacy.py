@@ -1,0 +1,74 @@
+"""What must not leave its file: no request, log or file of ours holds text of secret, ignored or outside files."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import daemons
+from tests.lsp.test_server import run
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
+    pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
+]
+
+CANARY = "canary_7f3a"
+MAIN = """from util import helper_of_ours
+from ignored import canary_7f3a_one
+from linked import canary_7f3a_two
+
+
+def main():
+    helper_of_ours(1)
+    
+"""
+
+
+def project(tmp_path: Path) -> Path:
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    secret = f"def {CANARY}_one(x):\n    return '{CANARY}'\n"
+    (root / "util.py").write_text("def helper_of_ours(number):\n    return number + 1\n")
+    (root / ".gitignore").write_text("ignored.py\n")
+    (root / ".localdflashignore").write_text("private/\n")
+    (root / "private").mkdir()
+    for name in ("ignored.py", "private/hidden.py", ".env", "id_rsa", "credentials.json", "secrets.py", "a.pem"):
+        (root / name).write_text(secret)
+    (outside / "other.py").write_text(secret.replace("_one", "_two"))
+    os.symlink(outside / "other.py", root / "linked.py")
+    os.symlink(outside, root / "folder")
+    return root
+
+
+def test_no_text_of_denied_files_reaches_the_engine_or_a_file(editor: Any, tmp_path: Path, home: Path) -> None:
+    async def test() -> None:
+        root = project(tmp_path)
+        main = (root / "main.py").as_uri()
+        asked: list[dict[str, Any]] = []
+        async with editor(oracle="nothing is known", root=root.as_uri()) as e:
+            for name in (".env", "ignored.py", "private/hidden.py", "secrets.py"):  # open, edited, asked about
+                e.open((root / name).read_text(), (root / name).as_uri())
+                e.edit(0, 0, f"{CANARY}_typed = 1\n", uri=(root / name).as_uri())
+                e.edit(0, 0, "", removed=len(CANARY), uri=(root / name).as_uri())
+                assert await e.ask(0, 0, uri=(root / name).as_uri(), manual=True) is None
+            e.open(MAIN.replace(CANARY, "xxxx"), main)
+            with daemons.client() as client:
+                for _ in range(200):  # the workspace is read in the background, and looked at when nobody types
+                    await e.ask(7, 4, uri=main, manual=True)
+                    asked = client.get("/oracle")["asked"]
+                    if any("helper_of_ours(number)" in part["text"] for body in asked for part in body["context"]):
+                        break
+                    await asyncio.sleep(0.05)
+                else:
+                    pytest.fail("the workspace was never looked at")
+            written = b"".join(p.read_bytes() for p in Path(os.environ["LOCALDFLASH_HOME"]).rglob("*") if p.is_file())
+            assert CANARY not in json.dumps(asked)
+            assert CANARY.encode() not in written
+            assert not [said for said in e.said if CANARY in said]
+
+    run(test())
