@@ -17,8 +17,9 @@ $(READY): pyproject.toml constraints.txt
 chat: $(READY)
 	$(BIN)/localdflash chat
 
+# A file of tests stays in one process: fixtures of a module are made once.
 test: $(READY)
-	$(BIN)/pytest -m "not editors"
+	$(BIN)/pytest -m "not editors" --numprocesses auto --dist loadfile
 
 # The VS Code extension, with the same bytes at every build.
 vsix: $(READY)

@@ -18,7 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """LOCALDFLASH_HOME of this test; nothing is there yet."""
-    folder = tmp_path / "localdflash-home"
+    folder = tmp_path / "home"  # short: a socket lies in it
     monkeypatch.setenv("LOCALDFLASH_HOME", str(folder))
     return folder
 

@@ -45,7 +45,12 @@ class Piece:
 async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
     """Run the choices one after another. Closing this stops the engine within one step."""
     began = time.perf_counter()
+    if ask.document:
+        state.newest[ask.document] = ask
     for index, request in enumerate(ask.requests):
+        if ask.document and state.newest.get(ask.document) is not ask:  # this choice would cancel the newer request
+            yield Piece(Choice(index, request, finish="cancelled"))
+            return
         if state.engine.loaded is not ask.loaded:
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
@@ -80,7 +85,7 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
             yield Piece(choice, rest, kept)
         yield Piece(choice)
         if choice.finish == "cancelled":
-            return  # another choice would cancel the newer request of the document in turn
+            return
 
 
 async def collect(state: State, ask: Ask) -> list[Choice]:

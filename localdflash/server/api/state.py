@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.errors import LocaldflashError
 from localdflash.fill.filler import Filler
 from localdflash.loading import LoadedPair
 from localdflash.registry import load_registry
+from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine import Engine
@@ -29,6 +30,7 @@ class State:
     idle: Callable[[], float]
     began: float = field(default_factory=time.monotonic, init=False)
     loading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one load at a time
+    newest: WeakValueDictionary[str, Ask] = field(default_factory=WeakValueDictionary, init=False)  # of each document
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
     _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 
