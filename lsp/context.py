@@ -7,15 +7,16 @@ the head of the prompt, so a new one costs the whole prompt.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pygls.uris import to_fs_path
 
-from localdflash.lsp.document import Document
+from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 from localdflash.workspace.context import OpenFile, Part
+from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
 from localdflash.workspace.gather import gather
 from localdflash.workspace.index import Workspace
@@ -34,7 +35,7 @@ class Context:
         self._edits = EditHistory()
         self._parts: dict[str, list[Part]] = {}
         self._recent: dict[str, None] = {}  # open documents, the one used last at the end
-        self._looking: asyncio.Task[list[Part]] | None = None
+        self._looking = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to read the workspace, in the background."""
@@ -47,7 +48,7 @@ class Context:
     def allowed(self, uri: str) -> bool:
         """Whether a document may be completed: not one that holds secrets."""
         path = path_of(uri)
-        return path is None or self._workspace.allowed(path)
+        return self._workspace.allowed(path) if path else not is_secret(PurePosixPath(_elsewhere(uri)))
 
     def describe(self, uri: str) -> dict[str, Any]:
         """The fields of a request that tell of the document and what is around it."""
@@ -79,25 +80,28 @@ class Context:
         """A document is no longer open."""
         self._parts.pop(uri, None)
         self._recent.pop(uri, None)
+        if path_of(uri) is None:
+            self._edits.forget(self._name(uri))  # it may be saved under any name, one of a secret file too
 
     async def look(self, uri: str, line: int) -> bool:
         """Look up what belongs to a cursor; whether it is something else than before."""
-        if self._looking and not self._looking.done():
-            return False
-        document = self._documents.get(uri)
-        if document is None:
-            return False
-        near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
-        others = [self._file(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
-        current = self._file(document)
-        self._looking = asyncio.create_task(
-            asyncio.to_thread(gather, self._workspace, current, line, others, self._edits, CHARACTERS)
-        )
-        parts = await self._looking
+        async with self._looking:
+            document = self._documents.get(uri)
+            if document is None:
+                return False
+            near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
+            others = [self._file(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
+            parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
         if parts == self._parts.get(uri, []) or uri not in self._documents:
             return False
         self._parts[uri] = parts
         return True
+
+    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[Part]:
+        for name in {edit.name for edit in self._edits.edits()}:
+            if not self._workspace.allowed_name(name):  # any more
+                self._edits.forget(name)
+        return gather(self._workspace, current, line, others, self._edits, CHARACTERS)
 
     def _used(self, uri: str) -> None:
         self._recent.pop(uri, None)
@@ -105,13 +109,13 @@ class Context:
 
     def _file(self, document: Document) -> OpenFile:
         name = self._name(document.uri)
-        return OpenFile(path_of(document.uri), name, language_of(name, document.language), document.text)
+        return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
     def _name(self, uri: str) -> str:
         """A document's path as a prompt has it: relative to its root."""
         path = path_of(uri)
         if path is None:
-            return unquote(urlsplit(uri).path).rpartition("/")[2] or "untitled"
+            return _elsewhere(uri).rpartition("/")[2] or "untitled"
         for root in self._roots:
             if path.is_relative_to(root):
                 return path.relative_to(root).as_posix()
@@ -120,8 +124,19 @@ class Context:
 
 def path_of(uri: str) -> Path | None:
     """The path of a file: URI on this machine; None of any other."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return None
     path = to_fs_path(uri)
     return Path(path) if path else None
+
+
+def _elsewhere(uri: str) -> str:
+    """The path in a URI that is of no file on this machine."""
+    try:
+        return unquote(urlsplit(uri).path).replace("\\", "/")
+    except ValueError:
+        return ""

@@ -135,6 +135,11 @@ class Document:
         return _edit(0, old, self._lines)
 
 
+def line_feeds(text: str) -> str:
+    """With the line ends that models know."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
 def _edit(first: int, old: list[str], new: list[str]) -> Edit:
     """What differs between the old and the new lines from `first` on; nothing where they are equal."""
     shorter = min(len(old), len(new))

@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._wanted, self._say, self._tell_changes = wanted, say, tell
         self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._told = ""
 
@@ -47,41 +47,53 @@ class Engine:
             except _GONE:
                 self._connection = None
                 if begun:
-                    return
+                    break
             except Refused as error:
+                self._connection = None  # it may be another daemon meanwhile
                 self._tell(str(error))
                 return
+        self._fail(f"the engine ended before its answer did: its log is {paths.engine_log()}")
 
     async def model(self) -> str:
         """The pair that is loaded; empty where there is no engine."""
         try:
             return str((await Connection(paths.engine_socket()).get("/ps"))["pair"])
-        except (*_GONE, Refused, ValueError, KeyError):
+        except (*_GONE, Refused, ValueError, KeyError, TypeError):
             return ""
 
     def close(self) -> None:
         """Close the connection."""
+        if self._connecting:
+            self._connecting.cancel()
         if self._connection:
             self._connection.close()
 
     async def _connected(self) -> Connection | None:
         """A connection to a daemon that is loaded as wanted, whether that was there or is started."""
-        async with self._connecting:
-            if self._connection or time.monotonic() < self._not_before:
-                return self._connection
-            loop = asyncio.get_running_loop()
+        if self._connection is None and time.monotonic() >= self._not_before:
+            self._connecting = self._connecting or asyncio.create_task(self._connect())
+            await asyncio.shield(self._connecting)  # who gives up meanwhile leaves it to the next request
+        return self._connection
 
-            def say(line: str) -> None:
-                loop.call_soon_threadsafe(self._say, line)
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
 
-            try:
-                (await asyncio.to_thread(connect, self._wanted, say)).close()
-            except LocaldflashError as error:
-                self._not_before = time.monotonic() + PATIENCE
-                self._tell(str(error))
-                return None
+        def say(line: str) -> None:
+            loop.call_soon_threadsafe(self._say, line)
+
+        try:
+            (await asyncio.to_thread(connect, self._wanted, say)).close()
             self._connection = Connection(paths.engine_socket())
-            return self._connection
+        except (LocaldflashError, OSError) as error:
+            self._fail(str(error))
+        except (KeyError, TypeError, ValueError):
+            self._fail(f"what listens at {paths.engine_socket()} is no engine of localdflash")
+        finally:
+            self._connecting = None
+
+    def _fail(self, line: str) -> None:
+        self._not_before = time.monotonic() + PATIENCE
+        self._tell(line)
 
     def _tell(self, line: str) -> None:
         if line != self._told:

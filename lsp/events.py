@@ -7,16 +7,34 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import h11
+import msgspec
 
 CHUNK = 65_536  # bytes
-Event = dict[str, Any]
 
 
 class Refused(Exception):
     """The server answered with an error, whose message this is."""
+
+
+class Timings(TypedDict):
+    """How an answer was made; of its times only what is shown."""
+
+    predicted_per_second: NotRequired[float]
+
+
+class Event(TypedDict):
+    """A part of an answer; with `finish` the last one of its index."""
+
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    text: str
+    confidence: NotRequired[float | None]
+    finish: NotRequired[str]
+    tokens: NotRequired[int]
+    tau: NotRequired[float]
+    timings: NotRequired[Timings]
 
 
 class Connection:
@@ -35,19 +53,19 @@ class Connection:
             await self._send("POST", target, json.dumps(body).encode())
             async for line in self._lines():
                 if line.startswith(b"data: {"):
-                    event: Event = json.loads(line[6:])
-                    if "error" in event:
-                        raise Refused(str(event["error"]["message"]))
-                    yield event
+                    yield _event(line[6:])
             whole = True
         finally:
             if not whole or self._http is None or self._http.their_state is not h11.DONE:
                 self.close()
 
     async def get(self, target: str) -> Any:
-        """GET; the JSON of the answer."""
-        await self._send("GET", target, b"")
-        return json.loads(b"\n".join([line async for line in self._lines()]))
+        """GET; the JSON of the answer. Closes the connection."""
+        try:
+            await self._send("GET", target, b"")
+            return json.loads(b"\n".join([line async for line in self._lines()]))
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close it; the next request opens another one."""
@@ -86,8 +104,17 @@ class Connection:
         yield rest
 
 
+def _event(data: bytes) -> Event:
+    """Refused where it tells of an error, or is no event."""
+    try:
+        return msgspec.json.decode(data, type=Event)
+    except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
+        raise Refused(_message(data, 200)) from None
+
+
 def _message(content: bytes, status: int) -> str:
     try:
         return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the engine answered with status {status}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        nonsense = "something that makes no sense" if status < 300 else f"status {status}"
+        return f"the engine answered with {nonsense}"

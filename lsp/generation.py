@@ -1,6 +1,6 @@
 """The one generation that a client has running: a request to the engine whose text grows suggestions.
 
-Starting another one stops it, and so does `stop`; a stopped suggestion stays known only if it holds whole lines.
+Starting another one stops it, and so does `stop`.
 """
 
 import asyncio
@@ -10,8 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from localdflash.lsp.engine import Engine
-from localdflash.lsp.events import Event
+from localdflash.lsp.events import Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
+
+CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Ended:
 
 
 class Generator:
-    """`beat` is called whenever a suggestion grew or ended, `begun` with the seconds until the first word of an answer,
-    `ended` with the numbers of a whole one.
+    """`beat` is called whenever a generation began, grew or ended, `begun` with the seconds until the first word of an
+    answer, `ended` with the numbers of a whole one.
     """
 
     def __init__(
@@ -39,18 +41,20 @@ class Generator:
         self._task: asyncio.Task[None] | None = None
         self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
         self.growing: Sequence[Suggestion] = ()
+        self.uri = ""  # of the document that it is for
 
-    def start(self, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
+    def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
         """Ask the engine; one suggestion for each choice, none to only prepare it for a request to come."""
         self.stop()
-        self.growing = suggestions
+        self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
+        self._beat()
 
     def stop(self) -> None:
         """Stop what runs, at once for us and within one step for the engine."""
         if self._task:
             self._task.cancel()
-        _end(self.growing, STOPPED)
+        _cut_off(self.growing, STOPPED)
         self._task, self.growing = None, ()
 
     @property
@@ -75,7 +79,7 @@ class Generator:
                     self._take(event, suggestions)
                     self._beat()
         finally:
-            _end(suggestions, FAILED)  # those that neither came to their end nor were stopped
+            _cut_off(suggestions, FAILED)  # those that neither came to their end nor were stopped
             self._beat()
 
     def _take(self, event: Event, suggestions: Sequence[Suggestion]) -> None:
@@ -84,15 +88,18 @@ class Generator:
             return
         suggestion = suggestions[index]
         if not suggestion.text:
-            suggestion.confidence = event["confidence"]
+            suggestion.confidence = event.get("confidence")
         suggestion.text += event["text"]
-        if finish := event.get("finish"):
+        finish = event.get("finish")
+        if finish == CANCELLED:
+            suggestion.cut_off(FAILED)
+        elif finish:
             suggestion.ended = finish
-            timings = event.get("timings") or {}
+            timings = event.get("timings", Timings())
             if tokens := event.get("tokens"):
                 self._ended(Ended(tokens, event.get("tau", 1.0), timings.get("predicted_per_second", 0.0)))
 
 
-def _end(suggestions: Sequence[Suggestion], reason: str) -> None:
+def _cut_off(suggestions: Sequence[Suggestion], reason: str) -> None:
     for suggestion in suggestions:
-        suggestion.ended = suggestion.ended or reason
+        suggestion.cut_off(reason)

@@ -7,8 +7,9 @@ first line is there, and are told when it grows; others when it is complete. Bot
 
 import asyncio
 import os
+import re
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
 from localdflash.lsp.context import Context, path_of
-from localdflash.lsp.document import Document, Place
+from localdflash.lsp.document import Document, Place, line_feeds
 from localdflash.lsp.engine import Engine
 from localdflash.lsp.generation import Ended, Generator
 from localdflash.lsp.pace import Pace
@@ -31,6 +32,7 @@ from localdflash.server.spawn import Wanted
 LARGEST = 4_000_000  # characters of a document that is worth completing
 LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
+NOT_COMPLETED = "this file is not completed: it is ignored, may hold secrets, is not text, or is too large"
 STATUS_EVERY = 0.5  # seconds between two status notifications
 
 
@@ -46,6 +48,10 @@ class Target:
         command = types.Command(title="Accepted", command=private.ACCEPT, arguments=[offer.suggestion.name])
         return types.InlineCompletionItem(insert_text=self.head + offer.text, range=self.range, command=command)
 
+    def is_lengthened_by(self, offer: Offer) -> bool:
+        """Whether an offer would make a longer word of the last one that stands there."""
+        return bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
+
 
 class Server(LanguageServer):
     """One client, which is one editor window."""
@@ -59,9 +65,10 @@ class Server(LanguageServer):
         self.sessions: dict[str, Session] = {}
         self._engine = Engine(wanted, self._say, self._trouble)
         self._pulse = Pulse()
-        self._generator = Generator(self._engine, self._pulse.beat, self.pace.answered, self._generated)
+        self._generator = Generator(self._engine, self._beat, self.pace.answered, self._generated)
         self._active: Session | None = None
         self._context: Context | None = None
+        self._told: dict[str, Any] = {}  # the last status
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.protocol.on_open = self._opened
@@ -76,11 +83,11 @@ class Server(LanguageServer):
         loop = asyncio.get_running_loop()
 
         def warn(line: str) -> None:
-            loop.call_soon_threadsafe(self._say, line)
+            loop.call_soon_threadsafe(self._warn, line)
 
         self.settings, wrong = Settings.of(params.initialization_options)
         for line in wrong:
-            loop.call_later(0, self._say, line)
+            loop.call_later(0, self._warn, line)
         self._context = Context(_roots(params), self.protocol.documents, warn)
         text = params.capabilities.text_document
         if text is None or text.inline_completion is None:
@@ -94,7 +101,9 @@ class Server(LanguageServer):
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """The suggestions at a cursor."""
         document = self.completable(params.text_document.uri)
+        self.tally.silent = "" if document else NOT_COMPLETED
         if document is None:
+            self.show_status()
             return None
         asked, place = document.version, document.place(params.position.line, params.position.character)
         target = _target(document, place, params.context.selected_completion_info)
@@ -112,23 +121,20 @@ class Server(LanguageServer):
     ) -> list[Offer]:
         """What to show at a place; `target` says what would stand there if the user took a selected item first."""
         session, asked = self._session(document), document.version
-        start = document.place(target.range.start.line, target.range.start.character) if target else place
-        before, _ = document.around(start)
-        _, after = document.around(place)
+        before, after = document.around(place)
+        if target:
+            start, end = target.range.start, target.range.end
+            before = document.around(document.place(start.line, start.character))[0] + target.head
+            after = document.around(document.place(end.line, end.character))[1]
         cursor = Cursor(
-            _lf(before + target.head if target else before),
-            _lf(after),
+            line_feeds(before),
+            line_feeds(after),
             manual=manual,
             current=lambda: document.version == asked and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3,
             grows=self.settings.push,
         )
-        try:
-            offers = await session.offers(cursor)
-        except asyncio.CancelledError:
-            if document.version == asked:
-                session.abandon()  # the client takes its request back, and nobody typed
-            raise
+        offers = [offer for offer in await session.offers(cursor) if not (target and target.is_lengthened_by(offer))]
         for offer in offers:
             self.tally.offered(offer.suggestion.name)
         return offers
@@ -142,9 +148,9 @@ class Server(LanguageServer):
 
     def accepted(self, name: str) -> None:
         """The user took a suggestion, or a part of it."""
-        self.tally.accepted(name)
-        self.pace.accepted()
-        self.show_status()
+        if self.tally.accepted(name):
+            self.pace.accepted()
+            self.show_status()
 
     def status(self) -> dict[str, Any]:
         """See `Tally`."""
@@ -183,20 +189,21 @@ class Server(LanguageServer):
 
     def _describe(self, uri: str) -> dict[str, Any]:
         assert self._context
-        return self._context.describe(uri) | {"document": f"{os.getpid()} {uri}"[:4096]}
+        return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
         self, document: Document, asked: int, position: types.Position, target: Target, offer: Offer
     ) -> None:
         """Send an offer again whenever it is longer."""
-        session = self._session(document)
-        while text := await session.growth(offer, lambda: document.version == asked):
-            offer = Offer(offer.suggestion, text)
+        session = self.sessions.get(document.uri)
+        while session and (text := await session.growth(offer, lambda: document.version == asked)):
+            offer = replace(offer, text=text)
             where = types.VersionedTextDocumentIdentifier(version=asked, uri=document.uri)
             update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
             self.protocol.notify(private.UPDATE, update)
 
     def _opened(self, document: Document) -> None:
+        self._leave(document.uri)  # where it was open already
         if self._context:
             self._context.opened(document.uri)
         self._pause(document.uri, 0)
@@ -210,18 +217,22 @@ class Server(LanguageServer):
         self.pace.key(now)
         if session := self.sessions.get(document.uri):
             shown = session.shown
-            came = session.changed(_lf(document.text))
-            if shown and len(came) > 1:
+            came = session.changed(line_feeds(document.text))
+            if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
                 self.accepted(shown.name)  # clients do not tell of every part that is accepted
         self._pause(document.uri, PAUSE)
 
     def _closed(self, uri: str) -> None:
         if timer := self._timers.pop(uri, None):
             timer.cancel()
-        if session := self.sessions.pop(uri, None):
-            session.close()
+        self._leave(uri)
         if self._context:
             self._context.closed(uri)
+
+    def _leave(self, uri: str) -> None:
+        if session := self.sessions.pop(uri, None):
+            session.leave()
+            self._active = None if self._active is session else self._active
 
     def _saved(self, uri: str) -> None:
         if self._context:
@@ -240,26 +251,38 @@ class Server(LanguageServer):
         new = await self._context.look(uri, session.line if session else 0)
         if session and session is self._active:
             session.rest(new)
-        if not self.tally.model and session:
-            self.tally.model = await self._engine.model()
-            self.show_status()
+
+    async def _learn_model(self) -> None:
+        self.tally.model = await self._engine.model()
+        self.show_status()
+
+    def _beat(self) -> None:
+        self._pulse.beat()
+        self.show_status()
 
     def _generated(self, ended: Ended) -> None:
         self.tally.generated(ended)
-        self.show_status()
+        if not self.tally.model:
+            self._spawn(self._learn_model())
 
     def _trouble(self, line: str) -> None:
-        self.tally.trouble = line
+        self.tally.trouble, self.tally.model = line, ""  # the engine may be another one
         if line:
-            self._say(line)
+            self._warn(line)
         self.show_status()
 
     def _send_status(self) -> None:
         self._timers.pop("status", None)
-        self.protocol.notify(private.STATUS, self.status())
+        if self._told != (status := self.status()):
+            self._told = status
+            self.protocol.notify(private.STATUS, status)
+
+    def _warn(self, line: str) -> None:
+        self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
 
     def _say(self, line: str) -> None:
-        self.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"localdflash: {line}"))
+        """For the client's log: what happens, and needs nobody."""
+        self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -278,8 +301,3 @@ def _target(document: Document, place: Place, selected: types.SelectedCompletion
 def _roots(params: types.InitializeParams) -> list[Path]:
     uris = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
     return [path for path in map(path_of, uris) if path and path.is_dir()]
-
-
-def _lf(text: str) -> str:
-    """With the line ends that models know."""
-    return text.replace("\r\n", "\n") if "\r" in text else text

@@ -13,13 +13,15 @@ from typing import Any
 
 from localdflash.lsp.generation import Generator
 from localdflash.lsp.pace import Pace
-from localdflash.lsp.suggestions import FAILED, STOPPED, Spot, Suggestion, Suggestions
+from localdflash.lsp.suggestions import FAILED, STOPPED, Spot, Suggestion, Suggestions, whole_lines, whole_words
 
 LONGEST = 96  # tokens of an answer
-CHOICES = 3  # where the user asks for suggestions
+LEAST_SURE = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
+CHOICES, PATIENCE = 3, 3.0  # suggestions where the user asks for some, and the seconds that they may take
 LONGEST_TYPED = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
 SENT_BEFORE, SENT_AFTER = 16_000, 4_000  # characters; the engine cuts them to its budget of tokens
 SHORTEST = 10  # characters before the cursor of a document that there is something to say of
+PAIRS = ("()", "[]", "{}", '""', "''", "``")
 COPIED = 4_000  # characters of the text after the cursor that drafts may be copied from
 
 Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
@@ -27,7 +29,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where and how a suggestion is asked for.
+    """Where and how a suggestion is asked for. Lines of `before` and `after` end with line feeds.
 
     `manual`: by the user, who wants to choose; `current`: nothing changed since.
     """
@@ -42,10 +44,11 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Offer:
-    """A suggestion as it is shown: its text from the cursor on."""
+    """A suggestion as it is shown: its text from the cursor on. `turn` is that of the request that it answers."""
 
     suggestion: Suggestion
     text: str
+    turn: int
 
 
 class Pulse:
@@ -79,6 +82,7 @@ class Session:
         self._typed = ""
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
+        self._dismissed: tuple[Spot, str] | None = None  # what is not to come again, from its spot on
 
     async def offers(self, cursor: Cursor) -> list[Offer]:
         """What to show; nothing where a newer request came meanwhile, or the text changed."""
@@ -87,6 +91,14 @@ class Session:
         def current() -> bool:
             return turn == self._turn and cursor.current()
 
+        try:
+            return await self._offers(cursor, current)
+        except asyncio.CancelledError:
+            if current():
+                self._abandon()  # the client takes its newest request back, and nobody typed
+            raise
+
+    async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[Offer]:
         spot, typed = self._at(cursor)
         if cursor.manual:
             return await self._several(spot, typed, current)
@@ -105,14 +117,13 @@ class Session:
 
     async def growth(self, offer: Offer, current: Callable[[], bool]) -> str | None:
         """The text of an offer once it is longer by whole lines; None when it will not be, or nobody needs it."""
-        turn, typed, shown = self._turn, self._typed, offer.text
         suggestion = offer.suggestion
-        while turn == self._turn and current() and suggestion is self.shown:
-            rest = suggestion.rest(typed)
+        while offer.turn == self._turn and current() and suggestion is self.shown:
+            rest = suggestion.rest(self._typed)
             if rest is None:
                 return None
-            text = rest.rstrip() if suggestion.ended else _whole_lines(rest)
-            if text and len(text) > len(shown):
+            text = rest.rstrip() if suggestion.ended else whole_lines(rest)
+            if text and len(text) > len(offer.text):
                 return text
             if suggestion.ended:
                 self._ahead(suggestion)
@@ -134,12 +145,12 @@ class Session:
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
         if shown and rest is None:
-            if shown.rest(before):
+            if shown.rest(before) and not _is_closed_pair(text, spot, before):
                 self._pace.refused()
             self._set_aside(shown, before)
         if self._generator.busy and not self._agrees(typed):
             self._stop()
-        self._pulse.beat()
+        self._begin()
         if typed is None or rest is None or not typed.startswith(before):
             return ""
         return typed[len(before) :]
@@ -147,7 +158,7 @@ class Session:
     def dismiss(self, name: str) -> None:
         """The user refuses what is shown."""
         if self.shown and self.shown.name == name:
-            self.shown.refused = True
+            self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
             self._set_aside(self.shown, self._typed)
             self._stop()
@@ -160,30 +171,27 @@ class Session:
         far = len(self._typed) > LONGEST_TYPED // 4
         if far:
             start = self._typed.rfind("\n") + 1
-            before = self._spot.before + self._typed[:start]
-            self._spot, self._typed = Spot(self.uri, before, self._spot.after), self._typed[start:]
+            self._move(Spot(self.uri, self._spot.before + self._typed[:start], self._spot.after))
+            self._typed = self._typed[start:]
         if far or new_context:
-            self._generator.start(self._body(self._spot, self._typed) | {"max_tokens": 0})
+            self._generator.start(self.uri, self._body(self._spot, self._typed) | {"max_tokens": 0})
 
     @property
     def line(self) -> int:
         """Where the cursor was last."""
         return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
 
-    def abandon(self) -> None:
+    def leave(self) -> None:
+        """The document is closed, or another one is worked on: whoever waits for this one gets nothing."""
+        self._begin()
+        self.shown = None
+        self._stop()
+
+    def _abandon(self) -> None:
         """Nobody waits for the newest request any more."""
         self._begin()
         if not (self.shown and self.shown.rest(self._typed)):
             self._stop()
-
-    def close(self) -> None:
-        """The document is closed."""
-        self._begin()
-        self._stop()
-
-    def leave(self) -> None:
-        """Another document is worked on: whoever waits for this one gets nothing."""
-        self._begin()
 
     def _begin(self) -> int:
         self._turn += 1
@@ -200,10 +208,17 @@ class Session:
             and cursor.before.startswith(spot.before)
         )
         if spot is None or not kept:
-            start = max(cursor.before.rfind("\n"), cursor.before.rfind("\r")) + 1
-            spot = self._spot = Spot(self.uri, cursor.before[:start], cursor.after)
+            spot = Spot(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
+            self._move(spot)
         self._typed = cursor.before[len(spot.before) :]
         return spot, self._typed
+
+    def _move(self, spot: Spot) -> None:
+        """To another place: what is shown or generated at the old one is not wanted any more."""
+        if spot != self._spot:
+            self._spot, self.shown = spot, None
+            if self._generator.growing:
+                self._stop()
 
     def _find(self, spot: Spot, typed: str) -> Suggestion | None:
         shown = self.shown
@@ -220,10 +235,10 @@ class Session:
         return current()
 
     def _ask(self, spot: Spot, typed: str, count: int = 1) -> Suggestion:
-        self._stop()
         asked = [Suggestion(spot, typed) for _ in range(count)]
         self._known.add(asked[0])
-        self._generator.start(self._body(spot, typed) | {"count": count}, asked)
+        sure = LEAST_SURE if count == 1 else 0.0
+        self._generator.start(self.uri, self._body(spot, typed) | {"count": count, "least_sure": sure}, asked)
         return asked[0]
 
     def _ahead(self, suggestion: Suggestion) -> None:
@@ -249,8 +264,8 @@ class Session:
             if suggestion.ended:
                 return rest.rstrip()
             late = loop.time() >= until
-            text = _whole_lines(rest) if late or cursor.grows else ""
-            if text or (late and (text := _whole_words(rest))):
+            text = whole_lines(rest) if late or cursor.grows else ""
+            if text or (late and (text := whole_words(rest))):
                 return text
             await self._pulse.wait(None if late else until - loop.time())
         return ""
@@ -258,13 +273,17 @@ class Session:
     async def _several(self, spot: Spot, typed: str, current: Callable[[], bool]) -> list[Offer]:
         """Different suggestions to choose from."""
         self._ask(spot, typed, CHOICES)
-        asked = self._generator.growing
-        while current() and not all(suggestion.ended for suggestion in asked):
-            await self._pulse.wait(None)
+        asked, loop = self._generator.growing, asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+        while current() and not all(suggestion.ended for suggestion in asked) and (left := until - loop.time()) > 0:
+            await self._pulse.wait(left)
+        if not current():
+            return []
         texts: dict[str, Suggestion] = {}
-        for suggestion in asked if current() else ():
-            texts.setdefault(suggestion.text.rstrip(), suggestion)
-        offers = [Offer(suggestion, text) for text, suggestion in texts.items() if text.strip()]
+        for suggestion in asked:
+            text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
+            texts.setdefault(text.rstrip(), suggestion)
+        offers = [Offer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
         self.shown = offers[0].suggestion if offers else None
@@ -272,14 +291,21 @@ class Session:
 
     def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[Offer]:
         again = suggestion is self.shown
-        if suggestion.refused or not text.strip():
+        if not text.strip() or self._is_dismissed(suggestion):
             return []
         if not again and not self._pace.confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
             return []
         self.shown = suggestion
         if suggestion.ended:
             asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
-        return [Offer(suggestion, text)]
+        return [Offer(suggestion, text, self._turn)]
+
+    def _is_dismissed(self, suggestion: Suggestion) -> bool:
+        """Whether the user dismissed the same text here, or what begins like it."""
+        if self._dismissed is None or self._dismissed[0] != suggestion.spot:
+            return False
+        one, other = self._dismissed[1], suggestion.typed + suggestion.text
+        return one.startswith(other) or other.startswith(one)
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
         """The user goes another way than a suggestion: what was left of it may still help as a draft."""
@@ -291,11 +317,9 @@ class Session:
         return typed is not None and any(suggestion.rest(typed) is not None for suggestion in growing)
 
     def _stop(self) -> None:
-        stopped = self._generator.growing
-        self._generator.stop()
-        for suggestion in stopped:
-            if suggestion.ended == STOPPED and "\n" not in suggestion.text.strip():
-                self._known.remove(suggestion)
+        """What runs for this document; that of another one goes on."""
+        if self._generator.uri == self.uri:
+            self._generator.stop()
 
     def _body(self, spot: Spot, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(spot.before)
@@ -317,24 +341,20 @@ def worth_asking(cursor: Cursor) -> bool:
     return not word and len(cursor.before) + len(cursor.after) >= SHORTEST
 
 
+def _is_closed_pair(text: str, spot: Spot, typed: str) -> bool:
+    """Whether what was added behind what is typed is a bracket or quote that the editor closed by itself."""
+    head = spot.before + typed
+    return (
+        text[len(head) : len(text) - len(spot.after)] in PAIRS and text.startswith(head) and text.endswith(spot.after)
+    )
+
+
 def _between(text: str, spot: Spot) -> str | None:
     """What is typed at a spot in this text; None where the text around the spot is another one."""
     end = len(text) - len(spot.after)
     if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
         return None
     return text[len(spot.before) : end]
-
-
-def _whole_lines(text: str) -> str:
-    return text[: text.rfind("\n") + 1].rstrip()
-
-
-def _whole_words(text: str) -> str:
-    """All but the word at the end, which may not be complete."""
-    words = text.rstrip()
-    while words and (words[-1].isalnum() or words[-1] == "_"):
-        words = words[:-1]
-    return words.rstrip()
 
 
 def _tail(before: str) -> tuple[str, int]:

@@ -33,4 +33,4 @@ class Settings:
 
         push, status = (known(name, bool, "true or false", False) for name in ("push", "status"))
         deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
-        return cls(push, status, round(min(max(deadline, SHORTEST_DEADLINE), LONGEST_DEADLINE))), wrong
+        return cls(push, status, round(min(max(SHORTEST_DEADLINE, deadline), LONGEST_DEADLINE))), wrong

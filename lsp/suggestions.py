@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 STOPPED, FAILED = "stopped", "failed"  # why a suggestion ended that was not wanted any more, or had no engine
 SPOTS, MOST = 64, 64  # spots remembered, and suggestions for each: looking through them takes microseconds
+LARGEST = 16_000_000  # characters of all spots but the newest: each has the whole document
 
 _names = count(1)
 
@@ -36,7 +37,6 @@ class Suggestion:
     # None: the engine cannot tell.
     confidence: float | None = None
     ended: str = ""
-    refused: bool = False  # the user does not want it
     name: str = field(default_factory=lambda: str(next(_names)))
 
     def rest(self, typed: str) -> str | None:
@@ -48,6 +48,11 @@ class Suggestion:
         if whole.startswith(typed):
             return whole[len(typed) :]
         return "" if not self.ended and typed.startswith(whole) else None
+
+    def cut_off(self, reason: str) -> None:
+        """Its generation ended before the text did: nobody knows how its last line goes on, so it goes."""
+        if not self.ended:
+            self.text, self.ended = whole_lines(self.text), reason
 
     def answers(self, typed: str) -> bool:
         """Whether nothing needs to be generated for what is typed: this says it, will say it, or said there is nothing.
@@ -73,14 +78,8 @@ class Suggestions:
         self._spots.move_to_end(suggestion.spot)
         known.append(suggestion)
         del known[:-MOST]
-        while len(self._spots) > SPOTS:
+        while len(self._spots) > 1 and (len(self._spots) > SPOTS or self._size() > LARGEST):
             self._spots.popitem(last=False)
-
-    def remove(self, suggestion: Suggestion) -> None:
-        """Forget a suggestion."""
-        known = self._spots.get(suggestion.spot, [])
-        if suggestion in known:
-            known.remove(suggestion)
 
     def find(self, spot: Spot, typed: str) -> Suggestion | None:
         """The one that answers, the newest of those that began at the latest place."""
@@ -91,7 +90,18 @@ class Suggestions:
             if suggestion.answers(typed):
                 yield suggestion
 
-    def forget(self, uri: str) -> None:
-        """Forget a document."""
-        for spot in [spot for spot in self._spots if spot.uri == uri]:
-            del self._spots[spot]
+    def _size(self) -> int:
+        return sum(len(spot.before) + len(spot.after) for spot in self._spots)
+
+
+def whole_lines(text: str) -> str:
+    """All but the line at the end, which may not be complete."""
+    return text[: text.rfind("\n") + 1].rstrip()
+
+
+def whole_words(text: str) -> str:
+    """All but the word at the end, which may not be complete."""
+    words = text.rstrip()
+    while words and (words[-1].isalnum() or words[-1] == "_"):
+        words = words[:-1]
+    return words.rstrip()

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from localdflash.lsp.generation import Ended
 
-Kind = Literal["Normal", "Warning", "Error", "Inactive"]
+Kind = Literal["Normal", "Error", "Inactive"]
 
 
 @dataclass
@@ -14,6 +14,7 @@ class Tally:
 
     model: str = ""
     trouble: str = ""  # why there is nothing to suggest
+    silent: str = ""  # why there is nothing to suggest in the newest request's document
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
     _offered: set[str] = field(default_factory=set)
@@ -30,19 +31,23 @@ class Tally:
 
     def displayed(self, name: str) -> None:
         """Shown, says the client."""
-        self._displayed.add(name)
+        if name in self._offered:
+            self._displayed.add(name)
 
-    def accepted(self, name: str) -> None:
-        """Accepted, or a part of it."""
+    def accepted(self, name: str) -> bool:
+        """Accepted, or a part of it; whether that is the first part of something that was offered."""
+        if name in self._accepted or name not in self._offered:
+            return False
         self._accepted.add(name)
+        return True
 
     def status(self, busy: bool) -> dict[str, Any]:
         """The status notification."""
-        kind: Kind = "Error" if self.trouble else "Normal"
+        kind: Kind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
         return {
             "kind": kind,
             "busy": busy,
-            "message": self.trouble,
+            "message": self.trouble or self.silent,
             "model": self.model,
             "tau": self.tau,
             "tokensPerSecond": self.tokens_per_second,

@@ -16,10 +16,10 @@ from localdflash.server.api import chat, complete, completions, control, native,
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.api.state import State
+from localdflash.server.api.streams import GONE
 from localdflash.server.engine import Engine
 
 log = logging.getLogger(__name__)
-GONE = 499  # the status, in the metrics, of a request whose client left
 
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),

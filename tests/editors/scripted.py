@@ -85,7 +85,6 @@ def build(texts: list[str], log: Path | None) -> Scripted:
     @server.feature(types.INITIALIZED)
     def initialized(ls: Scripted, _: types.InitializedParams) -> None:
         ls.record("initialized", encoding=ls.server_capabilities.position_encoding)
-        ls.protocol.notify("didChangeStatus", ls.status)
 
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def complete(ls: Scripted, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:

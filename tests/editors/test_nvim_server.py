@@ -31,9 +31,14 @@ def servers(scene: Scene) -> list[psutil.Process]:
 
 def test_it_asks_for_pushes_and_utf8(add: Scene) -> None:
     (begun,) = add.events("initialize")
-    assert begun["options"] == {"push": True}
+    assert begun["options"] == {"push": True, "status": True}
     assert begun["root"] == add.folder.as_uri()
     assert add.until_event("initialized")["encoding"] == "utf-8"
+
+
+def test_it_does_not_run_in_the_project_where_python_may_look_for_modules(add: Scene) -> None:
+    (server,) = servers(add)
+    assert server.cwd() == add.editor.lua("return vim.uv.os_homedir()") != str(add.folder)
 
 
 def test_two_buffers_share_a_server(add: Scene) -> None:
@@ -188,10 +193,12 @@ def test_off_and_on_again(add: Scene) -> None:
 def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
     line = "return require('localdflash').status()"
     add.editor.command("set statusline=%{%v:lua.require'localdflash'.status()%}")
-    add.editor.until(lambda: add.editor.lua(line) == "scripted τ 2.9 41 tok/s 0/0")
+    add.editor.until(lambda: add.editor.lua(line) == "scripted τ 2.9 41 tok/s 0/0")  # asked for: nothing changed yet
     add.tell("test/tell", tau=3.1, shown=30, accepted=12, model="50% \x1b[31m")
     add.editor.until(lambda: add.editor.lua(line) == "50%% ^[[31m τ 3.1 41 tok/s 12/30")
     add.editor.until(lambda: any("50% ^[[31m τ 3.1" in row for row in add.editor.screen.rows()))
+    add.tell("test/tell", tau=None, tokensPerSecond=None, shown=0, accepted=0, model="")  # before the first answer
+    add.editor.until(lambda: add.editor.lua(line) == "localdflash 0/0")
     add.tell("test/tell", kind="Warning", message="run: localdflash models pull x")
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
 

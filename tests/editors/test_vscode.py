@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.editors.fetch_vscode import ROOT, tools
@@ -45,6 +46,9 @@ def shared() -> Iterator[Studio]:
         pytest.skip("VS Code is not here: run tests/editors/fetch_vscode.py")
     if not extensions:
         pytest.skip("the extension is not built: run `make vsix`")
+    sources = [path for path in extensions[-1].parent.glob("[spw]*/*") if path.suffix in (".ts", ".md")]
+    newest = max(path.stat().st_mtime for path in [*sources, extensions[-1].parent / "package.json"])
+    assert extensions[-1].stat().st_mtime >= newest, "the extension is older than its sources: run `make vsix`"
     with studio(found, extensions[-1], SHAPES, GREET) as running:
         yield running
 
@@ -203,23 +207,30 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window,
     assert command in message
     assert says in message
     assert says in window.details()
+    window.command("localdflash: Status and Actions")
+    window.page.locator(".quick-input-title", has_text=says).wait_for()
     window.picture("not-found")
+    window.press("Escape")
     code.configure()
     ready(window)
     window.type("e")
     window.shows(METHOD[11:])
 
 
-def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path) -> None:
+@pytest.mark.parametrize("restricted", [False, True])
+def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, restricted: bool) -> None:
     trap, sprung = folder / "localdflash", folder / "sprung"
     trap.write_text(f"#!/bin/sh\ntouch {sprung}\n")
     trap.chmod(0o755)
     theirs = {"localdflash.command": str(trap), "localdflash.arguments": ["--version"], "localdflash.pair": "theirs"}
+    code.configure(restricted=restricted)
     with code.window(folder, **theirs) as window:
         window.open("shapes.py", LAST)
         ready(window)
+        assert window.page.get_by_text("Restricted Mode", exact=True).count() == restricted
         window.type("    def ar")
         window.shows(METHOD[10:])
+        assert folder not in [Path(psutil.Process(process).cwd()) for process in code.servers()]
     assert not sprung.exists()
 
 
@@ -227,13 +238,15 @@ def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
     with code.window(folder, **{"localdflash.languages": {"python": False}}) as window:
         window.open("shapes.py", LAST)
         until(lambda: "off for python" in window.details(), window.details)
-        window.type("    def a")
+        seen = window.frames()
+        window.type("    def ar")
+        window.press("Alt+\\")
         window.picture("language-off")
         window.command("localdflash: Turn This Language On or Off")
         ready(window)
-        assert window.ghost() == ""
-        window.type("r")
-        window.shows(METHOD[10:])
+        assert seen() == [""]
+        window.type("e")
+        window.shows(METHOD[11:])
 
 
 def test_off_means_that_no_server_runs(code: Studio, window: Window) -> None:
@@ -253,4 +266,17 @@ def test_the_item_in_the_status_bar_opens_a_menu(window: Window) -> None:
     assert rows.count() == 6
     rows.filter(has_text="First steps").click()
     window.page.get_by_text("Install localdflash").first.wait_for()
-    window.picture("walkthrough")
+
+
+def test_the_walkthrough_ticks_what_is_done(window: Window) -> None:
+    window.command("localdflash: First Steps")
+    done = window.page.locator(".getting-started-step .codicon.complete")
+    until(lambda: done.count() == 1)
+    window.page.locator('.tab[data-resource-name="shapes.py"]').click()
+    window.page.locator(".editor-instance .monaco-editor.focused").wait_for()
+    window.type("    def ar")
+    window.shows(METHOD[10:])
+    window.press("Tab")
+    until(lambda: "1 accepted" in window.details(), window.details)
+    window.command("localdflash: First Steps")
+    until(lambda: done.count() == 3)

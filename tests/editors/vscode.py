@@ -36,7 +36,6 @@ SETTINGS: Mapping[str, Any] = {
     "files.autoSave": "off",
     "git.enabled": False,
     "localdflash.deadlineMs": 5000,  # a busy machine may take long, and nothing asks again until the next key
-    "security.workspace.trust.enabled": False,
     "telemetry.telemetryLevel": "off",
     "window.commandCenter": False,
     "workbench.secondarySideBar.defaultVisibility": "hidden",
@@ -143,12 +142,17 @@ class Studio:
     def __init__(self, url: str, browser: Browser, data: Path, home: Path) -> None:
         self._url, self._browser, self._data, self.home = url, browser, data, home
 
-    def configure(self, **machine: object) -> None:
-        """Write the settings that a folder cannot set, without the `localdflash.` before their names."""
-        file = self._data / "Machine" / "settings.json"
-        file.parent.mkdir(exist_ok=True, parents=True)
+    def configure(self, *, restricted: bool = False, **machine: object) -> None:
+        """Write the settings that a folder cannot set, without the `localdflash.` before their names.
+
+        `restricted`: windows that are opened from now on do not trust their folders.
+        """
+        user = {**SETTINGS, "security.workspace.trust.enabled": restricted}
         named = {f"localdflash.{name}": value for name, value in ({"command": str(PROGRAM)} | machine).items()}
-        file.write_text(json.dumps(named))
+        for whose, settings in (("User", user), ("Machine", named)):
+            file = self._data / whose / "settings.json"
+            file.parent.mkdir(exist_ok=True, parents=True)
+            file.write_text(json.dumps(settings))
 
     @contextmanager
     def window(self, folder: Path, **settings: object) -> Iterator[Window]:
@@ -187,8 +191,7 @@ def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
     top = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))  # short: a socket's path has about a hundred bytes
     variables = {**os.environ, "HOME": str(top), "LOCALDFLASH_HOME": str(top / "h"), "OMP_NUM_THREADS": "1"}
     data, extensions = top / "data", top / "extensions"
-    (data / "User").mkdir(parents=True)
-    (data / "User" / "settings.json").write_text(json.dumps(SETTINGS))
+    data.mkdir()
     known = [top / f"{number}.txt" for number, _ in enumerate(texts)]
     for file, text in zip(known, texts, strict=True):
         file.write_text(text, "utf-8")

@@ -234,4 +234,3 @@ def changes_of(lines: int) -> Iterator[float]:
         client.change(URI, i + 2, change((line, 12), (line, 12), "x"))
         client.protocol.documents[URI].window(Place(line, 4), 8_000, 2_000)
         yield time.perf_counter() - began
-

@@ -168,6 +168,16 @@ def test_a_selected_item_of_a_menu_is_what_the_answer_goes_on_from(editor: Any) 
     run(test())
 
 
+def test_a_selected_item_is_not_made_a_longer_word(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(TEXT.replace("total = first + second", "total = fi"))
+            place = types.Range(types.Position(5, 12), types.Position(5, 14))
+            assert await e.ask(5, 14, selected=types.SelectedCompletionInfo(place, "fir")) is None
+
+    run(test())
+
+
 def test_who_asks_by_hand_gets_an_answer_within_a_word_too(editor: Any) -> None:
     async def test() -> None:
         async with editor(oracle=TEXT) as e:
@@ -235,9 +245,11 @@ def test_what_nobody_writes_by_hand_is_met_with_silence(editor: Any, text: str) 
         async with editor(oracle=TEXT) as e:
             e.open(text)
             assert await e.ask(4, 4) is None
+            assert (await e.status()).kind == ("Normal" if not text else "Inactive")
             e.close()
             e.open(HOLE)
             assert inserted(await e.ask(4, 4)) == BODY
+            assert (await e.status()).kind == "Normal"
             assert e.said == []
 
     run(test())

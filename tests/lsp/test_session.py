@@ -58,10 +58,14 @@ class Desk:
 
     def __init__(self) -> None:
         self.engine, self.pace, self.ended = Scripted(), Pace(), list[Ended]()
-        pulse = Pulse()
-        self.generator = Generator(cast(Engine, self.engine), pulse.beat, self.pace.answered, self.ended.append)
-        self.session = Session("file:///a.py", self.generator, pulse, self.pace, lambda _: {"copies": []})
+        self.pulse = Pulse()
+        self.generator = Generator(cast(Engine, self.engine), self.pulse.beat, self.pace.answered, self.ended.append)
+        self.session = self.of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0
+
+    def of(self, uri: str) -> Session:
+        """A session of the same client."""
+        return Session(uri, self.generator, self.pulse, self.pace, lambda _: {"copies": []})
 
     def type(self, text: str) -> str:
         """Put text at the cursor; what of the shown suggestion came in."""
@@ -220,6 +224,39 @@ def test_a_refused_text_becomes_a_draft_and_is_not_shown_again() -> None:
         asked = await desk.asked(3)
         assert "def add(a, b):" in cast(list[str], asked.body["copies"])
         assert TAIL in cast(list[str], asked.body["copies"])
+
+    run(test())
+
+
+def test_what_was_dismissed_does_not_come_back_in_other_words() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("def add(a, b):", end="line")
+        (offer,) = await waiting
+        desk.session.dismiss(offer.suggestion.name)
+        desk.type("d")
+        again = desk.ask()
+        count = len(desk.engine.asked)
+        await settled()
+        if len(desk.engine.asked) > count:
+            desk.engine.asked[-1].say("ef add", end="line")
+        assert await again == []
+
+    run(test())
+
+
+def test_a_bracket_that_the_editor_closes_is_no_refusal() -> None:
+    async def test() -> None:
+        desk = Desk()
+        sure = [step / 100 for step in range(100) if desk.pace.confident(step / 100)][0]
+        desk.type("value = add")
+        waiting = desk.ask()
+        (await desk.asked(1)).say("(1, 2)", end="line")
+        await waiting
+        desk.before, desk.after = desk.before + "(", ")" + desk.after
+        desk.type("")
+        assert desk.pace.confident(sure)
 
     run(test())
 

@@ -3,7 +3,7 @@
 import * as vscode from 'vscode';
 import { Server } from './server';
 import * as settings from './settings';
-import type { State } from './state';
+import { present, type State } from './state';
 import { StatusBar } from './status_bar';
 
 const WALKTHROUGH = 'localdflash.localdflash#start';
@@ -45,7 +45,7 @@ function commands(server: Server, log: vscode.LogOutputChannel): Record<string, 
         restart: () => server.restart(),
         showLog: () => log.show(),
         openSettings: () => run('workbench.action.openSettings', '@ext:localdflash.localdflash'),
-        openWalkthrough: () => run('workbench.action.openWalkthrough', WALKTHROUGH, false),
+        openWalkthrough: () => openWalkthrough(server),
     };
 }
 
@@ -62,6 +62,13 @@ function setContexts(state: State): void {
     }
 }
 
+/** VS Code never ticks a step whose context is true already when it reads the walkthrough, on opening the first one. */
+async function openWalkthrough(server: Server): Promise<void> {
+    setContexts({ is: 'off' });
+    await vscode.commands.executeCommand('workbench.action.openWalkthrough', WALKTHROUGH, false);
+    setContexts(server.state);
+}
+
 async function menu(server: Server): Promise<void> {
     const document = vscode.window.activeTextEditor?.document;
     const on = settings.enabled();
@@ -76,7 +83,8 @@ async function menu(server: Server): Promise<void> {
         { label: '$(gear) Open settings', command: 'openSettings' },
         { label: '$(book) First steps', command: 'openWalkthrough' },
     );
-    const title = server.state.is === 'failed' ? `localdflash: ${server.state.reason}` : 'localdflash';
+    const { level, lines } = present(server.state, '');
+    const title = level === 'normal' ? 'localdflash' : `localdflash: ${lines[0]}`;
     const chosen = await vscode.window.showQuickPick(items, { title, placeHolder: 'What to do?' });
     if (chosen) {
         await vscode.commands.executeCommand(`localdflash.${chosen.command}`);

@@ -19,7 +19,7 @@ from localdflash.server.api.errors import ApiError
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import InfillRequest, NativeRequest, RawRequest
 from localdflash.server.api.state import State
-from localdflash.server.api.streams import Disconnected, EventStream, event, until_disconnect
+from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.fim import SourceFile
 from localdflash.text.grammar import Grammars
 
@@ -78,7 +78,7 @@ async def _answer(http: HttpRequest, state: State, ask: Ask, body: NativeRequest
     try:
         found = await until_disconnect(http.receive, collect(state, ask))
     except Disconnected:
-        return Response(status_code=499)
+        return Response(status_code=GONE)
     return json_response(_selected(_whole(ask, found[0], found[0].text), body))
 
 

@@ -16,7 +16,7 @@ from localdflash.server.api.ask import Ask
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
 from localdflash.server.api.state import State
-from localdflash.server.api.streams import DONE, Disconnected, EventStream, event, until_disconnect
+from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -156,7 +156,7 @@ async def answer(http: HttpRequest, state: State, ask: Ask, body: OpenAI, shape:
     try:
         found = await until_disconnect(http.receive, collect(state, ask))
     except Disconnected:
-        return Response(status_code=499)
+        return Response(status_code=GONE)
     return json_response(
         {
             **head,

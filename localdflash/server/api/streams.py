@@ -16,6 +16,7 @@ from localdflash.server.api.errors import as_api_error, error_body
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+GONE = 499  # the status of a request whose client left, which nobody but the metrics sees
 
 
 class Disconnected(Exception):

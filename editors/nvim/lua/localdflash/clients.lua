@@ -116,12 +116,18 @@ local function configuration(root)
         how.code, how.signal = code, signal
         on_exit(0, 0)
       end
-      return vim.lsp.rpc.start(config.current.cmd, dispatchers, { cwd = root })
+      -- Not in the project: where PYTHONPATH has an empty part, Python would run modules that lie there.
+      return vim.lsp.rpc.start(config.current.cmd, dispatchers, { cwd = vim.uv.os_homedir() })
     end,
     on_init = function(client)
       if vim.lsp.inline_completion then
         vim.lsp.inline_completion.enable(false, { client_id = client.id })
       end
+      compat.call(client, 'request', 'localdflash/status', vim.empty_dict(), function(_, result)
+        if result then
+          status.set(result)
+        end
+      end)
     end,
     on_exit = function(_, _, id)
       vim.schedule(function()
@@ -139,7 +145,7 @@ function M.attach(buf)
   local program = config.current.cmd[1]
   if vim.fn.executable(program) == 0 then
     status.set({ kind = 'Error', message = program .. ' is not installed' })
-    return say_once(program .. ' is not on PATH: install it (pip install localdflash) or name it in setup{cmd}')
+    return say_once(program .. ' is not on PATH: install it (in its clone: pip install .) or name it in setup{cmd}')
   end
   local reuse = function(client, wanted)
     local same = ours[client.id] ~= nil and client.config.root_dir == wanted.root_dir

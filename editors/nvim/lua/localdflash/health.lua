@@ -15,7 +15,7 @@ end
 
 local function check_program(command)
   if vim.fn.executable(command[1]) == 0 then
-    health.error(command[1] .. ' is not on PATH', { 'pip install localdflash', 'or name it: setup{ cmd = { ... } }' })
+    health.error(command[1] .. ' is not on PATH', { 'in its clone: pip install .', 'or name it: setup{ cmd = { ... } }' })
     return
   end
   health.ok(command[1] .. ': ' .. vim.fn.exepath(command[1]))

@@ -9,6 +9,11 @@ local function plain(text)
   return vim.fn.strtrans(tostring(text))
 end
 
+--- The model that answers; before the first answer there is none.
+local function model(otherwise)
+  return last.model and last.model ~= '' and plain(last.model) or otherwise
+end
+
 local function number(value, format)
   return type(value) == 'number' and format:format(value) or nil
 end
@@ -32,7 +37,7 @@ function M.line()
     return 'localdflash off'
   end
   local parts = {
-    plain(last.model or 'localdflash'),
+    model('localdflash'),
     number(last.tau, 'τ %.1f') or '',
     number(last.tokensPerSecond, '%.0f tok/s') or '',
     ('%d/%d'):format(last.accepted or 0, last.shown or 0),
@@ -50,7 +55,7 @@ function M.lines()
   local message = last.message and last.message ~= '' and ', ' .. plain(last.message) or ''
   return {
     'state: ' .. plain(last.kind) .. message,
-    'model: ' .. plain(last.model or 'unknown'),
+    'model: ' .. model('unknown'),
     'tokens a verify (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
     'tokens a second: ' .. (number(last.tokensPerSecond, '%.1f') or 'unknown'),
     ('suggestions: %d shown, %d accepted'):format(last.shown or 0, last.accepted or 0),

@@ -1,0 +1,223 @@
+"""The language server's way to the engine, where the engine is a script: it dies at any point, or talks nonsense."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash import paths
+from localdflash.errors import LocaldflashError
+from localdflash.lsp import engine as engine_module
+from localdflash.lsp.engine import Engine
+from localdflash.server.sockets import prepare_folder
+from localdflash.server.spawn import Wanted
+from tests import daemons
+from tests.lsp.test_session import run, settled
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
+    pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
+]
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+PIECE = {"index": 0, "text": "x", "tokens": 1, "confidence": 0.9}
+END = {"index": 0, "text": "", "finish": "line", "tokens": 1, "confidence": 0.9, "tau": 1.0}
+
+
+def events(*lines: object) -> bytes:
+    """An answer's chunks, and its end."""
+    return b"".join(chunk(f"data: {json.dumps(line)}\n\n".encode()) for line in lines) + b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Script:
+    """A daemon: `answers` are what it says to one request after the other; it hangs up behind a None."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers, self.connections = list(answers), 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while self.answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                await reader.readexactly(length)
+                while self.answers and (said := self.answers.pop(0)):
+                    writer.write(said)
+                    if said.endswith(b"0\r\n\r\n"):
+                        break
+                else:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with daemons.short_home(monkeypatch):
+        prepare_folder(paths.engine_socket())
+        yield
+
+
+@asynccontextmanager
+async def scripted(script: Script, client: "Client") -> AsyncIterator[None]:
+    async with await asyncio.start_unix_server(script.connected, paths.engine_socket()):
+        yield
+        client.engine.close()
+        await settled()
+
+
+class Client:
+    """An engine that finds its daemon without asking what it is; counts how often it looks for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object] = lambda: None) -> None:
+        self.looked = 0
+        self.told: list[str] = []
+
+        def looking(_wanted: Wanted, _say: Any) -> Any:
+            self.looked += 1
+            connect()
+            return SimpleNamespace(close=lambda: None)
+
+        monkeypatch.setattr(engine_module, "connect", looking)
+        self.engine = Engine(Wanted({}), lambda _: None, self.told.append)
+
+    async def ask(self) -> str:
+        return "".join([event["text"] async for event in self.engine.complete({"prefix": "x"})])
+
+
+def test_one_connection_serves_many_requests(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        script, client = Script(*[HEAD + events(PIECE, END)] * 3), Client(monkeypatch)
+        async with scripted(script, client):
+            assert [await client.ask() for _ in range(3)] == ["x"] * 3
+        assert (script.connections, client.looked, client.told) == (1, 1, [])
+
+    run(test())
+
+
+def test_while_an_engine_loads_it_is_looked_for_once(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loads = threading.Event()
+        client = Client(monkeypatch, lambda: loads.wait(10))
+        for _ in range(9):
+            given_up = asyncio.create_task(client.ask())
+            await settled()
+            given_up.cancel()
+        async with scripted(Script(HEAD + events(PIECE, END)), client):
+            waiting = asyncio.create_task(client.ask())
+            await settled()
+            loads.set()
+            assert await waiting == "x"
+        assert client.looked == 1
+
+    run(test())
+
+
+def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key(
+    home: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        client = Client(monkeypatch)
+        async with scripted(Script(*[None] * 20), client):
+            for _ in range(5):
+                assert await client.ask() == ""
+        assert client.looked == 2
+        (told,) = client.told
+        assert str(paths.engine_log()) in told
+
+    run(test())
+
+
+def test_an_engine_that_ends_within_an_answer_is_told_once(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(engine_module, "PATIENCE", 0.0)
+        client = Client(monkeypatch)
+        half = HEAD + chunk(f"data: {json.dumps(PIECE)}\n\n".encode())
+        async with scripted(Script(half, None, half, None, HEAD + events(PIECE, END)), client):
+            assert [await client.ask() for _ in range(3)] == ["x"] * 3
+        first, last = client.told
+        assert first
+        assert last == ""
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        HEAD + chunk(b"data: {nonsense\n\n") + b"0\r\n\r\n",
+        HEAD + events({"some": "thing"}),
+        HEAD + events({"index": "0", "text": "x", "confidence": 0.5}),
+        HEAD + events({"index": -1, "text": "x", "confidence": 0.5}),
+        HEAD + events({"index": 0, "text": None, "confidence": 0.5}),
+        HEAD + events({"index": 0, "text": "", "confidence": "much"}),
+        HEAD + events({**END, "timings": [], "tau": "x"}),
+        HEAD + events({"error": "no"}),
+        HEAD + events({"error": {"message": "no"}}),
+        b"HTTP/1.1 500 Error\r\ncontent-length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n[]",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_told_once(
+    home: None, monkeypatch: pytest.MonkeyPatch, nonsense: bytes
+) -> None:
+    async def test() -> None:
+        client = Client(monkeypatch)
+        answers = [part for _ in range(9) for part in (nonsense, None)]
+        async with scripted(Script(*answers), client):
+            for _ in range(3):
+                assert await client.ask() == ""
+            (told,) = client.told
+            assert told
+            assert "\n" not in told
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [LocaldflashError("no room"), PermissionError(13, "denied"), KeyError("version")])
+def test_whatever_keeps_the_engine_from_starting_is_told_once(
+    home: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def test() -> None:
+        def fails() -> None:
+            raise error
+
+        client = Client(monkeypatch, fails)
+        assert [await client.ask() for _ in range(3)] == [""] * 3
+        assert client.looked == 1
+        assert len(client.told) == 1
+
+    run(test())
+
+
+def test_who_asks_for_the_model_leaves_no_connection(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        body = b'{"pair": "embedded"}'
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        left = asyncio.Event()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await reader.read()
+            left.set()
+            writer.close()
+
+        async with await asyncio.start_unix_server(connected, paths.engine_socket()):
+            assert await Client(monkeypatch).engine.model() == "embedded"
+            await asyncio.wait_for(left.wait(), 5)
+
+    run(test())
