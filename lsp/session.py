@@ -13,7 +13,17 @@ from typing import Any
 
 from localdflash.lsp.generation import Generator
 from localdflash.lsp.pace import Pace
-from localdflash.lsp.suggestions import FAILED, STOPPED, Spot, Suggestion, Suggestions, whole_lines, whole_words
+from localdflash.lsp.suggestions import (
+    FAILED,
+    STOPPED,
+    Spot,
+    Suggestion,
+    Suggestions,
+    between,
+    is_closed_pair,
+    whole_lines,
+    whole_words,
+)
 
 LONGEST = 96  # tokens of an answer
 LEAST_SURE = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
@@ -21,7 +31,6 @@ CHOICES, PATIENCE = 3, 3.0  # suggestions where the user asks for some, and the 
 LONGEST_TYPED = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
 SENT_BEFORE, SENT_AFTER = 16_000, 4_000  # characters; the engine cuts them to its budget of tokens
 SHORTEST = 10  # characters before the cursor of a document that there is something to say of
-PAIRS = ("()", "[]", "{}", '""', "''", "``")
 COPIED = 4_000  # characters of the text after the cursor that drafts may be copied from
 
 Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
@@ -139,13 +148,13 @@ class Session:
         spot, before = self._spot, self._typed
         if spot is None:
             return ""
-        typed = _between(text, spot)
+        typed = between(text, spot)
         if typed is not None:
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
         if shown and rest is None:
-            if shown.rest(before) and not _is_closed_pair(text, spot, before):
+            if shown.rest(before) and not is_closed_pair(text, spot, before):
                 self._pace.refused()
             self._set_aside(shown, before)
         if self._generator.busy and not self._agrees(typed):
@@ -339,22 +348,6 @@ def worth_asking(cursor: Cursor) -> bool:
     """Whether a suggestion that nobody asked for makes sense here: not within a word, not in an empty document."""
     word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
     return not word and len(cursor.before) + len(cursor.after) >= SHORTEST
-
-
-def _is_closed_pair(text: str, spot: Spot, typed: str) -> bool:
-    """Whether what was added behind what is typed is a bracket or quote that the editor closed by itself."""
-    head = spot.before + typed
-    return (
-        text[len(head) : len(text) - len(spot.after)] in PAIRS and text.startswith(head) and text.endswith(spot.after)
-    )
-
-
-def _between(text: str, spot: Spot) -> str | None:
-    """What is typed at a spot in this text; None where the text around the spot is another one."""
-    end = len(text) - len(spot.after)
-    if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
-        return None
-    return text[len(spot.before) : end]
 
 
 def _tail(before: str) -> tuple[str, int]:

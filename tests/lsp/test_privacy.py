@@ -24,8 +24,8 @@ from linked import canary_7f3a_two
 
 def main():
     helper_of_ours(1)
-    
-"""
+{}
+""".format(4 * " ")
 
 
 def project(tmp_path: Path) -> Path:

@@ -249,7 +249,7 @@ def test_what_was_dismissed_does_not_come_back_in_other_words() -> None:
 def test_a_bracket_that_the_editor_closes_is_no_refusal() -> None:
     async def test() -> None:
         desk = Desk()
-        sure = [step / 100 for step in range(100) if desk.pace.confident(step / 100)][0]
+        sure = next(step / 100 for step in range(100) if desk.pace.confident(step / 100))
         desk.type("value = add")
         waiting = desk.ask()
         (await desk.asked(1)).say("(1, 2)", end="line")
