@@ -222,6 +222,10 @@ class LoadedPair:
         self.target = TorchTarget(model, options.context, drafter.config.taps)
         return [DFlashDrafter(drafter, model.embed_tokens.weight, model.lm_head.weight)]
 
+    def before_close(self, wait: Callable[[], object]) -> None:
+        """Have this called before the pair is freed: it waits for who still reads the vocabulary."""
+        self._closing.callback(wait)
+
     def close(self) -> None:
         """Free what the backend holds."""
         self._closing.close()

@@ -126,7 +126,8 @@ def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt:
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
         others = [Context(**part) for part in place.context]
-        filling = Filler(loaded).fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
+        filler = Filler(loaded, patience=None)
+        filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
         answer = Completion(loaded, filling, interrupt)
         text = "".join(answer)
         return Filled(text, answer.finish, answer.request.stats.as_dict(), filling.prompt.explained())

@@ -106,7 +106,7 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
     """Whether the cursor is in a string or a comment; where both look, the grammar is right."""
     if brackets.in_code:
         return False
-    tree = syntax.parse(language, before)
+    tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
     if tree is None:
         return True
     end = len(before.encode("utf-8", "replace"))

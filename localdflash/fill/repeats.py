@@ -1,9 +1,45 @@
-"""Lines that say again what was said: the line after the cursor, or the lines before, once or in turns."""
+"""What says again what was said: lines those after the cursor or before, once or in turns, and a line its own end."""
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 PERIODS = (1, 2, 3, 4)  # lines
 TRIVIAL = 10  # characters: a shorter line may stand twice
+LONGEST_PIECE, PHRASE = 40, 8  # characters of what a line may say again and again; from so many on it is a phrase
+LONG_LINE = 32  # characters before a line is looked at for shorter pieces
+_WORD = re.compile(r"\w")
+_SIGNS = re.compile(r"[\"'`()\[\]{},]")  # lines of others are rules: -----
+
+
+class Stutter(NamedTuple):
+    """A line's end is the same piece again and again: where the second ends, and whether that is often enough."""
+
+    end: int
+    enough: bool
+
+
+def stutter(line: str) -> Stutter | None:
+    """Whether a line ends with a phrase three times, four times a shorter piece, or eight times one without a word.
+
+    Told from the second time of a phrase on.
+    """
+    tail = line[-4 * LONGEST_PIECE :]
+    for period in range(1, min(LONGEST_PIECE, len(tail) // 2) + 1):
+        if tail[-1] != tail[-1 - period]:
+            continue
+        run = 1
+        while run + period < len(tail) and tail[-1 - run] == tail[-1 - run - period]:
+            run += 1
+        if run < period:
+            continue
+        piece, times = tail[-period:], run // period + 1
+        if period >= PHRASE and _WORD.search(piece):
+            return Stutter(len(line) - run + period, times >= 3)
+        least = 4 if _WORD.search(piece) else 8 if _SIGNS.search(piece) else times + 1
+        if times >= least and (least > 4 or len(line) >= LONG_LINE):
+            return Stutter(len(line), enough=True)
+    return None
 
 
 class Repeats:

@@ -46,8 +46,8 @@ class Ending(Protocol):
     def ended(self) -> bool:
         """Whether nothing comes any more."""
 
-    def push(self, text: str) -> str:
-        """The text that is certain by now."""
+    def push(self, text: str, logprob: float | None = None) -> str:
+        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
 
     def finish(self) -> str:
         """The text held back, now that no more comes."""
@@ -192,8 +192,7 @@ class Engine:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            certain = text.push(step.tokens)
-            tell(Delta(ending.push(certain) if ending else certain, step, chosen))
+            tell(Delta(_ended(text, ending, step, chosen) if ending else text.push(step.tokens), step, chosen))
             if text.stopped or (ending and ending.ended):
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
@@ -215,6 +214,18 @@ class Engine:
                 raise delta
         finally:
             scheduler.cancel(job)
+
+
+def _ended(text: AnswerText, ending: Ending, step: Step, chosen: Sequence[Chosen]) -> str:
+    """The text of a step, up to where the ending says."""
+    if len(chosen) != len(step.tokens):
+        return ending.push(text.push(step.tokens))
+    certain = ""
+    for token, one in zip(step.tokens, chosen, strict=True):
+        certain += ending.push(text.push([token]), one.logprob)
+        if ending.ended:
+            break
+    return certain
 
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:

@@ -105,7 +105,10 @@ def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) ->
         assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(GOOD, mtime=0)[:40], gzip.compress(GOOD, mtime=0)[:20] + b"x" * 40])
+ARCHIVE = gzip.compress(GOOD, mtime=0)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", ARCHIVE[:40], ARCHIVE[:20] + b"x" * 40])
 def test_a_wrong_archive_is_one_line(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(content)
     with pytest.raises(ModelError, match="cannot be read"):

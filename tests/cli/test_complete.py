@@ -317,7 +317,8 @@ def test_a_line_that_does_not_fit_by_itself_is_cut(tmp_path: Path, complete: Cal
     path = tmp_path / "minified.py"
     path.write_text("x = [" + ", ".join(map(str, range(3000))) + "]\n")
     told = json.loads(complete(f"{path}:1:9000", "--explain", "--json").out)
-    assert [part["cut"] for part in told["prompt"]] == [True, False, True]
+    cut = {part["kind"]: part["cut"] for part in told["prompt"]}
+    assert cut == {"prefix": True, "middle": False, "word": False, "suffix": True}
 
 
 def test_an_answer_gets_half_of_the_context_at_most(file: Path, complete: Callable[..., Any]) -> None:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,6 +101,27 @@ CASES = {
     "a semicolon that is there": ("c", "int f() {\n  int x = ", ";\n}\n", "3;\n", "3", "suffix"),
     "an operator at the end": ("java", "int x = ", "\n", "a +\n    b;\nint y;\n", "a +\n    b;", "statement"),
     "a block of keywords": ("lua", "if a", "\nend\n", " then\n  b()\nend\n", " then\n  b()", "block"),
+    "line feeds on an empty line": ("python", "def f():\n    ", "\n", "\n    return 1\n", "return 1", "block"),
+    "line feeds at an empty line's start": (
+        *("python", "def f():\n    a = 1\n", "\n", "\n    return a\n"),
+        *("    return a", "block"),
+    ),
+    "a line feed before what is set apart": (
+        *("python", "def f():\n    a()\n", "\n", "\n\ndef g():\n    b()\n"),
+        *("\n\ndef g():\n    b()", ""),
+    ),
+    "a phrase again and again": (
+        *("python", "# ", "\n", "the end of the end of the end of the end"),
+        *("the end of the end of", "repeat"),
+    ),
+    "signs again and again": (
+        "python",
+        "x = ",
+        "\n",
+        '"", "", "", "", "", "", "", "", ""',
+        ('"", ' * 8).rstrip(),
+        "repeat",
+    ),
     "no language": ("", "one (", ")\n", "two)\n", "two", "suffix"),
 }
 
@@ -142,6 +165,32 @@ def test_text_is_told_as_soon_as_it_is_certain() -> None:
     assert [stopping.push(piece) for piece in ("a", " +", " b")] == ["a", " +", " b"]
 
 
+def weighed(pieces: list[tuple[str, float]], least_sure: float = 0.2) -> tuple[str, str, list[str]]:
+    """Of tokens with their probabilities: the text that is left, why it ended, and what was told after each."""
+    stopping = Stopping(find("python", "x = ", "\n"), least_sure=least_sure)
+    told = [stopping.push(text, math.log(probability)) for text, probability in pieces]
+    return "".join(told) + stopping.finish(), stopping.reason, told
+
+
+def test_it_ends_before_two_tokens_that_are_too_unlikely() -> None:
+    assert weighed([("f", 0.9), ("(", 0.9), ("a", 0.1), (",", 0.3), (" b", 0.9)])[:2] == ("f(", "unsure")
+    assert weighed([("f", 0.03), ("(", 0.9)])[:2] == ("", "unsure")
+    assert weighed([("f", 0.9), ("(", 0.05), ("a", 0.9), (")", 0.9)])[:2] == ("f(a)", "")
+    assert weighed([("f", 0.1), ("(", 0.1)], least_sure=0.0)[:2] == ("f(", "")
+
+
+def test_blanks_and_what_is_cut_off_are_not_weighed() -> None:
+    assert weighed([("f", 0.05), ("\n", 0.01)])[:2] == ("f", "statement")
+    stopping = Stopping(find("python", "retu", "\n"), skipped=4, least_sure=0.2)
+    assert [stopping.push("retu", math.log(0.01)), stopping.push("rn", -0.1), stopping.finish()] == ["", "", "rn"]
+
+
+def test_half_a_word_is_not_left_and_was_not_told() -> None:
+    text, reason, told = weighed([("f(", 0.9), ("get", 0.9), ("_a", 0.1), ("b", 0.1)])
+    assert (text, reason) == ("f(", "unsure")
+    assert told[1:] == ["f(", "", ""]
+
+
 LANGUAGES = st.sampled_from(["python", "javascript", "c", "lua", "rust", ""])
 CODE = st.text(alphabet="ab1 \n\n()[]{}'\"`#/*,;:=\\\té", max_size=80) | st.lists(
     st.sampled_from(
@@ -163,13 +212,13 @@ def test_the_pieces_do_not_matter(
     stopping, pieces, at = Stopping(extent), list[str](), 0
     for cut in [*cuts, len(text)]:
         pieces.append(stopping.push(text[at : at + cut]))
-        assert text.startswith("".join(pieces))  # nothing is taken back, and nothing made up
+        assert text.lstrip().startswith("".join(pieces).lstrip())  # nothing is taken back, and nothing made up
         at += cut
     pieces.append(stopping.finish())
     assert "".join(pieces) == expected
     assert stopping.reason == whole.reason
     assert expected == expected.rstrip()
-    assert text.startswith(expected)
+    assert text.lstrip().startswith(expected.lstrip())
 
 
 def test_a_long_docstring_above_is_none_at_the_cursor() -> None:

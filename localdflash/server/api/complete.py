@@ -21,7 +21,7 @@ from localdflash.server.api.body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.server.api.state import State
-from localdflash.server.api.streams import Disconnected, EventStream, event, until_disconnect
+from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
@@ -33,6 +33,8 @@ async def complete(http: HttpRequest) -> Response:
     body = await read(http, CompleteRequest)
     loaded = await state.ready(body.model)
     filling = await asyncio.to_thread(_fill, state.filler(loaded), body)
+    if await http.is_disconnected():
+        return Response(status_code=GONE)  # it would cancel the newer request of its document
     ask = Ask(
         loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.stopping
     )
@@ -42,7 +44,7 @@ async def complete(http: HttpRequest) -> Response:
     try:
         found = await until_disconnect(http.receive, _collect(_answers(state, ask)))
     except Disconnected:
-        return Response(status_code=499)
+        return Response(status_code=GONE)
     return json_response({"choices": found, "timings": timings(ask.requests), **explained})
 
 
@@ -72,6 +74,7 @@ def _fill(filler: Filler, body: CompleteRequest) -> Filling:
         max_tokens=body.max_tokens,
         params=params,
         count=body.count if body.max_tokens else 1,
+        least_sure=body.least_sure,
     )
 
 

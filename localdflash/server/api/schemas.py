@@ -162,6 +162,7 @@ class CompleteRequest(Struct, kw_only=True):
     mode: Literal["auto", "line", "lines"] = "auto"
     max_tokens: Count = 96
     count: Annotated[int, Meta(ge=1, le=8)] = 1
+    least_sure: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     temperature: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.0
     top_p: Share = 1.0
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0

@@ -1,12 +1,14 @@
 import asyncio
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
 from localdflash.completion import complete
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.fill.filler import Filler
 from localdflash.fill.prompt import ANSWER
 from localdflash.loading import LoadedPair
 from localdflash.server.engine import Engine
@@ -17,6 +19,12 @@ BODY = {
     "middle": "        return ",
     "suffix": "\n\nbox = Box()\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, words begun are gone on with from the first request."""
+    monkeypatch.setattr("localdflash.server.api.state.Filler", partial(Filler, patience=None))
 
 
 def events(client: Any, **change: Any) -> list[dict[str, Any]]:
@@ -56,7 +64,7 @@ def test_no_token_is_made_after_the_end(client: Any) -> None:
     line = whole(client, mode="line")
     assert line["choices"][0]["finish"] in ("line", "stop")
     assert "\n" not in line["choices"][0]["text"]
-    assert line["timings"]["steps"] <= longer["timings"]["steps"]
+    assert line["timings"]["predicted_n"] <= longer["timings"]["predicted_n"]
 
 
 def test_a_word_is_gone_on_with(client: Any) -> None:
@@ -118,7 +126,8 @@ def test_explained(client: Any) -> None:
     ]
     told = whole(client, explain=True, context=context, first_line=10)
     kinds = {part["kind"]: part for part in told["prompt"]}
-    assert list(kinds) == ["import", "open", "prefix", "middle", "suffix"]
+    assert list(kinds) == ["import", "open", "prefix", "middle", "word", "suffix"]
+    assert (kinds["middle"]["text"], kinds["word"]["text"]) == ("return", " ")
     assert kinds["import"]["text"].startswith("def area")
     assert kinds["open"]["cut"] is True
     assert kinds["prefix"]["lines"] == [10, 12]
@@ -126,7 +135,17 @@ def test_explained(client: Any) -> None:
     assert told["budget"]["context"] == 1024
     assert told["budget"]["answer"] == ANSWER
     end = events(client, explain=True)[-1]
-    assert [part["kind"] for part in end["prompt"]] == ["prefix", "middle", "suffix"]
+    assert [part["kind"] for part in end["prompt"]] == ["prefix", "middle", "word", "suffix"]
+
+
+def test_an_answer_ends_where_the_model_is_not_sure(client: Any) -> None:
+    whole_text = whole(client)["choices"][0]["text"]
+    assert whole(client, least_sure=0)["choices"][0]["text"] == whole_text
+    (sure,) = whole(client, least_sure=0.9999)["choices"]
+    assert sure["finish"] == "unsure"
+    assert len(sure["text"]) < len(whole_text)
+    assert whole_text.startswith(sure["text"])
+    assert client.post("/complete", {**BODY, "least_sure": 2}).status_code == 400
 
 
 def test_copies_change_how_fast_not_what(client: Any) -> None:

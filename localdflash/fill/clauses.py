@@ -1,0 +1,57 @@
+"""What a line begins with that says how it belongs to the code above it: a further branch, an end, a label, a link."""
+
+import re
+
+_WORD = re.compile(r"\s*(?:\}\s*)?(\w*)")
+_BRACES = frozenset({"else", "catch", "finally"})
+_CLAUSES = {
+    "python": frozenset({"elif", "else", "except", "finally"}),
+    "lua": frozenset({"elseif", "else"}),
+    "go": frozenset({"else"}),
+}
+_ENDS = {"lua": frozenset({"end", "until"})}
+_LEAVES = frozenset({"return", "raise", "break", "continue"})
+_LABELS = frozenset({"case", "default", "public", "private", "protected"})
+_LINKED = frozenset({"c", "cpp", "java", "javascript", "rust", "tsx", "typescript"})
+_LINKS = ".?:|&{"
+
+
+def has_block_braces(language: str) -> bool:
+    """Whether braces are around blocks, not around data."""
+    return language not in {"python", "lua"}
+
+
+def first_word(line: str) -> str:
+    """The word that a line begins with, or that follows its closing brace; empty where another sign does."""
+    found = _WORD.match(line)
+    return found[1] if found else ""
+
+
+def goes_on(language: str, line: str) -> bool:
+    """Whether a line is a further branch of the statement above it."""
+    return first_word(line) in _CLAUSES.get(language, _BRACES)
+
+
+def ends(language: str, line: str) -> bool:
+    """Whether a line ends a block with a word."""
+    return first_word(line) in _ENDS.get(language, ())
+
+
+def is_label(language: str, line: str) -> bool:
+    """Whether a line may stand as far left as the one that begins its block."""
+    return has_block_braces(language) and first_word(line) in _LABELS
+
+
+def leaves(language: str, line: str) -> bool:
+    """Whether nothing can follow a line in its block; only where indentation says what is in the block."""
+    return language == "python" and first_word(line) in _LEAVES
+
+
+def may_be_linked(language: str, line: str) -> bool:
+    """Whether the statement of a complete line may go on below it: in a chain of calls, with a brace or a branch."""
+    return language in _LINKED and not line.rstrip().endswith(";")
+
+
+def is_link(char: str) -> bool:
+    """Whether a line that begins so goes on with the one above it."""
+    return char in _LINKS
