@@ -3,21 +3,27 @@
 `PYTHONPATH=. python -P bench/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so that what
 is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost text is set
 when the extmark is. Two ways of typing: keys that disagree with what is shown (every one has to be asked for), and
-keys that agree (what is shown is trimmed, then asked for). Drawing by a terminal is not included.
+keys that agree (what is shown is trimmed, then asked for). `served` is the first way through `localdflash lsp` and an
+engine that knows what comes. Drawing by a terminal is not included.
 """
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
 from localdflash.bench.machine import commit, device
+from tests import daemons
 from tests.editors import fetch, nvim_scene
 from tests.editors.nvim_scene import Scene
 
+ENGINE = Path(__file__).resolve().parent.parent / "tests" / "instant_engine.py"
 KEYS = 200
 LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"
 CONTINUATIONS = ["x" * (number + 1) + f" = {number}\n" for number in range(KEYS)]
@@ -40,6 +46,24 @@ end
 """
 
 
+@contextmanager
+def instant_engine(texts: list[str]) -> Iterator[list[str]]:
+    """The command of a real language server, whose engine knows these texts."""
+    before = os.environ.get("LOCALDFLASH_HOME")
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
+        os.environ["LOCALDFLASH_HOME"] = home
+        files = [Path(home) / f"{number:04}.txt" for number in range(len(texts))]
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text, encoding="utf-8")
+        with subprocess.Popen([sys.executable, "-P", str(ENGINE), *map(str, files)]) as engine:
+            daemons.until(daemons.is_ready)
+            yield [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
+            engine.kill()
+        del os.environ["LOCALDFLASH_HOME"]
+    if before is not None:
+        os.environ["LOCALDFLASH_HOME"] = before
+
+
 def along(scene: Scene) -> None:
     """Type what is suggested."""
     for number, key in enumerate(LINE[:KEYS]):
@@ -50,6 +74,21 @@ def asking(scene: Scene) -> None:
     """Type into a line of which every beginning goes on in its own way."""
     for number in range(KEYS):
         pressed(scene, "x", f" = {number}")
+
+
+def served(nvim: Path) -> Times:
+    """Like `asking`, by the real server, which is silent in an empty document."""
+    head = "a line above, as in any file\n"
+    with (
+        instant_engine([head + text for text in CONTINUATIONS]) as command,
+        tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
+        nvim_scene.scene(nvim, Path(folder), cmd=command) as scene,
+    ):
+        scene.open("keys.txt", head)
+        scene.editor.keys("Go")
+        scene.editor.lua(PROBE, "localdflash")
+        asking(scene)
+        return summary(scene.editor.lua("return times"))
 
 
 def pressed(scene: Scene, key: str, ghost: str) -> None:
@@ -70,9 +109,13 @@ def measured(nvim: Path, type_all: Callable[[Scene], None], setup: str = nvim_sc
         scene.editor.keys("i")
         scene.editor.lua(PROBE, "nvim.lsp.inline_completion" if setup == BUILT_IN else "localdflash")
         type_all(scene)
-        times = sorted(scene.editor.lua("return times"))
+        return summary(scene.editor.lua("return times"))
+
+
+def summary(times: list[float]) -> Times:
+    """The numbers that are reported."""
     cuts = quantiles(times, n=100)
-    return {"keys": len(times), "p50": round(cuts[49], 2), "p95": round(cuts[94], 2), "max": round(times[-1], 2)}
+    return {"keys": len(times), "p50": round(cuts[49], 2), "p95": round(cuts[94], 2), "max": round(max(times), 2)}
 
 
 def main() -> int:
@@ -83,6 +126,7 @@ def main() -> int:
     nvim = fetch.neovim()
     times = {
         "asked_for": measured(nvim, asking),
+        "served": served(nvim),
         "typed_along": measured(nvim, along),
         "built_in": measured(nvim, asking, BUILT_IN),
     }
