@@ -10,10 +10,6 @@ from tests.editors import fetch, nvim_scene
 from tests.editors.nvim_scene import Scene
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "editors: drives a real editor; skipped where it is neither there nor fetched")
-
-
 @pytest.fixture(scope="session")
 def nvim() -> Path:
     """Neovim 0.12 or newer."""
