@@ -91,6 +91,7 @@ class Session:
         self._typed = ""
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
+        self._offered = ""  # what was typed when something was shown last
         self._dismissed: tuple[Spot, str] | None = None  # what is not to come again, from its spot on
 
     async def offers(self, cursor: Cursor) -> list[Offer]:
@@ -165,8 +166,8 @@ class Session:
         return typed[len(before) :]
 
     def dismiss(self, name: str) -> None:
-        """The user refuses what is shown."""
-        if self.shown and self.shown.name == name:
+        """The user refuses what is shown. A client that drops it at a key says so too, when `changed` knows better."""
+        if self.shown and self.shown.name == name and self._typed == self._offered:
             self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
             self._set_aside(self.shown, self._typed)
@@ -295,7 +296,7 @@ class Session:
         offers = [Offer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
-        self.shown = offers[0].suggestion if offers else None
+        self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
     def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[Offer]:
@@ -304,7 +305,7 @@ class Session:
             return []
         if not again and not self._pace.confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
             return []
-        self.shown = suggestion
+        self.shown, self._offered = suggestion, typed
         if suggestion.ended:
             asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
         return [Offer(suggestion, text, self._turn)]

@@ -227,7 +227,8 @@ def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, r
     with code.window(folder, **theirs) as window:
         window.open("shapes.py", LAST)
         ready(window)
-        assert window.page.get_by_text("Restricted Mode", exact=True).count() == restricted
+        label = window.page.get_by_text("Restricted Mode", exact=True)
+        label.first.wait_for(state="visible" if restricted else "hidden")
         window.type("    def ar")
         window.shows(METHOD[10:])
         assert folder not in [Path(psutil.Process(process).cwd()) for process in code.servers()]

@@ -246,6 +246,19 @@ def test_what_was_dismissed_does_not_come_back_in_other_words() -> None:
     run(test())
 
 
+def test_what_a_client_drops_at_a_key_that_agrees_is_not_dismissed() -> None:
+    async def test() -> None:
+        desk = Desk()
+        waiting = desk.ask()
+        (await desk.asked(1)).say("def add(a, b):\n    return a + b", end="block")
+        (offer,) = await waiting
+        desk.type("def add(a, b):\n    ")
+        desk.session.dismiss(offer.suggestion.name)
+        assert texts(await desk.ask()) == ["return a + b"]
+
+    run(test())
+
+
 def test_a_bracket_that_the_editor_closes_is_no_refusal() -> None:
     async def test() -> None:
         desk = Desk()
