@@ -17,7 +17,7 @@ from localdflash.lsp.engine import Engine
 from localdflash.server.sockets import prepare_folder
 from localdflash.server.spawn import Wanted
 from tests import daemons
-from tests.lsp.test_session import run, settled
+from tests.lsp.desk import run, settled
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

@@ -6,7 +6,7 @@ import pytest
 
 from localdflash.lsp.session import Cursor, Offer
 from localdflash.lsp.suggestions import Spot, Suggestion, Suggestions
-from tests.lsp.test_session import HEAD, TAIL, Desk, run, settled, texts
+from tests.lsp.desk import HEAD, TAIL, Desk, run, settled, texts
 
 OTHER = "file:///b.py"
 
