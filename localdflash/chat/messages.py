@@ -1,0 +1,63 @@
+"""What a conversation is made of. Values: whoever changes one makes another one."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+AttachmentKind = Literal["file", "symbol", "paste"]
+# Why an answer ended; "" while it grows. "gone": the engine went away in the middle of it.
+Finish = Literal["", "stop", "length", "context", "cancelled", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Text that goes with a message: a file, one definition of it (`name` is then path:name), or what was pasted."""
+
+    kind: AttachmentKind
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One draft-verify-accept round of an answer.
+
+    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text): the first
+    `accepted` tokens were drafted, the others are the target's own.
+    """
+
+    drafter: str  # "" where nothing was drafted
+    drafted: int
+    accepted: int
+    sizes: tuple[int, ...]
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; `text` is to the byte what was typed or received, what is attached stands beside it."""
+
+    role: Role
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+    finish: Finish = ""  # of answers, as what stands below
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # see `localdflash.chat.engine`
+    steps: tuple[StepRecord, ...] = ()
+    id: int = 0  # in the store; 0: not stored yet
+    created: float = field(default_factory=time.time)  # seconds since 1970
+
+
+def prompt_text(message: Message) -> str:
+    """What the model reads: each attachment in a fence under its name, then the text."""
+    return "\n\n".join([*(_fenced(one) for one in message.attachments), message.text])
+
+
+def _fenced(attachment: Attachment) -> str:
+    """In a fence that is longer than any in the text."""
+    ticks = 3
+    while "`" * ticks in attachment.text:
+        ticks += 1
+    end = "" if attachment.text.endswith("\n") else "\n"
+    return f"{attachment.name}:\n{'`' * ticks}\n{attachment.text}{end}{'`' * ticks}"

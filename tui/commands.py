@@ -1,0 +1,121 @@
+"""Every command of the chat, once: slash commands, the palette, keys and help are all made from this table.
+
+`action` names a method of the app, `action_<action>`; one that takes an argument gets it as text, "" without one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from localdflash.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`argument` is how help writes it, "" for none; `keys` work wherever the cursor is."""
+
+    name: str
+    help: str
+    group: str
+    action: str
+    argument: str = ""
+    keys: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def usage(self) -> str:
+        """As a user types it."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+ANSWER, COPY, CODE, SPEED, CHATS, MODEL, VIEW = (
+    "Answers",
+    "Copying",
+    "Your code",
+    "Speed",
+    "Chats",
+    "Model",
+    "View",
+)
+
+COMMANDS: tuple[Command, ...] = (
+    Command("stop", "Stop the answer.", ANSWER, "stop", keys=("escape",)),
+    Command("retry", "Answer the last message again; the answer before is kept.", ANSWER, "retry", keys=("ctrl+r",)),
+    Command("edit", "Change the last message and ask again (also: Up in an empty prompt).", ANSWER, "edit"),
+    Command("continue", "Go on with an answer that was stopped or cut.", ANSWER, "go_on", keys=("ctrl+g",)),
+    Command("previous", "The version before of the last answer.", ANSWER, "previous", keys=("alt+left",)),
+    Command("next", "The version after it.", ANSWER, "next", keys=("alt+right",)),
+    Command("copy", "Copy the last answer, or message N as it is numbered.", COPY, "copy", "[N]", ("ctrl+y",)),
+    Command("code", "Copy code block N of the last answer; the last block without N.", COPY, "code", "[N]", ("alt+y",)),
+    Command("attach", "Send a file along with the next message (also: @file in the text).", CODE, "attach", "PATH"),
+    Command("detach", "Drop what is attached.", CODE, "detach"),
+    Command(
+        "diff",
+        "See what the last answer would change in your files, and apply it if you like.",
+        CODE,
+        "diff",
+        keys=("f6",),
+        aliases=("apply",),
+    ),
+    Command("undo", "Take the last applied change back.", CODE, "undo"),
+    Command(
+        "accepted", "Tint each token by how it came: drafted, copied, the model's own.", SPEED, "accepted", keys=("f2",)
+    ),
+    Command("speed", "Acceptance by slot and times of the steps.", SPEED, "speed", keys=("f3",)),
+    Command(
+        "draft",
+        "Drafting on or off, to feel the difference; the text is the same.",
+        SPEED,
+        "draft",
+        "[on|off]",
+        ("f4",),
+    ),
+    Command("bench", "Answer the last message plainly and with drafting, and compare.", SPEED, "bench", keys=("f5",)),
+    Command("new", "A new chat.", CHATS, "new", keys=("ctrl+n",)),
+    Command("chats", "Find and open an earlier chat.", CHATS, "chats", "[WORDS]", ("ctrl+o",), ("resume", "search")),
+    Command("rename", "Give this chat a name.", CHATS, "rename", "NAME"),
+    Command("fork", "A new chat that goes on from message N, or from here.", CHATS, "fork", "[N]"),
+    Command("export", "Write this chat to a file: .md or .json.", CHATS, "export", "PATH"),
+    Command("delete", "Delete this chat.", CHATS, "delete"),
+    Command("model", "Another model; shows what fits.", MODEL, "model", "[ID]", ("ctrl+l",)),
+    Command("role", "Instructions by name that stand before the chat.", MODEL, "role", "[NAME]"),
+    Command("system", "Instructions of your own that stand before the chat.", MODEL, "system", "[TEXT]"),
+    Command(
+        "set", "Change how answers are drawn: temperature, top_p, seed, max_tokens …", MODEL, "set", "[NAME VALUE]"
+    ),
+    Command("think", "Whether the model may think first, if it can.", MODEL, "think", "[on|off]"),
+    Command("thoughts", "Unfold or fold what the model thought.", VIEW, "thoughts", keys=("ctrl+t",)),
+    Command("theme", "Another theme.", VIEW, "theme", "[NAME]"),
+    Command("help", "Commands and keys.", VIEW, "help", keys=("f1",)),
+    Command("quit", "Leave.", VIEW, "quit", keys=("ctrl+q",), aliases=("exit",)),
+)
+
+_BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
+
+
+def parse(line: str) -> tuple[Command, str] | None:
+    """The command and the argument of a line that begins with a slash; None where it is a message.
+
+    UsageError for a command that does not exist, with what may have been meant. A path such as /etc/hosts is a message.
+    """
+    if not line.startswith("/") or "\n" in line:
+        return None
+    name, _, argument = line[1:].strip().partition(" ")
+    if "/" in name or not name:
+        return None
+    command = _BY_NAME.get(name.lower())
+    if command is None:
+        near = get_close_matches(name.lower(), _BY_NAME, 1)
+        raise UsageError(
+            f"there is no /{name}" + (f"; did you mean /{near[0]}?" if near else "; F1 lists the commands")
+        )
+    if argument.strip() and not command.argument:
+        raise UsageError(f"/{command.name} takes nothing after it")
+    return command, argument.strip()
+
+
+def starting_with(text: str) -> Sequence[Command]:
+    """The commands that a user who has typed this may mean."""
+    return [
+        command for command in COMMANDS if any(n.startswith(text.lower()) for n in (command.name, *command.aliases))
+    ]
