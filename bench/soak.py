@@ -31,7 +31,8 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.loading import LoadedPair, Options
 from localdflash.server.client import Client, find
-from localdflash.server.spawn import Wanted, connect, stop
+from localdflash.server.spawn import connect, stop
+from localdflash.server.wanted import Wanted
 from localdflash.text.chat_template import Message
 
 PROCESSES, THREADS = 8, 4  # clients

@@ -14,7 +14,8 @@ import h11
 from localdflash import paths
 from localdflash.errors import LocaldflashError
 from localdflash.lsp.events import Connection, Event, Refused
-from localdflash.server.spawn import Wanted, connect
+from localdflash.server.spawn import connect
+from localdflash.server.wanted import Wanted
 
 PATIENCE = 5.0  # seconds
 _GONE = (OSError, EOFError, h11.RemoteProtocolError)

@@ -27,7 +27,7 @@ from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.settings import Settings
 from localdflash.lsp.tally import Tally
-from localdflash.server.spawn import Wanted
+from localdflash.server.wanted import Wanted
 
 LARGEST = 4_000_000  # characters of a document that is worth completing
 LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand

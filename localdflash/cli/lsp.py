@@ -35,7 +35,8 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     """Serve completions to an editor over stdin and stdout, from the shared engine."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
-    from localdflash.cli.remote import say, wanted
+    from localdflash.cli.options import wanted
+    from localdflash.cli.remote import say
     from localdflash.lsp import transport
     from localdflash.lsp.server import Server
 

@@ -1,13 +1,17 @@
 """Options that several commands share."""
 
 import operator
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.server.wanted import Wanted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -100,3 +104,21 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
     """Take the sampling options out of a command's; what stays is for `localdflash.loading.Options`."""
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return sampling(**{name: options.pop(name) for name in names})
+
+
+def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
+    """The engine that a command's pair options ask for; what was given on the command line has to hold."""
+    options = {**options, "pair": _absolute(options["pair"])}
+    return Wanted(options, given(ctx, options), load_config().server.idle_minutes)
+
+
+def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
+    """The names of those that stand on the command line."""
+    return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def _absolute(pair: str) -> str:
+    """A pair's name for a process in another folder."""
+    if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
+        return pair
+    return str(Path(pair).expanduser().absolute())

@@ -4,25 +4,23 @@ The client keeps the history and asks with everything that decides the text, so 
 it is the same one, and goes on where it stopped.
 """
 
-import os
 import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import click
-from click.core import ParameterSource
 
 from localdflash.cli.interrupt import Interrupt
+from localdflash.cli.options import given, wanted
 from localdflash.cli.output import printable
 from localdflash.config import Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone
 from localdflash.server.client import Client, Json
 from localdflash.server.key import read_key
-from localdflash.server.spawn import Wanted, connect
+from localdflash.server.spawn import connect
 
 RESTARTS = 2  # that one answer may need
 GONE = "The engine went away: started again."
@@ -66,19 +64,9 @@ def server(ctx: click.Context, options: dict[str, Any]) -> Server:
     """The server that the settings name, else our engine, with the pair options that a command was given."""
     config = load_config()
     if config.server.url:
-        return _named_server(config, options["pair"] if "pair" in _given(ctx, options) else None)
+        return _named_server(config, options["pair"] if "pair" in given(ctx, options) else None)
     engine = wanted(ctx, options)
     return Server(lambda: connect(engine, say), {}, ours=True)
-
-
-def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
-    """The engine that a command's pair options ask for; what was given on the command line has to hold."""
-    options = {**options, "pair": _absolute(options["pair"])}
-    return Wanted(options, _given(ctx, options), load_config().server.idle_minutes)
-
-
-def _given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
-    return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def say(line: str) -> None:
@@ -94,13 +82,6 @@ def _named_server(config: Config, model: str | None) -> Server:
         models = client.get("/v1/models").get("data") or [{}]
         model = str(models[0].get("id", "default"))
     return Server(lambda: client, {"model": model}, ours=False)
-
-
-def _absolute(pair: str) -> str:
-    """A pair's name for a process in another folder."""
-    if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
-        return pair
-    return str(Path(pair).expanduser().absolute())
 
 
 class RemoteAnswer:

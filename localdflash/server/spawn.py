@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from localdflash import paths
 from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
+from localdflash.server.wanted import Wanted
 
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
 LOOK = 0.02  # seconds between two looks at whether it is there
@@ -28,19 +28,6 @@ LEAVES = 20.0  # seconds that a daemon which was told to stop may take
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The engine that a user wants: fields of `localdflash.loading.Options`, and which of them have to hold.
-
-    The others are for a daemon that is started; what runs already may have other ones. `idle`: minutes until such a
-    daemon leaves.
-    """
-
-    options: Mapping[str, object]
-    given: Collection[str] = ()
-    idle: float = 0.0
 
 
 def connect(wanted: Wanted, say: Callable[[str], None]) -> Client:

@@ -15,7 +15,7 @@ from localdflash.errors import LocaldflashError
 from localdflash.lsp import engine as engine_module
 from localdflash.lsp.engine import Engine
 from localdflash.server.sockets import prepare_folder
-from localdflash.server.spawn import Wanted
+from localdflash.server.wanted import Wanted
 from tests import daemons
 from tests.lsp.desk import run, settled
 

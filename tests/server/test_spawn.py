@@ -15,7 +15,8 @@ from localdflash import paths
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
-from localdflash.server.spawn import Wanted, connect
+from localdflash.server.spawn import connect
+from localdflash.server.wanted import Wanted
 from tests.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, begin, daemons, killed, start, until
 
 pytestmark = [
@@ -52,7 +53,7 @@ def test_clients_that_come_at_once_start_one(clients: int, short_home: Path, sai
 
 def test_processes_that_come_at_once_start_one(short_home: Path) -> None:
     program = (
-        "from localdflash.server.spawn import Wanted, connect;"
+        "from localdflash.server.spawn import connect; from localdflash.server.wanted import Wanted;"
         f"print(connect(Wanted({EMBEDDED!r}), print).get('/ps')['pid'])"
     )
     started = [begin(program=program) for _ in range(8)]

@@ -1,0 +1,259 @@
+"""A conversation: what was said, how it goes on, and what of it is on disk.
+
+`messages` is the path that is shown, from the first message to the newest one. Another answer to the same message, or
+a message that was changed, is another branch of the same chat: what was there stays in the store. What cannot be
+stored stays here and is stored with the next message that can: `unsaved` says that there is something.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.settings import Settings
+from localdflash.errors import StoreFailed, UsageError
+
+if TYPE_CHECKING:
+    from localdflash.chat.engine import Engine
+    from localdflash.chat.store import Store
+
+SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
+
+Show = Callable[[str, StepRecord | None], None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Talk:
+    """One chat at a time. `tell` gets a line when something could not be stored, and when it could be again."""
+
+    def __init__(self, engine: "Engine", store: "Store", folder: str, tell: Callable[[str], None]) -> None:
+        self.engine, self.folder, self._tell = engine, folder, tell
+        self.settings = Settings()
+        self.messages: list[Message] = []
+        self.system = ""
+        self.session: int | None = None
+        self.left_out = 0  # leading messages that no longer go to the model: the context is full
+        self.unsaved = False
+        self._store = store
+        self._disk = ThreadPoolExecutor(1, "chats")
+        self._reading: asyncio.Task[None] | None = None
+        self._answering, self._saving = asyncio.Lock(), asyncio.Lock()
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer is under way."""
+        return self._reading is not None
+
+    async def kept(self, work: "Callable[P, T]", *arguments: P.args, **names: P.kwargs) -> T:
+        """Run work on the store in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: work(*arguments, **names))
+
+    async def close(self) -> None:
+        """Stop, store what there is, and close the store."""
+        await self.settled()
+        await self.save()
+        await self.kept(self._store.close)
+        self._disk.shutdown()
+
+    # What was said
+
+    def new(self) -> None:
+        """Another chat, empty, with the same instructions."""
+        self.messages, self.session, self.left_out = [], None, 0
+
+    async def open(self, session: int) -> None:
+        """An earlier chat, as it was left."""
+        info = await self.kept(self._store.info, session)
+        self.messages = await self.kept(self._store.path, session)
+        self.session, self.system, self.left_out = session, info.system, 0
+
+    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
+        """One more message of the user's."""
+        message = Message("user", text, tuple(attachments))
+        self.messages.append(message)
+        return message
+
+    def take_back_answer(self) -> None:
+        """Up to the last message of the user's, to answer it again. UsageError where there is none."""
+        del self.messages[self._last_question() + 1 :]
+
+    def take_back_question(self) -> Message:
+        """Up to what was before the last message of the user's, which is returned. UsageError where there is none."""
+        question = self.messages[self._last_question()]
+        del self.messages[self._last_question() :]
+        self.left_out = min(self.left_out, len(self.messages))
+        return question
+
+    def _last_question(self) -> int:
+        for i in reversed(range(len(self.messages))):
+            if self.messages[i].role == "user":
+                return i
+        raise UsageError("nothing was asked yet")
+
+    async def version(self, step: int) -> bool:
+        """Switch to the version before (-1) or after (+1) of the newest message that has several; False at the end."""
+        await self.save()
+        for message in reversed(self.messages):
+            if self.session is None or not message.id:
+                continue
+            versions = await self.kept(self._store.versions, message.id)
+            if len(versions) > 1:
+                place = versions.index(message.id) + step
+                if not 0 <= place < len(versions):
+                    return False
+                leaf = await self.kept(self._store.leaf, versions[place])
+                await self.kept(self._store.set_head, self.session, leaf)
+                self.messages = await self.kept(self._store.path, self.session)
+                return True
+        return False
+
+    async def fork(self, number: int | None) -> None:
+        """Go on in a new chat that has the messages up to and with this one (from 1); all of them for None."""
+        await self.save()
+        if self.session is None:
+            raise UsageError("there is nothing to fork yet")
+        last = len(self.messages) if number is None else number
+        if not 1 <= last <= len(self.messages):
+            raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
+        await self.open(await self.kept(self._store.fork, self.session, self.messages[last - 1].id))
+
+    # What is answered
+
+    async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
+        """Have the last message answered, or the last answer gone on with; `show` gets the text as it comes.
+
+        The answer joins the messages however it ends: stopped, or as far as it came when the engine went away. What
+        kept it from beginning is raised, ContextOverflow among it.
+        """
+        async with self._answering:
+            return await self._answer(show, begun_anew, goes_on)
+
+    async def _answer(self, show: Show, begun_anew: Callable[[], None], goes_on: bool) -> Message:
+        begun = self.messages.pop() if goes_on else Message("assistant", "")
+        growing = _Growing(begun)
+        sent = [*self.messages[self.left_out :], *([begun] if goes_on else [])]
+        self.messages.append(begun)
+        try:
+            self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
+            await self._reading
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            growing.finish = "cancelled"
+        except BaseException:
+            if not growing.text and not goes_on:
+                self.messages.pop()
+                raise
+            growing.finish = "gone"
+            raise
+        finally:
+            self._reading = None
+            if self.messages and self.messages[-1].role == "assistant":
+                self.messages[-1] = growing.message(self.messages[-1].id)
+            await self.save(changed=True)
+        return self.messages[-1]
+
+    def stop(self) -> None:
+        """End the answer that is under way, if one is; what there is of it stays."""
+        if self._reading:
+            self._reading.cancel()
+
+    async def settled(self) -> None:
+        """Stop, and wait until what there is of the answer has joined the messages."""
+        self.stop()
+        async with self._answering:
+            pass
+
+    async def _read(
+        self, sent: Sequence[Message], growing: "_Growing", show: Show, begun_anew: Callable[[], None], goes_on: bool
+    ) -> None:
+        from localdflash.chat.engine import Done, Piece
+
+        await self.save()
+        saved = time.monotonic()
+        events = self.engine.answer(sent, self.settings, system=self.system, goes_on=goes_on)
+        async with aclosing(events) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Piece(text, step):
+                        growing.add(text, step)
+                        show(text, step)
+                    case Done(finish, numbers):
+                        growing.finish, growing.numbers = finish, numbers
+                    case _:
+                        growing.begin_anew()
+                        begun_anew()
+                if time.monotonic() - saved > SAVE_EVERY:
+                    saved = time.monotonic()
+                    self.messages[-1] = growing.message(self.messages[-1].id)
+                    await self.save(changed=True)
+
+    # What is kept
+
+    async def save(self, *, changed: bool = False) -> None:
+        """Store what is not stored yet, in order; with `changed` the last message again. What fails is told once."""
+        try:
+            async with self._saving:
+                await self._save(changed)
+        except StoreFailed as error:
+            if not self.unsaved:
+                self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")
+            self.unsaved = True
+            return
+        if self.unsaved:
+            self.unsaved = False
+            self._tell("saved again")
+
+    async def _save(self, changed: bool) -> None:
+        messages = self.messages
+        if not messages:
+            return
+        if self.session is None:
+            about = self.engine.about
+            self.session = await self.kept(
+                self._store.create, folder=self.folder, model=about.pair if about else "", system=self.system
+            )
+        for i, message in enumerate(messages):
+            if not message.id:
+                parent = messages[i - 1].id if i else None
+                stored = await self.kept(self._store.add, self.session, parent, message)
+                messages[i] = replace(messages[i], id=stored.id)  # it may have grown meanwhile
+        if changed or self.unsaved:
+            await self.kept(self._store.update, messages[-1])
+
+
+class _Growing:
+    """An answer under way."""
+
+    def __init__(self, begun: Message) -> None:
+        self._begun = begun
+        self._parts, self._steps = [begun.text], list(begun.steps)
+        self.finish, self.numbers = begun.finish, begun.numbers
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    def add(self, text: str, step: StepRecord | None) -> None:
+        self._parts.append(text)
+        if step:
+            self._steps.append(step)
+
+    def begin_anew(self) -> None:
+        self._parts, self._steps = [self._begun.text], list(self._begun.steps)
+
+    def message(self, number: int) -> Message:
+        return replace(
+            self._begun,
+            text=self.text,
+            finish=self.finish,
+            numbers=dict(self.numbers),
+            steps=tuple(self._steps),
+            id=number,
+        )
