@@ -9,7 +9,7 @@ from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from localdflash.loading import LoadedPair
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.chat_template import Message, encode_answer, encode_chat
 
 
 def prepare(
@@ -20,14 +20,29 @@ def prepare(
     *,
     variables: Mapping[str, str | bool] | None = None,
     cancelled: Cancelled = never,
+    goes_on: bool = False,
 ) -> Prepared:
     """The request of the answer to these messages; `variables` are switches of the model's chat template.
 
-    ModelError where the model has no template, and what `encode_chat` raises.
+    With `goes_on` the last message is an answer that is gone on with. ModelError where the model has no template, and
+    what `encode_chat` raises.
     """
     tokenizer = loaded.tokenizer
-    ids = encode_chat(tokenizer, template_of(loaded), messages, variables=variables)
+    ids = prompt_ids(loaded, messages, variables=variables, goes_on=goes_on)
     return Prepared(Request(ids, max_tokens, params, tokenizer.ends, cancelled))
+
+
+def prompt_ids(
+    loaded: LoadedPair,
+    messages: Sequence[Message],
+    *,
+    variables: Mapping[str, str | bool] | None = None,
+    goes_on: bool = False,
+) -> list[int]:
+    """What the model reads; see `prepare`."""
+    asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
+    ids = encode_chat(loaded.tokenizer, template_of(loaded), asked, variables=variables)
+    return ids + encode_answer(loaded.tokenizer, begun) if begun else ids
 
 
 def template_of(loaded: LoadedPair) -> str:
@@ -56,6 +71,12 @@ class Conversation:
     def clear(self) -> None:
         """Start over."""
         self.messages = [Message("system", self._system)] if self._system else []
+
+    def recall(self, system: str, messages: Sequence[tuple[str, str]]) -> None:
+        """Go on from these instructions and messages: (role, text)."""
+        self._system = system
+        self.clear()
+        self.messages += [Message("user" if role == "user" else "assistant", text) for role, text in messages]
 
     def ask(self, text: str, cancelled: Cancelled = never) -> "Reply":
         """The answer to one more message; ContextOverflow where it does not fit, and the history stays as it was."""

@@ -1,60 +1,38 @@
-"""`localdflash chat`: a conversation in the terminal, or one answer for a script."""
+"""`localdflash chat`: a conversation on a terminal, line by line, or one answer for a script."""
 
-import io
-import json
-import re
+import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
-from typing import Any, Protocol
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
-from localdflash.cli.output import printable
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
-from localdflash.text.sanitize import sanitize
+from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
+from localdflash.errors import UsageError
 
-SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
-HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves. /new starts over."
+if TYPE_CHECKING:
+    from localdflash.chat.engine import Source
 
-
-class Reply(Protocol):
-    """Iterate for an answer's text; `finish` and `numbers` tell afterwards how it went."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def finish(self) -> str:
-        """Why it ended: "stop", "length", "context" or "cancelled"."""
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """Its statistics, at least `tokens`."""
-
-
-class Talk(Protocol):
-    """A conversation with a pair, wherever that runs."""
-
-    @property
-    def pair(self) -> str:
-        """The name of the pair."""
-
-    def clear(self) -> None:
-        """Start over."""
-
-    def ask(self, text: str, interrupt: Interrupt) -> Reply:
-        """The answer to one more message."""
+Session = int | Literal["latest"] | None
+ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
 @click.option("-p", "--prompt", help="Answer this and leave. Without it, text piped to stdin is the prompt.")
 @click.option("--system", default="", help="Instructions that stand before the conversation.")
-@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True, help="Longest answer.")
+@click.option("--role", metavar="NAME", help="The same by name, as /role has them.")
+@click.option("-c", "--continue", "goes_on", is_flag=True, help="Go on with the latest chat of this folder.")
+@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Go on with this chat.")
+@click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")
+@click.option("--plain", is_flag=True, help="Line by line instead of a full screen, as screen readers like it.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    help=f"Longest answer. [default: {ANSWER}; on a full screen all there is room for]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
+@click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
 @daemon_option
 @pair_options
@@ -65,143 +43,98 @@ def command(
     /,
     prompt: str | None,
     system: str,
-    max_tokens: int,
+    role: str | None,
+    goes_on: bool,
+    resume: int | None,
+    no_log: bool,
+    plain: bool,
+    max_tokens: int | None,
     as_json: bool,
+    jsonl: bool,
     no_draft: bool,
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Talk to the model. The answer goes to stdout, everything else to stderr."""
+    """Talk to the model. What is printed: the answer on stdout, everything else on stderr."""
     params = take_sampling(options)
+    session = _session(goes_on, resume, no_log)
+    system = _system(system, role)
     if prompt is None and not (sys.stdin and sys.stdin.isatty()):
-        prompt = _piped()
+        from localdflash.cli.headless import piped
+
+        prompt = piped()
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty: pass text with -p or on stdin")
-    if as_json and prompt is None:
-        raise UsageError("--json needs a prompt: pass text with -p or on stdin")
+    if prompt is None and (as_json or jsonl):
+        raise UsageError(f"--json{'' if as_json else 'l'} needs a prompt: pass text with -p or on stdin")
+    if as_json and jsonl:
+        raise UsageError("--json and --jsonl: choose one")
+    from localdflash.cli.kept import Kept, chats_file
+
+    if prompt is None and not plain and _has_screen():
+        from localdflash.chat.settings import Settings
+        from localdflash.tui.app import ChatApp
+        from localdflash.tui.base import Start
+
+        drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty, params.seed)
+        settings = Settings(*drawn, max_tokens=max_tokens or 0, draft=not no_draft)
+        chats = None if no_log else chats_file()
+        return ChatApp(Start(_source(ctx, options, no_daemon), Path.cwd(), chats, settings, system, session)).run() or 0
+    from localdflash.cli.headless import answer_once
+    from localdflash.cli.plain import converse
+    from localdflash.cli.talking import by_server, here
+
+    form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
+    longest = max_tokens or ANSWER
     talking = (
-        _here(options, no_draft, params, max_tokens, system)
+        here(options, no_draft, params, longest, system)
         if no_daemon or no_draft
-        else _by_server(ctx, options, params, max_tokens, system)
+        else by_server(ctx, options, params, longest, system)
     )
     with talking as talk:
-        if prompt is None:
-            return _talk(talk)
-        return _answer_once(talk, prompt, as_json)
+        if prompt is not None and session is None:
+            return answer_once(talk, prompt, form)[0]
+        with closing(Kept(None if no_log else chats_file(), talk.pair, system)) as kept:
+            if session is not None:
+                talk.recall(*kept.open(session))
+            if prompt is None:
+                return converse(talk, kept)
+            code, reply, answer = answer_once(talk, prompt, form)
+            kept.add(prompt, answer, reply)
+            return code
 
 
-@contextmanager
-def _here(
-    options: dict[str, Any], no_draft: bool, params: SamplingParams, max_tokens: int, system: str
-) -> Iterator[Talk]:
-    """With a pair that this process loads."""
-    from localdflash.cli.loading import opened
-    from localdflash.conversation import Conversation
-    from localdflash.loading import Options
-
-    with opened(Options(**options, draft=not no_draft)) as loaded:
-        yield Conversation(loaded, params, max_tokens, system)
+def _session(goes_on: bool, resume: int | None, no_log: bool) -> Session:
+    if goes_on and resume is not None:
+        raise UsageError("--continue and --resume: choose one")
+    session: Session = "latest" if goes_on else resume
+    if session is not None and no_log:
+        raise UsageError("--no-log: an earlier chat is on disk, and so is what follows in it")
+    return session
 
 
-@contextmanager
-def _by_server(
-    ctx: click.Context, options: dict[str, Any], params: SamplingParams, max_tokens: int, system: str
-) -> Iterator[Talk]:
-    """With the shared engine, or the server that the settings name."""
-    from localdflash.cli.remote import RemoteConversation, sampling_fields, server
+def _system(system: str, role: str | None) -> str:
+    if role is None:
+        return system
+    if system:
+        raise UsageError("--system and --role: choose one")
+    from localdflash.chat.roles import role as role_text
 
-    with server(ctx, options) as found:
-        yield RemoteConversation(found, sampling_fields(params, max_tokens), system)
-
-
-def _piped() -> str:
-    data = sys.stdin.buffer.read() if sys.stdin else b""  # None: started without one
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
+    return role_text(role)
 
 
-def _answer_once(talk: Talk, prompt: str, as_json: bool) -> int:
-    with Interrupt() as interrupt:
-        reply = talk.ask(prompt, interrupt)
-        if as_json:
-            text = "".join(reply)
-            print(json.dumps({"answer": text, "finish": reply.finish, **reply.numbers}, indent=2))
-        else:
-            _print_stream(reply)
-            _say_if_cut(reply)
-    return 130 if interrupt.set else 0
+def _has_screen() -> bool:
+    """Whether a full screen can be shown."""
+    return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _print_stream(answer: Iterable[str]) -> None:
-    terminal = sys.stdout.isatty()
-    for text in answer:
-        sys.stdout.write(sanitize(text) if terminal else text)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+def _source(ctx: click.Context, options: dict[str, Any], no_daemon: bool) -> "Source":
+    """Where the screen's answers come from."""
+    from localdflash.chat.engine import Named, Private, Shared
+    from localdflash.config import load_config
 
-
-def _talk(talk: Talk) -> int:
-    if talk.pair == "embedded":
-        _say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
-    _say(HOW_TO_LEAVE)
-    with suppress(ImportError):
-        import_module("readline")  # gives `input` arrow keys and a history
-    while True:
-        try:
-            line = _read_line()
-        except (EOFError, KeyboardInterrupt):
-            _say("")
-            return 0
-        if line.strip() == "/new":
-            talk.clear()
-            _say("A new conversation.")
-        elif re.fullmatch(r"/\w*", line.strip()):
-            _say(f"There is no {line.strip()}. {HOW_TO_LEAVE}")
-        elif line.strip():
-            _exchange(talk, line)
-
-
-def _read_line() -> str:
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
-    if sys.stdout.isatty():
-        return input("> ")
-    print("> ", end="", file=sys.stderr, flush=True)
-    return input()
-
-
-def _exchange(talk: Talk, line: str) -> None:
-    try:
-        with Interrupt() as interrupt:
-            reply = talk.ask(line, interrupt)
-            _print_stream(reply)
-            _say_if_cut(reply)
-    except ContextOverflow as error:
-        _say(f"{error}, or start over with /new")
-    except DeviceFailed:  # that of this process: no question can be answered any more
-        raise
-    except LocaldflashError as error:  # the conversation is still here: the question can be asked again
-        _say(str(error))
-    else:
-        _say(_summary(reply))
-
-
-def _summary(reply: Reply) -> str:
-    match reply.numbers:
-        case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
-            return f"[{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
-        case {"tokens": tokens}:  # another server says no more
-            return f"[{tokens} tokens]"
-    return "[stopped]"
-
-
-def _say_if_cut(reply: Reply) -> None:
-    if reply.finish == "length":
-        _say(f"[cut after {reply.numbers['tokens']} tokens: --max-tokens sets how many]")
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
+    server = load_config().server
+    if server.url and not no_daemon:
+        return Named(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
+    engine = wanted(ctx, options)
+    return Private(engine) if no_daemon else Shared(engine)

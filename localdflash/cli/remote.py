@@ -6,7 +6,7 @@ it is the same one, and goes on where it stopped.
 
 import secrets
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -134,6 +134,12 @@ class RemoteConversation:
     def clear(self) -> None:
         """Start over."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
+
+    def recall(self, system: str, messages: Sequence[tuple[str, str]]) -> None:
+        """Go on from these instructions and messages."""
+        self._system = system
+        self.clear()
+        self.messages += [{"role": role, "content": text} for role, text in messages]
 
     def ask(self, text: str, interrupt: Interrupt) -> "RemoteReply":
         """The answer to one more message."""

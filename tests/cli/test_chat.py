@@ -16,8 +16,9 @@ import pytest
 
 from localdflash import paths
 from localdflash.cli import remote
-from localdflash.cli.chat import _exchange
 from localdflash.cli.interrupt import Interrupt
+from localdflash.cli.kept import Kept
+from localdflash.cli.plain import exchange
 from localdflash.cli.remote import RemoteConversation, Server
 from localdflash.errors import OutOfMemory
 from localdflash.server.client import Client
@@ -390,7 +391,7 @@ def test_the_history_goes_with_the_question() -> None:
 def test_an_error_of_a_server_ends_no_conversation(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     refuses = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"error": {"message": "too much"}}))
     made = Client(httpx2.Client(transport=refuses, base_url="http://x"), "x")
-    _exchange(RemoteConversation(Server(lambda: made, {}, ours=False), {}), "one")
+    exchange(RemoteConversation(Server(lambda: made, {}, ours=False), {}), "one", Kept(None, "", ""))
     assert capsys.readouterr().err == "too much\n"
 
 

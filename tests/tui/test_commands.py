@@ -1,0 +1,62 @@
+import pytest
+
+from localdflash.errors import UsageError
+from localdflash.tui.app import ChatApp
+from localdflash.tui.commands import COMMANDS, parse, starting_with
+
+
+def test_every_command_does_something() -> None:
+    for command in COMMANDS:
+        assert callable(getattr(ChatApp, f"action_{command.action}")), command
+
+
+def test_names_and_keys_are_taken_once() -> None:
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    keys = [key for command in COMMANDS for key in command.keys]
+    assert len(set(names)) == len(names)
+    assert len(set(keys)) == len(keys)
+    assert all(command.help.endswith(".") or command.help[-1] in ":)…" for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "argument"),
+    [
+        ("/new", "new", ""),
+        ("/NEW", "new", ""),
+        ("/copy 2", "copy", "2"),
+        ("/set temperature 0.5", "set", "temperature 0.5"),
+        ("/resume box", "chats", "box"),
+        ("/exit", "quit", ""),
+        ("/rename  a name ", "rename", "a name"),
+    ],
+)
+def test_a_command(line: str, name: str, argument: str) -> None:
+    found = parse(line)
+    assert found
+    assert (found[0].name, found[1]) == (name, argument)
+
+
+@pytest.mark.parametrize("line", ["hello", " /new", "/etc/hosts is odd", "/", "/ new", "/new\nand more", "", "//"])
+def test_a_message(line: str) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/retyr", "there is no /retyr; did you mean /retry?"),
+        ("/xyzzy", "there is no /xyzzy; F1 lists the commands"),
+        ("/stop now", "/stop takes nothing after it"),
+    ],
+)
+def test_what_is_no_command(line: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(line)
+    assert str(error.value) == told
+
+
+def test_the_beginning_of_a_command() -> None:
+    assert [command.name for command in starting_with("co")] == ["continue", "copy", "code"]
+    assert [command.name for command in starting_with("APPLY")] == ["diff"]
+    assert starting_with("q!") == []
+    assert len(starting_with("")) == len(COMMANDS)

@@ -1,0 +1,1 @@
+"""What the commands do, one file for each group of them."""

@@ -1,0 +1,194 @@
+"""Asking: send, stop, again, change, go on; and what happens when the context is full or the engine goes away."""
+
+from collections.abc import Sequence
+
+from textual import on, work
+
+from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.tui.base import Base
+from localdflash.tui.commands import parse
+from localdflash.tui.prompt import Prompt
+
+RESERVED = 4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
+
+
+class Answers(Base):
+    """See the module."""
+
+    acceptance: Acceptance
+    answered_at = 0.0
+
+    @on(Prompt.Submitted)
+    def _submitted(self, event: Prompt.Submitted) -> None:
+        try:
+            command = parse(event.text)
+        except UsageError as error:
+            self.complain(str(error))
+            self.prompt.put_back(event.text, event.attachments)
+            return
+        if command is None:
+            self.ask(event.text, event.attachments)
+            return
+        self.prompt.put_back("", event.attachments)
+        self.run_command(*command)
+
+    def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
+        """Send a message; while an answer is under way, after that."""
+        if self.talk.answering:
+            self.queued.append((text, attachments))
+            self.say("sent as soon as this answer is done; Esc stops it")
+            return
+        self.add(self.talk.say(text, attachments))
+        self.begin_answer()
+
+    def add(self, message: Message) -> None:
+        """Show one more message."""
+        self.query_one("#welcome").display = False
+        self.transcript.add(message)
+
+    @work
+    async def begin_answer(self, *, goes_on: bool = False) -> None:
+        """Have the last message answered, or the last answer gone on with."""
+        if self.talk.answering:
+            return
+        if not goes_on:
+            self.add(Message("assistant", ""))
+        self.acceptance = Acceptance()
+        self.refresh_status()
+        try:
+            answer = await self.talk.answer(self._show, self._begin_anew, goes_on=goes_on)
+        except ContextOverflow as error:
+            self.show_chat()
+            await self._make_room(error)
+            return
+        except LocaldflashError as error:
+            self.show_chat()
+            self.complain(f"{error}; Ctrl+R asks again" + (", Ctrl+G goes on" if self._is_partial() else ""))
+            return
+        finally:
+            self.refresh_status()
+        self.transcript.finish(answer)
+        if answer.finish == "gone":
+            self.complain("the engine went away in the middle: Ctrl+G goes on with the answer, Ctrl+R asks again")
+        self._send_queued(stopped=answer.finish in ("cancelled", "gone"))
+
+    def _show(self, text: str, step: StepRecord | None) -> None:
+        self.acceptance.add(step, text)
+        self.transcript.feed(text, step)
+
+    def _begin_anew(self) -> None:
+        self.transcript.replace_last(self.talk.messages[-1])
+
+    def _is_partial(self) -> bool:
+        return bool(self.talk.messages) and self.talk.messages[-1].role == "assistant"
+
+    def _send_queued(self, *, stopped: bool) -> None:
+        """The next message that was sent meanwhile; back into the prompt where the user stopped."""
+        if not self.queued:
+            return
+        text, attachments = self.queued.pop(0)
+        if stopped:
+            self.queued.clear()
+            self.prompt.put_back(text, attachments)
+            return
+        self.ask(text, attachments)
+
+    async def _make_room(self, error: ContextOverflow) -> None:
+        """The conversation no longer fits: ask whether its oldest messages may be left out."""
+        from localdflash.chat.fitting import plan_fit
+        from localdflash.tui.screens.confirm import Confirm
+
+        talk, about = self.talk, self.talk.engine.about
+        sent = talk.messages[talk.left_out :]
+        try:
+            fit = await plan_fit(
+                talk.engine,
+                sent,
+                system=talk.system,
+                settings=talk.settings,
+                reserve=about.context // RESERVED if about else 0,
+            )
+        except LocaldflashError as reason:
+            self._give_back(str(reason))
+            return
+        lines = [
+            f"{error}.",
+            f"The oldest {fit.dropped} of {len(sent)} messages would no longer be sent to the model: "
+            f"{fit.tokens} of {fit.context} tokens would be used.",
+            "They stay in this chat and on the screen.",
+        ]
+        if not await self.push_screen_wait(Confirm("The context is full", lines, yes="Leave them out", no="Cancel")):
+            self._give_back("not sent")
+            return
+        talk.left_out += fit.dropped
+        self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
+        self.begin_answer()
+
+    def _give_back(self, reason: str) -> None:
+        """A question that cannot be answered goes back into the prompt."""
+        question = self.talk.take_back_question()
+        self.show_chat()
+        self.prompt.put_back(question.text, question.attachments)
+        self.complain(f"{reason}; your message is back in the prompt")
+
+    def run_command(self, command: object, argument: str) -> None:
+        """See `ChatApp`."""
+        raise NotImplementedError
+
+    def action_stop(self) -> None:
+        """Stop the answer."""
+        self.talk.stop()
+
+    def action_retry(self) -> None:
+        """Answer the last message again."""
+        self._anew(keep_question=True)
+
+    @work
+    async def _anew(self, *, keep_question: bool) -> None:
+        await self.talk.settled()
+        try:
+            if keep_question:
+                self.talk.take_back_answer()
+                self.show_chat()
+                self.begin_answer()
+                return
+            question = self.talk.take_back_question()
+        except UsageError as error:
+            self.complain(str(error))
+            return
+        self.show_chat()
+        self.prompt.put_back(question.text, question.attachments)
+
+    @on(Prompt.EditLast)
+    def action_edit(self) -> None:
+        """Take the last message back into the prompt."""
+        self._anew(keep_question=False)
+
+    def action_go_on(self) -> None:
+        """Go on with an answer that did not come to its end."""
+        if self.talk.answering:
+            return
+        if not self._is_partial():
+            self.complain("there is no answer to go on with")
+            return
+        self.begin_answer(goes_on=True)
+
+    @work
+    async def action_previous(self) -> None:
+        """The version before."""
+        await self._version(-1)
+
+    @work
+    async def action_next(self) -> None:
+        """The version after."""
+        await self._version(1)
+
+    async def _version(self, step: int) -> None:
+        if self.talk.answering:
+            return
+        if await self.talk.version(step):
+            self.show_chat()
+            return
+        self.say("there is no earlier version" if step < 0 else "there is no later version")

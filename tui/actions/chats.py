@@ -1,0 +1,162 @@
+"""Chats: another one, an earlier one, its name, a fork, a file of it."""
+
+from collections.abc import Awaitable
+from pathlib import Path
+
+from textual import on, work
+
+from localdflash.chat.store import SessionInfo, Store
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.tui.base import Base
+from localdflash.tui.transcript import Transcript
+
+
+class Chats(Base):
+    """See the module."""
+
+    @work
+    async def action_new(self) -> None:
+        """A new chat."""
+        await self.talk.settled()
+        self.talk.new()
+        self.show_chat()
+        self.prompt.focus()
+
+    @work
+    async def action_chats(self, words: str = "") -> None:
+        """Choose an earlier chat."""
+        from localdflash.tui.screens.chats import ChatPicker
+
+        await self.talk.save()
+
+        async def search(typed: str) -> list[SessionInfo]:
+            return await self.talk.kept(Store.sessions, typed)
+
+        while choice := await self.push_screen_wait(ChatPicker(search, words)):
+            match choice.action:
+                case "open":
+                    await self.open_chat(choice.id)
+                    return
+                case "rename":
+                    await self._do(self.talk.kept(Store.rename, choice.id, choice.text))
+                case "delete":
+                    await self._forget(choice.id)
+                case "export":
+                    await self._export_of(choice.id)
+
+    async def open_chat(self, session: int) -> None:
+        """Show an earlier chat and go on with it."""
+        await self.talk.settled()
+        await self.talk.save()
+        try:
+            await self.talk.open(session)
+        except LocaldflashError as error:
+            self.complain(str(error))
+            return
+        self.show_chat()
+        self.prompt.focus()
+
+    @work
+    async def action_rename(self, name: str = "") -> None:
+        """Give this chat a name."""
+        if self.talk.session is None:
+            self.complain("this chat is empty: there is nothing to name yet")
+            return
+        if not name:
+            from localdflash.tui.screens.text import AskText
+
+            info = await self.talk.kept(Store.info, self.talk.session)
+            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
+        if name.strip():
+            await self.talk.kept(Store.rename, self.talk.session, name.strip())
+            self.say(f"this chat is now called {name.strip()}")
+
+    @work
+    async def action_fork(self, number: str = "") -> None:
+        """A new chat from message N."""
+        await self.talk.settled()
+        try:
+            if number and not number.isdecimal():
+                raise UsageError(f"expected the number of a message, found {number!r}")
+            await self.talk.fork(int(number) if number else None)
+        except LocaldflashError as error:
+            self.complain(str(error))
+            return
+        self.show_chat()
+        self.say("a new chat that goes on from here; the one before is kept")
+
+    @work
+    async def action_export(self, path: str = "") -> None:
+        """Write this chat to a file."""
+        await self.talk.save()
+        if self.talk.session is None:
+            self.complain("this chat is empty: there is nothing to write")
+            return
+        await self._export_of(self.talk.session, path)
+
+    async def _export_of(self, session: int, path: str = "") -> None:
+        from localdflash.chat.export import export_json, export_markdown, write_export
+        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.text import AskText
+
+        info = await self.talk.kept(Store.info, session)
+        if not path:
+            proposed = str(self.start.folder / f"chat-{session}.md")
+            path = await self.push_screen_wait(AskText("Write this chat to (.md or .json)", proposed)) or ""
+        if not path.strip():
+            return
+        file = self.start.folder / Path(path.strip()).expanduser()
+        if file.suffix not in (".md", ".json"):
+            self.complain(f"{file}: the name must end in .md or .json")
+            return
+        write = export_json if file.suffix == ".json" else export_markdown
+        text = write(info, await self.talk.kept(Store.path, session))
+        overwrite = False
+        if file.exists():
+            lines = [f"{file} is there already."]
+            if not await self.push_screen_wait(Confirm("Replace the file?", lines, yes="Replace", no="Cancel")):
+                return
+            overwrite = True
+        await self._do(self.talk.kept(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}")
+
+    @work
+    async def action_delete(self) -> None:
+        """Delete this chat."""
+        await self.talk.settled()
+        if self.talk.session is None:
+            self.action_new()
+            return
+        await self._forget(self.talk.session)
+
+    async def _forget(self, session: int) -> None:
+        from localdflash.tui.screens.confirm import Confirm
+
+        info = await self.talk.kept(Store.info, session)
+        lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
+        if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
+            return
+        await self._do(self.talk.kept(Store.delete, session), "deleted")
+        if session == self.talk.session:
+            self.talk.new()
+            self.show_chat()
+
+    async def _do(self, doing: Awaitable[object], done: str = "") -> None:
+        """Wait for something, and say how it went."""
+        try:
+            await doing
+        except LocaldflashError as error:
+            self.complain(str(error))
+            return
+        if done:
+            self.say(done)
+
+    @on(Transcript.MessagePicked)
+    def _picked(self, event: Transcript.MessagePicked) -> None:
+        """A key on a message of the transcript."""
+        match event.action:
+            case "fork":
+                self.action_fork(str(event.index + 1))
+            case "retry":
+                self.run_action("retry")
+            case "edit":
+                self.run_action("edit")

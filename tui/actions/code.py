@@ -1,0 +1,105 @@
+"""Your own code: files that go along, changes that an answer proposes, what is copied."""
+
+import asyncio
+
+from textual import on, work
+
+from localdflash.chat.messages import Attachment
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.base import Base
+from localdflash.tui.transcript import Transcript
+
+
+class Code(Base):
+    """See the module."""
+
+    def action_attach(self, path: str = "") -> None:
+        """Send a file along."""
+        self.prompt.attach(path)
+
+    def action_detach(self) -> None:
+        """Send nothing along."""
+        self.prompt.detach()
+
+    @work
+    async def action_diff(self) -> None:
+        """See what the last answer would change, and apply it."""
+        from localdflash.chat.applying import apply, journal
+        from localdflash.chat.proposals import Proposal, proposals
+        from localdflash.tui.screens.diff import DiffScreen
+
+        answer = self.last_answer()
+        if answer is None:
+            self.complain("there is no answer yet")
+            return
+        found = await asyncio.to_thread(lambda: proposals(answer.text, self.start.folder, self._mentioned()))
+        if not found:
+            self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
+            return
+
+        def doing(chosen: list[Proposal]) -> object:
+            return apply(chosen, self.start.folder, journal())
+
+        await self.push_screen_wait(DiffScreen(found, doing))
+
+    def _mentioned(self) -> list[str]:
+        """The files that went along with the last question."""
+        question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
+        attached: tuple[Attachment, ...] = question.attachments if question else ()
+        return [one.name for one in attached if one.kind != "paste"]
+
+    @work
+    async def action_undo(self) -> None:
+        """Take the last applied change back."""
+        from localdflash.chat.applying import journal, undo
+
+        try:
+            for line in await asyncio.to_thread(lambda: undo(journal(), self.start.folder)):
+                self.say(line)
+        except LocaldflashError as error:
+            self.complain(str(error))
+
+    @work
+    async def actioncopy_text(self, number: str = "") -> None:
+        """Copy the last answer, or a message."""
+        messages = self.talk.messages
+        try:
+            message = messages[_number(number, len(messages), "message") - 1] if number else self.last_answer()
+        except UsageError as error:
+            self.complain(str(error))
+            return
+        if message is None:
+            self.complain("there is no answer yet")
+            return
+        await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
+
+    @work
+    async def action_code(self, number: str = "") -> None:
+        """Copy a code block of the last answer."""
+        blocks = self.transcript.code_blocks()
+        if not blocks:
+            self.complain("the last answer has no code block")
+            return
+        try:
+            chosen = _number(number, len(blocks), "code block") if number else len(blocks)
+        except UsageError as error:
+            self.complain(str(error))
+            return
+        await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
+
+    @on(Transcript.Copied)
+    async def _copied(self, event: Transcript.Copied) -> None:
+        await self.copy_text(event.text, event.what)
+
+    async def copy_text(self, text: str, what: str) -> None:
+        """Copy, and say what could be done."""
+        from localdflash.tui.clipboard import copy
+
+        self.notify(sanitize((await copy(self, text)).line(what)), markup=False)
+
+
+def _number(text: str, last: int, what: str) -> int:
+    if not (text.isdecimal() and text.isascii() and 1 <= int(text[:9]) <= last):
+        raise UsageError(f"there is no {what} {text}: 1 to {last}" if last else f"there is no {what} yet")
+    return int(text)

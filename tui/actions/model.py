@@ -1,0 +1,94 @@
+"""The model, the instructions before the chat, and how answers are drawn."""
+
+from dataclasses import asdict
+
+from textual import work
+
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.tui.base import Base
+
+
+class Model(Base):
+    """See the module."""
+
+    @work
+    async def action_model(self, name: str = "") -> None:
+        """Another model."""
+        from localdflash.chat import models
+        from localdflash.tui.screens.models import ModelPicker
+
+        about = self.talk.engine.about
+        chosen = name or await self.push_screen_wait(ModelPicker(models.rows, models.fit, about.pair if about else ""))
+        if not chosen:
+            return
+        await self.talk.settled()
+        self.say(f"loading {chosen} …")
+        try:
+            about = await self.talk.engine.load(chosen)
+        except LocaldflashError as error:
+            self.complain(str(error))
+            return
+        self.say(
+            f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
+        )
+        self.refresh_status()
+
+    @work
+    async def action_role(self, name: str = "") -> None:
+        """Named instructions."""
+        from localdflash.chat.roles import role, roles
+        from localdflash.tui.screens.roles import RolePicker
+
+        try:
+            if not name:
+                name = await self.push_screen_wait(RolePicker(roles())) or ""
+            if name:
+                await self.set_system("" if name == "none" else role(name), f"role {name}")
+        except LocaldflashError as error:
+            self.complain(str(error))
+
+    @work
+    async def action_system(self, text: str = "") -> None:
+        """Instructions of the user's own."""
+        from localdflash.tui.screens.text import AskText
+
+        if not text:
+            given = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))
+            if given is None:
+                return
+            text = given
+        await self.set_system(text.strip(), "instructions set" if text.strip() else "no instructions")
+
+    async def set_system(self, text: str, told: str) -> None:
+        """Instructions from the next answer on."""
+        await self.talk.instruct(text)
+        self.say(f"{told}; they hold from the next answer on")
+
+    def action_set(self, given: str = "") -> None:
+        """Change how answers are drawn, or show it."""
+        if not given:
+            self.say(", ".join(f"{name} {_spelled(value)}" for name, value in asdict(self.talk.settings).items()))
+            return
+        name, _, value = given.replace("=", " ").partition(" ")
+        self._change(name, value)
+
+    def action_think(self, value: str = "") -> None:
+        """Thinking first, or not."""
+        self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
+
+    def _change(self, name: str, value: str) -> None:
+        try:
+            self.talk.settings = self.talk.settings.changed(name, value)
+        except UsageError as error:
+            self.complain(str(error))
+            return
+        self.say(f"{name} {_spelled(getattr(self.talk.settings, name))}, from the next answer on")
+        self.refresh_status()
+
+
+def _spelled(value: object) -> str:
+    return (
+        {True: "on", False: "off", None: "none"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )

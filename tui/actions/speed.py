@@ -1,0 +1,57 @@
+"""Speed that can be seen: the acceptance view, the panel, plain decoding and drafting side by side."""
+
+from textual import work
+
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.tui.base import Base
+from localdflash.tui.speed_panel import SpeedPanel
+
+
+class Speed(Base):
+    """See the module."""
+
+    def action_accepted(self) -> None:
+        """Tint each token by how it came, or stop doing so."""
+        self.transcript.tinted = not self.transcript.tinted
+
+    def action_speed(self) -> None:
+        """Show the panel, or hide it."""
+        panel = self.query_one(SpeedPanel)
+        panel.display = not panel.display
+        self.refresh_status()
+
+    def action_draft(self, value: str = "") -> None:
+        """Drafting on or off."""
+        settings = self.talk.settings
+        try:
+            self.talk.settings = settings.changed("draft", value or ("off" if settings.draft else "on"))
+        except UsageError as error:
+            self.complain(str(error))
+            return
+        self.say("drafting is on" if self.talk.settings.draft else "drafting is off: plain decoding, one token a step")
+        self.refresh_status()
+
+    @work
+    async def action_bench(self) -> None:
+        """The last turn both ways."""
+        from localdflash.chat.compare import compare
+        from localdflash.tui.screens.compare import CompareScreen
+
+        talk = self.talk
+        if talk.answering:
+            self.complain("an answer is under way: Esc stops it")
+            return
+        last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
+        if last < 0:
+            self.complain("nothing was asked yet: ask something, then compare")
+            return
+        screen = CompareScreen()
+        waiting = self.push_screen(screen, wait_for_dismiss=True)
+        asked = talk.messages[talk.left_out : last + 1]
+        running = self.run_worker(
+            compare(talk.engine, asked, system=talk.system, settings=talk.settings, say=screen.update_rounds)
+        )
+        try:
+            await waiting
+        finally:
+            running.cancel()

@@ -1,0 +1,46 @@
+"""How the chat looks, help, and the way out."""
+
+from dataclasses import replace
+
+from textual import work
+
+from localdflash.errors import LocaldflashError
+from localdflash.strict_toml import did_you_mean
+from localdflash.tui import state
+from localdflash.tui.base import Base
+from localdflash.tui.themes import THEMES
+
+
+class View(Base):
+    """See the module."""
+
+    def action_thoughts(self) -> None:
+        """Unfold or fold what the model thought."""
+        self.transcript.thoughts = not self.transcript.thoughts
+
+    def action_theme(self, name: str = "") -> None:
+        """Another theme; the next one where none is named."""
+        names = list(THEMES)
+        if not name:
+            at = names.index(self.theme) if self.theme in names else -1
+            name = names[(at + 1) % len(names)]
+        if name not in THEMES:
+            self.complain(f"no theme {name!r}{did_you_mean(name, names) or ': one of ' + ', '.join(names)}")
+            return
+        self.theme = name
+        try:
+            state.save(replace(state.load(), theme=name))
+        except LocaldflashError as error:
+            self.complain(str(error))
+
+    def action_help(self) -> None:
+        """Commands and keys."""
+        from localdflash.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    async def action_quit(self) -> None:
+        """Leave; an answer under way is stopped, and what there is of it kept."""
+        await self.talk.close()
+        await self.talk.engine.close()
+        self.exit(0)

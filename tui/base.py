@@ -1,0 +1,79 @@
+"""What the chat's actions share: the conversation, the widgets, and how a line is told.
+
+Actions are in `localdflash.tui.actions`, one file for each group of commands; `ChatApp` is all of them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from textual.app import App
+from textual.screen import ModalScreen
+
+from localdflash.chat.engine import Engine, Source
+from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.settings import Settings
+from localdflash.chat.talk import Talk
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.transcript import Transcript
+
+if TYPE_CHECKING:
+    from localdflash.tui.prompt import Prompt
+    from localdflash.tui.status_bar import StatusBar
+
+LATEST: Literal["latest"] = "latest"
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the chat begins. `chats`: the file of the chats, None for none. `session`: one of them to go on with."""
+
+    source: Source
+    folder: Path
+    chats: Path | None
+    settings: Settings = field(default_factory=Settings)
+    system: str = ""
+    session: int | Literal["latest"] | None = None
+
+
+class Base(App[int]):
+    """The app without its actions."""
+
+    transcript: Transcript
+    prompt: "Prompt"
+    status_bar: "StatusBar"
+
+    def __init__(self, start: Start) -> None:
+        super().__init__()
+        self.start = start
+        self.talk = Talk(Engine(start.source, self.say), start.chats, str(start.folder), self.complain)
+        self.talk.settings, self.talk.system = start.settings, start.system
+        self.queued: list[tuple[str, Sequence[Attachment]]] = []
+
+    def say(self, line: str) -> None:
+        """A line of the program's own, under the chat."""
+        self.transcript.note(sanitize(line))
+
+    def complain(self, line: str) -> None:
+        """The same, of what went wrong."""
+        self.transcript.note(sanitize(line), "error")
+
+    def show_chat(self) -> None:
+        """Put the messages of the conversation on the screen."""
+        self.transcript.show(self.talk.messages)
+        self.query_one("#welcome").display = not self.talk.messages
+        self.refresh_status()
+
+    def refresh_status(self) -> None:
+        """Say what the engine does."""
+        raise NotImplementedError
+
+    @property
+    def covered(self) -> bool:
+        """Whether another screen lies over the chat."""
+        return isinstance(self.screen, ModalScreen)
+
+    def last_answer(self) -> Message | None:
+        """The newest answer, if there is one."""
+        return next((message for message in reversed(self.talk.messages) if message.role == "assistant"), None)
