@@ -49,3 +49,11 @@ class EngineGone(LocaldflashError):
 
 class TrainingError(LocaldflashError):
     """Training cannot start or go on (exit code 1)."""
+
+
+class StoreFailed(LocaldflashError):
+    """Chats cannot be read or written; what was stored before stays as it is (exit code 1)."""
+
+
+class StoreRenewed(StoreFailed):
+    """The file of the chats was damaged, set aside, and begun anew: what has an id is not in the new one."""

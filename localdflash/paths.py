@@ -48,6 +48,11 @@ def engine_socket() -> Path:
     return path
 
 
+def private_socket() -> Path:
+    """Return the socket of an engine that serves this process alone."""
+    return engine_socket().with_name(f"{os.getpid()}.sock")  # no longer than the other one
+
+
 def key_file() -> Path:
     """Return the file of the key that requests over TCP must have: in LOCALDFLASH_HOME itself when that is set."""
     home = os.environ.get(HOME_VARIABLE)

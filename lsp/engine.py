@@ -9,16 +9,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-import h11
-
 from localdflash import paths
-from localdflash.errors import LocaldflashError
-from localdflash.lsp.events import Connection, Event, Refused
+from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.lsp.events import Event, decode
 from localdflash.server.spawn import connect
+from localdflash.server.stream import Address, Connection
 from localdflash.server.wanted import Wanted
 
 PATIENCE = 5.0  # seconds
-_GONE = (OSError, EOFError, h11.RemoteProtocolError)
 
 
 class Engine:
@@ -26,7 +24,7 @@ class Engine:
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._wanted, self._say, self._tell_changes = wanted, say, tell
-        self._connection: Connection | None = None
+        self._connection: Connection[Event] | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._told = ""
@@ -45,11 +43,11 @@ class Engine:
                         yield event
                 self._tell("")
                 return
-            except _GONE:
+            except EngineGone:
                 self._connection = None
                 if begun:
                     break
-            except Refused as error:
+            except LocaldflashError as error:
                 self._connection = None  # it may be another daemon meanwhile
                 self._tell(str(error))
                 return
@@ -57,10 +55,13 @@ class Engine:
 
     async def model(self) -> str:
         """The pair that is loaded; empty where there is no engine."""
+        connection = _connection()
         try:
-            return str((await Connection(paths.engine_socket()).get("/ps"))["pair"])
-        except (*_GONE, Refused, ValueError, KeyError, TypeError):
+            return str((await connection.get("/ps"))["pair"])
+        except (LocaldflashError, KeyError):
             return ""
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Close the connection."""
@@ -69,7 +70,7 @@ class Engine:
         if self._connection:
             self._connection.close()
 
-    async def _connected(self) -> Connection | None:
+    async def _connected(self) -> Connection[Event] | None:
         """A connection to a daemon that is loaded as wanted, whether that was there or is started."""
         if self._connection is None and time.monotonic() >= self._not_before:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
@@ -84,7 +85,7 @@ class Engine:
 
         try:
             (await asyncio.to_thread(connect, self._wanted, say)).close()
-            self._connection = Connection(paths.engine_socket())
+            self._connection = _connection()
         except (LocaldflashError, OSError) as error:
             self._fail(str(error))
         except (KeyError, TypeError, ValueError):
@@ -100,3 +101,7 @@ class Engine:
         if line != self._told:
             self._told = line
             self._tell_changes(line)
+
+
+def _connection() -> Connection[Event]:
+    return Connection(Address(paths.engine_socket()), decode)

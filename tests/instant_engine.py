@@ -64,7 +64,7 @@ class Oracle:
                 if target == "/complete":
                     answering = asyncio.create_task(self._complete(json.loads(body), writer))
                 else:
-                    _answer(writer, self._about(target))
+                    respond(writer, self._about(target))
         if answering:
             answering.cancel()
         writer.close()
@@ -96,9 +96,9 @@ class Oracle:
                     if number and self._delay:
                         await asyncio.sleep(self._delay)
                     event = {"index": index, "text": line, "tokens": len(line.split()), "confidence": 0.9}
-                    _chunk(writer, f"data: {json.dumps(event)}\n\n")
-                _chunk(writer, f"data: {json.dumps({'index': index, **END})}\n\n")
-            _chunk(writer, "")
+                    chunk(writer, f"data: {json.dumps(event)}\n\n")
+                chunk(writer, f"data: {json.dumps({'index': index, **END})}\n\n")
+            chunk(writer, "")
         finally:
             self.live -= 1
             if self._running.get(document) is task:
@@ -113,12 +113,15 @@ class Oracle:
             await server.serve_forever()
 
 
-def _answer(writer: asyncio.StreamWriter, value: Any) -> None:
+def respond(writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:
+    """A whole response, JSON."""
     body = json.dumps(value).encode()
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    head = f"HTTP/1.1 {status} .\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
 
 
-def _chunk(writer: asyncio.StreamWriter, text: str) -> None:
+def chunk(writer: asyncio.StreamWriter, text: str) -> None:
+    """A part of a chunked response; an empty one is its end."""
     data = text.encode()
     writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 

@@ -3,21 +3,22 @@
 Everything a user can do is in `localdflash.tui.commands`; everything that is done for it in `localdflash.tui.actions`.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
 
+from localdflash import paths
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.files import Files
+from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import Store
 from localdflash.errors import LocaldflashError
 from localdflash.tui import state
@@ -29,10 +30,11 @@ from localdflash.tui.actions.speed import Speed
 from localdflash.tui.actions.view import View
 from localdflash.tui.base import LATEST, Start
 from localdflash.tui.commands import COMMANDS, Command
+from localdflash.tui.history import History
 from localdflash.tui.prompt import Prompt
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
-from localdflash.tui.themes import register
+from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome
 
@@ -42,6 +44,13 @@ NARROW = 100  # columns under which the panel of speed goes below the chat
 PLACEHOLDER = "Ask something; / for commands, @ for files"
 
 Hits = AsyncGenerator[Hit | DiscoveryHit, None]
+
+
+_KEYS = [
+    Binding(key, command.action, command.help, priority=key != "escape", show=False)
+    for command in COMMANDS
+    for key in command.keys
+]
 
 
 class ChatCommands(Provider):
@@ -71,16 +80,15 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     TITLE = "localdflash"
     COMMANDS: ClassVar[set[Any]] = {ChatCommands}
     BINDINGS: ClassVar[list[Any]] = [
-        *(
-            Binding(key, command.action, command.help, priority=key != "escape", show=False)
-            for command in COMMANDS
-            for key in command.keys
-        ),
+        *_KEYS,
         Binding("ctrl+c", "interrupt", "Stop the answer", priority=True, show=False, system=True),
         Binding("pageup", "scroll_chat(-1)", "Scroll up", show=False),
         Binding("pagedown", "scroll_chat(1)", "Scroll down", show=False),
     ]
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (NARROW, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (as textual declares it)
+        (0, "-narrow"),
+        (NARROW, "-wide"),
+    ]
     CSS = """
     #middle { height: 1fr; }
     #chat { width: 1fr; }
@@ -93,18 +101,31 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         self.theme = state.load().theme
         self.acceptance = Acceptance()
         self.talk.engine.on_stage = lambda _: self.refresh_status()
+        sent = paths.data_folder() / "chat-history" if start.chats else None
+        self.files, self.history = Files(start.folder, self.say_later), History(sent, self.say_later)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Colours of the drafters, for themes that have none."""
+        return dict(VARIABLE_DEFAULTS)
 
     def compose(self) -> ComposeResult:
         """See textual."""
         self.transcript, self.status_bar = Transcript(), StatusBar()
-        self.prompt = Prompt(Files(self.start.folder), history=self.start.chats is not None, placeholder=PLACEHOLDER)
+        self.prompt = Prompt(
+            self.files,
+            self.history,
+            placeholder=PLACEHOLDER,
+            choices=self.choices_of,
+            editable=lambda: any(message.role == "user" for message in self.talk.messages),
+        )
         panel = SpeedPanel()
         panel.display = False
         with Horizontal(id="middle"):
             with Vertical(id="chat"):
-                yield Welcome(first_run=not state.load().seen_welcome)
+                yield Welcome(first_run=not state.load().seen_welcome, model=self.start.pair, server=self.start.server)
                 yield self.transcript
             yield panel
+        yield from self.prompt.above
         yield self.prompt
         yield self.status_bar
 
@@ -172,18 +193,35 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
                 busy=growing,
             )
         )
+        self.transcript.model = about.pair if about else ""
         panel = self.query_one(SpeedPanel)
         if panel.display:
-            panel.update_view(speed.view())
+            panel.update_view(speed)
 
     # Commands
 
-    def run_command(self, command: Command, argument: str) -> None:
-        """What a slash command does."""
-        action = getattr(self, f"action_{command.action}")
-        found = action(argument) if command.argument else action()
-        if asyncio.iscoroutine(found):
-            self.run_worker(found)
+    @on(Prompt.Refused)
+    def _refused(self, event: Prompt.Refused) -> None:
+        self.complain(event.reason)
+
+    @on(Prompt.Told)
+    def _told(self, event: Prompt.Told) -> None:
+        self.say(event.line)
+
+    def choices_of(self, command: str) -> Sequence[str]:
+        """What may stand after a command, for the suggestions."""
+        match command:
+            case "set":
+                return SETTINGS
+            case "theme":
+                return tuple(THEMES)
+            case "draft" | "think":
+                return ("on", "off")
+            case "role":
+                from localdflash.chat.roles import roles
+
+                return ("none", *roles())
+        return ()
 
     def choose(self, command: Command) -> None:
         """A command of the palette: one that cannot do without an argument goes into the prompt."""

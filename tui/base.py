@@ -3,25 +3,29 @@
 Actions are in `localdflash.tui.actions`, one file for each group of commands; `ChatApp` is all of them together.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from textual.app import App
 from textual.screen import ModalScreen
 
-from localdflash.chat.engine import Engine, Source
+from localdflash.chat.engine import Engine
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.settings import Settings
+from localdflash.chat.sources import Source
 from localdflash.chat.talk import Talk
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.commands import Command
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
     from localdflash.tui.prompt import Prompt
     from localdflash.tui.status_bar import StatusBar
 
+T = TypeVar("T")
 LATEST: Literal["latest"] = "latest"
 
 
@@ -35,6 +39,8 @@ class Start:
     settings: Settings = field(default_factory=Settings)
     system: str = ""
     session: int | Literal["latest"] | None = None
+    pair: str = "embedded"  # for the welcome, before anything is loaded
+    server: str = ""  # the URL of another server, where one is asked
 
 
 class Base(App[int]):
@@ -55,6 +61,10 @@ class Base(App[int]):
         """A line of the program's own, under the chat."""
         self.transcript.note(sanitize(line))
 
+    def say_later(self, line: str) -> None:
+        """The same, from any thread."""
+        self.call_later(self.say, line)
+
     def complain(self, line: str) -> None:
         """The same, of what went wrong."""
         self.transcript.note(sanitize(line), "error")
@@ -68,6 +78,17 @@ class Base(App[int]):
     def refresh_status(self) -> None:
         """Say what the engine does."""
         raise NotImplementedError
+
+    def run_command(self, command: Command, argument: str) -> None:
+        """What a slash command does."""
+        action = getattr(self, f"action_{command.action}")
+        found = action(argument) if command.argument else action()
+        if asyncio.iscoroutine(found):
+            self.run_worker(found)
+
+    async def asked(self, dialog: ModalScreen[T | None]) -> T | None:
+        """What comes out of a dialog; None where it was closed."""
+        return await self.push_screen_wait(dialog)
 
     @property
     def covered(self) -> bool:

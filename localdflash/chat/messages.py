@@ -51,13 +51,13 @@ class Message:
 
 def prompt_text(message: Message) -> str:
     """What the model reads: each attachment in a fence under its name, then the text."""
-    return "\n\n".join([*(_fenced(one) for one in message.attachments), message.text])
+    return "\n\n".join([*(f"{one.name}:\n{fenced(one.text)}" for one in message.attachments), message.text])
 
 
-def _fenced(attachment: Attachment) -> str:
-    """In a fence that is longer than any in the text."""
+def fenced(text: str) -> str:
+    """The text in a fence that is longer than any in it."""
     ticks = 3
-    while "`" * ticks in attachment.text:
+    while "`" * ticks in text:
         ticks += 1
-    end = "" if attachment.text.endswith("\n") else "\n"
-    return f"{attachment.name}:\n{'`' * ticks}\n{attachment.text}{end}{'`' * ticks}"
+    end = "" if text.endswith("\n") else "\n"
+    return f"{'`' * ticks}\n{text}{end}{'`' * ticks}"

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.settings import Settings
+from localdflash.chat.store import Store
 from localdflash.errors import StoreFailed, UsageError
 
 if TYPE_CHECKING:
@@ -29,17 +31,20 @@ T = TypeVar("T")
 
 
 class Talk:
-    """One chat at a time. `tell` gets a line when something could not be stored, and when it could be again."""
+    """One chat at a time, kept in the file `chats`, or nowhere for None.
 
-    def __init__(self, engine: "Engine", store: "Store", folder: str, tell: Callable[[str], None]) -> None:
-        self.engine, self.folder, self._tell = engine, folder, tell
+    `tell` gets a line, on the event loop, when something could not be stored, and when it could be again.
+    """
+
+    def __init__(self, engine: "Engine", chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+        self.engine, self.folder, self._chats, self._tell = engine, folder, chats, tell
         self.settings = Settings()
         self.messages: list[Message] = []
         self.system = ""
         self.session: int | None = None
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.unsaved = False
-        self._store = store
+        self._store: Store | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._reading: asyncio.Task[None] | None = None
         self._answering, self._saving = asyncio.Lock(), asyncio.Lock()
@@ -49,15 +54,31 @@ class Talk:
         """Whether an answer is under way."""
         return self._reading is not None
 
-    async def kept(self, work: "Callable[P, T]", *arguments: P.args, **names: P.kwargs) -> T:
-        """Run work on the store in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: work(*arguments, **names))
+    async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+        """Run a method of the store, in its thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
+
+    def _opened(self, loop: asyncio.AbstractEventLoop) -> Store:
+        """The store; one in memory where that on disk cannot be had."""
+        if self._store is None:
+
+            def tell(line: str) -> None:
+                loop.call_soon_threadsafe(self._tell, line)
+
+            try:
+                self._store = Store.open(self._chats, tell)
+            except StoreFailed as error:
+                tell(f"chats are not kept: {error}")
+                self._store = Store.open(None, tell)
+        return self._store
 
     async def close(self) -> None:
         """Stop, store what there is, and close the store."""
         await self.settled()
         await self.save()
-        await self.kept(self._store.close)
+        if self._store:
+            await self.kept(Store.close)
         self._disk.shutdown()
 
     # What was said
@@ -68,8 +89,8 @@ class Talk:
 
     async def open(self, session: int) -> None:
         """An earlier chat, as it was left."""
-        info = await self.kept(self._store.info, session)
-        self.messages = await self.kept(self._store.path, session)
+        info = await self.kept(Store.info, session)
+        self.messages = await self.kept(Store.path, session)
         self.session, self.system, self.left_out = session, info.system, 0
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
@@ -95,20 +116,26 @@ class Talk:
                 return i
         raise UsageError("nothing was asked yet")
 
+    async def instruct(self, system: str) -> None:
+        """Other instructions before the chat, from the next answer on."""
+        self.system = system
+        if self.session is not None:
+            await self.kept(Store.set_system, self.session, system)
+
     async def version(self, step: int) -> bool:
         """Switch to the version before (-1) or after (+1) of the newest message that has several; False at the end."""
         await self.save()
         for message in reversed(self.messages):
             if self.session is None or not message.id:
                 continue
-            versions = await self.kept(self._store.versions, message.id)
+            versions = await self.kept(Store.versions, message.id)
             if len(versions) > 1:
                 place = versions.index(message.id) + step
                 if not 0 <= place < len(versions):
                     return False
-                leaf = await self.kept(self._store.leaf, versions[place])
-                await self.kept(self._store.set_head, self.session, leaf)
-                self.messages = await self.kept(self._store.path, self.session)
+                leaf = await self.kept(Store.leaf, versions[place])
+                await self.kept(Store.set_head, self.session, leaf)
+                self.messages = await self.kept(Store.path, self.session)
                 return True
         return False
 
@@ -120,7 +147,7 @@ class Talk:
         last = len(self.messages) if number is None else number
         if not 1 <= last <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.kept(self._store.fork, self.session, self.messages[last - 1].id))
+        await self.open(await self.kept(Store.fork, self.session, self.messages[last - 1].id))
 
     # What is answered
 
@@ -217,15 +244,15 @@ class Talk:
         if self.session is None:
             about = self.engine.about
             self.session = await self.kept(
-                self._store.create, folder=self.folder, model=about.pair if about else "", system=self.system
+                Store.create, folder=self.folder, model=about.pair if about else "", system=self.system
             )
         for i, message in enumerate(messages):
             if not message.id:
                 parent = messages[i - 1].id if i else None
-                stored = await self.kept(self._store.add, self.session, parent, message)
+                stored = await self.kept(Store.add, self.session, parent, message)
                 messages[i] = replace(messages[i], id=stored.id)  # it may have grown meanwhile
         if changed or self.unsaved:
-            await self.kept(self._store.update, messages[-1])
+            await self.kept(Store.update, messages[-1])
 
 
 class _Growing:

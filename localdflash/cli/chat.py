@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
+from localdflash.config import load_config
 from localdflash.errors import UsageError
 
 if TYPE_CHECKING:
-    from localdflash.chat.engine import Source
+    from localdflash.chat.sources import Source
 
 Session = int | Literal["latest"] | None
 ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
@@ -79,7 +80,10 @@ def command(
         drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty, params.seed)
         settings = Settings(*drawn, max_tokens=max_tokens or 0, draft=not no_draft)
         chats = None if no_log else chats_file()
-        return ChatApp(Start(_source(ctx, options, no_daemon), Path.cwd(), chats, settings, system, session)).run() or 0
+        url = "" if no_daemon else load_config().server.url
+        source = _source(ctx, options, no_daemon)
+        start = Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url)
+        return ChatApp(start).run() or 0
     from localdflash.cli.headless import answer_once
     from localdflash.cli.plain import converse
     from localdflash.cli.talking import by_server, here
@@ -130,8 +134,7 @@ def _has_screen() -> bool:
 
 def _source(ctx: click.Context, options: dict[str, Any], no_daemon: bool) -> "Source":
     """Where the screen's answers come from."""
-    from localdflash.chat.engine import Named, Private, Shared
-    from localdflash.config import load_config
+    from localdflash.chat.sources import Named, Private, Shared
 
     server = load_config().server
     if server.url and not no_daemon:

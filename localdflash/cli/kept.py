@@ -21,7 +21,7 @@ def chats_file() -> Path:
 
 
 class Kept:
-    """The chat under way in the store, which it joins with its first message; `system` are the instructions before it."""
+    """The chat under way, which joins the store with its first message; `system` are the instructions before it."""
 
     def __init__(self, chats: Path | None, model: str, system: str) -> None:
         self._store, self._model, self._system = Store.open(chats, say), model, system
@@ -50,7 +50,7 @@ class Kept:
 
     def add(self, question: str, answer: str, reply: Reply) -> None:
         """Keep one exchange; what fails is said."""
-        finish = next((known for known in FINISHES if known == reply.finish), "stop")
+        finish: Finish = next((known for known in FINISHES if known == reply.finish), "stop")
         try:
             for message in (
                 Message("user", question),

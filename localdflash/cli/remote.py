@@ -18,8 +18,9 @@ from localdflash.cli.output import printable
 from localdflash.config import Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone
-from localdflash.server.client import Client, Json
+from localdflash.server.client import Client
 from localdflash.server.key import read_key
+from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect
 
 RESTARTS = 2  # that one answer may need

@@ -31,9 +31,17 @@ MB = 1_000_000
 @click.option(
     "--log", type=click.Path(path_type=Path), help="Write what stderr would get to this file, 2 MB of it at most."
 )
+@click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @pair_options
 def command(
-    port: int | None, host: str, i_know: bool, idle: float, stops: bool, log: Path | None, **options: Any
+    port: int | None,
+    host: str,
+    i_know: bool,
+    idle: float,
+    stops: bool,
+    log: Path | None,
+    private: Path | None,
+    **options: Any,
 ) -> int:
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
@@ -48,7 +56,7 @@ def command(
 
     config = load_config()
     port = config.server.port if port is None else port
-    tcp = None if port is None else _tcp(host, port, i_know)
+    tcp = None if port is None or private else _tcp(host, port, i_know)
     from localdflash.loading import Options
     from localdflash.server.daemon import Settings, serve
     from localdflash.server.sockets import AlreadyRunning
@@ -56,15 +64,18 @@ def command(
     settings = Settings(
         Options(**options),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
-        disk_bytes=config.server.disk_cache_mb * MB,
+        disk_bytes=0 if private else config.server.disk_cache_mb * MB,
         queue=config.server.queue,
         idle=idle * 60,
         tcp=tcp,
         log=log,
+        private=private,
     )
     try:
         serve(settings, _say)
     except AlreadyRunning:
+        if private:
+            raise
         raise _running() from None
     return 0
 

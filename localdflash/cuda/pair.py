@@ -48,6 +48,7 @@ class CudaPair:
     def __init__(self, machine: Machine, runner: Runner, ways: Ways) -> None:
         self.machine, self.runner, self.ways = machine, runner, ways
         self.ends: frozenset[int] = frozenset()
+        self.drafting = True
         self.ids: list[int] = []
         self._seen = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
@@ -146,7 +147,9 @@ class CudaPair:
 
     def _launch(self) -> bool:
         """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
-        way = self._waiting = self._waiting or self.ways.choose()
+        way: Way = "plain"
+        if self.drafting:
+            way = self._waiting = self._waiting or self.ways.choose()
         if self.machine.block and not self._drafter_is_near(way):
             if self._flying:
                 return False
@@ -177,7 +180,8 @@ class CudaPair:
             raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
         if flying.way in DRAFTING:
             self._seen = min(self._seen + ROWS, self._computed)
-        self.ways.learn(flying.way, count, ms)
+        if self.drafting:
+            self.ways.learn(flying.way, count, ms)
         tokens = ids[: min(count, room)]
         tokens = tokens[: next((i + 1 for i, token in enumerate(tokens) if token in self.ends), len(tokens))]
         self._ahead = len(tokens) < count

@@ -27,6 +27,7 @@ class Request:
     constraint: Constraint | None = None
     alternatives: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
     documents: Sequence[Sequence[int]] = ()  # texts that drafts may be copied from
+    draft: bool = True  # False: plain decoding, to compare; the same text
     stats: Stats = field(default_factory=Stats)
     waited_ms: float = 0.0  # until a scheduler first took it up
     computed: int = 0  # prompt tokens that no cache held
@@ -49,7 +50,7 @@ class Generation:
         request = self.request
         began = time.perf_counter()
         self._began = self._began or began
-        pair.ends = request.ends
+        pair.ends, pair.drafting = request.ends, request.draft
         pair.set_documents(request.documents)
         if prefixes:
             prefixes.prepare(pair, self.ids)

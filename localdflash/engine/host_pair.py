@@ -43,6 +43,7 @@ class HostPair:
         self.drafters = tuple(drafters) if controller else ()
         self.controller = controller
         self.ends: frozenset[int] = frozenset()
+        self.drafting = True
         self.ids: list[int] = []
         self._open: dict[str, _Open] = {}
 
@@ -98,7 +99,7 @@ class HostPair:
         anchor = self.ids[-1]
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
-        draft = self._draft(anchor, limit, sampler.constraint) if self.controller else NOTHING
+        draft = self._draft(anchor, limit, sampler.constraint) if self.controller and self.drafting else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
         committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)

@@ -125,6 +125,7 @@ class Pair(Protocol):
 
     ids: list[int]
     ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
+    drafting: bool  # whether steps may draft; what is committed is the same, and drafters go on observing it
 
     @property
     def cached(self) -> Sequence[int]:

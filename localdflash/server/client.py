@@ -4,45 +4,24 @@ What the server refuses is raised as the error that the engine would have raised
 a connection that breaks is EngineGone. Closing a stream closes its connection, which cancels the request.
 """
 
-import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx2
 
 from localdflash import paths
-from localdflash.errors import (
-    ContextOverflow,
-    DeviceFailed,
-    EngineGone,
-    LocaldflashError,
-    ModelError,
-    OutOfMemory,
-    QueueFull,
-    UsageError,
-)
+from localdflash.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.server.refusals import Json, error_of, json_object, refusal
 from localdflash.server.sockets import is_listening
-
-Json = dict[str, Any]
 
 CONNECT = 5.0  # seconds
 KEPT = 30.0  # seconds that an idle connection is kept; less than the daemon keeps it
 LARGEST_EVENT = 16_000_000  # bytes
 NATIVE = "http://localdflash"  # a Unix socket has no host, but a request names one
-
-_ERRORS: dict[str, type[LocaldflashError]] = {
-    "context_length_exceeded": ContextOverflow,
-    "unsupported_by_model": ModelError,
-    "model_not_found": ModelError,
-    "queue_full": QueueFull,
-    "out_of_memory": OutOfMemory,
-    "device_failed": DeviceFailed,
-    "engine_stopped": EngineGone,
-}
 
 
 class Client:
@@ -84,7 +63,7 @@ class Client:
     def health(self) -> Json:
         """What /health says, whatever its status."""
         with self._translated():
-            return _object(self._http.get("/health", timeout=CONNECT).text)
+            return json_object(self._http.get("/health", timeout=CONNECT).text)
 
     def post(self, path: str, body: Mapping[str, object], timeout: float | None = None) -> Json:
         """POST; `timeout` in seconds."""
@@ -97,9 +76,9 @@ class Client:
             for event in httpx2.EventSource(response, LARGEST_EVENT):
                 if event.data == "[DONE]":
                     return
-                content = _object(event.data)
+                content = json_object(event.data)
                 if "error" in content:
-                    raise _error(content, 500)
+                    raise error_of(content, 500)
                 yield content
                 if content.get("stop") is True:  # how /infill ends
                     return
@@ -122,7 +101,7 @@ class Client:
         with self._translated():
             response = self._http.request(method, path, json=body, timeout=limits)
             _check(response)
-            return _object(response.text)
+            return json_object(response.text)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -164,27 +143,4 @@ def _check(response: httpx2.Response) -> None:
     """Raise what the server says went wrong."""
     if response.is_success:
         return
-    try:
-        content = _object(response.read().decode("utf-8", "replace"))
-    except LocaldflashError:
-        content = {}
-    raise _error(content, response.status_code)
-
-
-def _error(content: Json, status: int) -> LocaldflashError:
-    """The error that a body in OpenAI's shape tells of; servers that say less get a line with the status."""
-    about = content.get("error")
-    about = about if isinstance(about, dict) else {"message": about}
-    message = about.get("message") or content.get("detail") or f"the server answered with status {status}"
-    kind = _ERRORS.get(str(about.get("code"))) or (UsageError if 400 <= status < 500 else LocaldflashError)
-    return kind(str(message))
-
-
-def _object(text: str) -> Json:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise LocaldflashError("the server answered with something that is no JSON object: is this its address?")
-    return value
+    raise refusal(response.read().decode("utf-8", "replace"), response.status_code)

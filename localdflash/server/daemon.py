@@ -27,7 +27,7 @@ from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engine import Engine
 from localdflash.server.guard import Guard
-from localdflash.server.sockets import lifetime, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,15 +63,18 @@ class Settings:
     idle: float = 0.0
     tcp: Tcp | None = None
     log: Path | None = None
+    private: Path | None = None  # listen at this socket instead, for the parent process, and leave when that does
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Be the daemon until something ends it; AlreadyRunning where there is one. `say` gets lines for the user."""
-    path = paths.engine_socket()
+    path = settings.private or paths.engine_socket()
     prepare_folder(path)
     with ExitStack() as stack:
         if settings.log:
             _redirect_stderr(settings.log)
+        if settings.private:
+            stack.callback(lock_of(path).unlink, missing_ok=True)  # nobody comes to this path again
         stack.enter_context(lifetime(path))
         listeners = [stack.enter_context(unix_socket(path))]
         if settings.tcp:
@@ -128,6 +131,7 @@ class Daemon:
         self._activity = Activity(create_app(self._engine, metrics, stop=self.stop, idle=lambda: self._activity.idle))
         self._servers: list[Listener] = []
         self._path: Path | None = None
+        self._parent = os.getppid()
         self._error: BaseException | None = None
         self._load_error: BaseException | None = None
 
@@ -139,6 +143,8 @@ class Daemon:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         self._engine.start()
+        if self._settings.private:
+            threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
         watching = asyncio.create_task(self._watch())
         await asyncio.gather(
             *(server.serve([listener]) for server, listener in zip(self._servers, listeners, strict=True))
@@ -181,6 +187,14 @@ class Daemon:
     def _guarded(self, listener: socket.socket, tcp: Tcp) -> Guard:
         return Guard(self._activity, key=tcp.key, port=listener.getsockname()[1], hosts=tcp.hosts)
 
+    def _leave_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop when stdin, which only the parent has the other end of, is closed; its death closes it too."""
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self.stop)
+
     def _on_signal(self, number: int) -> None:
         if any(server.should_exit for server in self._servers):
             os._exit(128 + number)
@@ -192,7 +206,7 @@ class Daemon:
         while not self._error:
             await asyncio.sleep(TICK)
             self._error = self._dead()
-            if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable():
+            if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable() or self._is_orphaned():
                 break
             if self._settings.log:
                 _bound(self._settings.log)
@@ -201,6 +215,10 @@ class Daemon:
     def _is_reachable(self) -> bool:
         """Whether the socket is still there; somebody who removes it wants another daemon."""
         return self._path is not None and self._path.exists()
+
+    def _is_orphaned(self) -> bool:
+        """Whether the process is gone that a private daemon is for."""
+        return self._settings.private is not None and os.getppid() != self._parent
 
     async def _first_load(self) -> BaseException | None:
         try:

@@ -32,13 +32,18 @@ def lifetime(path: Path) -> Iterator[None]:
 
     One that holds on but no longer listens is about to leave: that is waited for.
     """
-    lock = FileLock(path.with_suffix(".lock"), mode=0o600)
+    lock = FileLock(lock_of(path), mode=0o600)
     try:
         held = lock.acquire(PATIENCE, cancel_check=lambda: is_listening(path))
     except Timeout:
         raise AlreadyRunning(f"{path}: another daemon has it") from None
     with held:
         yield
+
+
+def lock_of(path: Path) -> Path:
+    """The lock of the one process that may listen at this path."""
+    return path.with_suffix(".lock")
 
 
 def is_listening(path: Path) -> bool:

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
@@ -21,34 +22,42 @@ from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
 
+Stage = Literal["starting", "loading"]
+Look = Callable[[Stage], None]
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
 LOOK = 0.02  # seconds between two looks at whether it is there
 LISTENS = 60.0  # seconds until a started daemon must be heard of; it may load for longer
 LEAVES = 20.0  # seconds that a daemon which was told to stop may take
 READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
+STARTING: Stage = "starting"
+LOADING: Stage = "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
 
-def connect(wanted: Wanted, say: Callable[[str], None]) -> Client:
-    """A client of an engine that is loaded as wanted. `say` gets lines for the user."""
+def connect(wanted: Wanted, say: Callable[[str], None], look: Look = lambda _: None) -> Client:
+    """A client of an engine that is loaded as wanted. `say` gets lines for the user.
+
+    `look` is called again and again while that takes, with what it takes the time for; what it raises ends the waiting.
+    """
     try:
-        return _connect(wanted, say)
+        return _connect(wanted, say, look)
     except EngineGone:  # it left, idle for long enough, while it was looked at
-        return _connect(wanted, say)
+        return _connect(wanted, say, look)
 
 
-def _connect(wanted: Wanted, say: Callable[[str], None]) -> Client:
-    client = _of_this_version(_running_or_started(wanted, say), wanted, say)
+def _connect(wanted: Wanted, say: Callable[[str], None], look: Look) -> Client:
+    waiting = _Waiting(say, look)
+    client = _of_this_version(_running_or_started(wanted, waiting), wanted, waiting)
     try:
-        _load_what_is_given(client, wanted, say)
+        _load_what_is_given(client, wanted, waiting)
     except BaseException:
         client.close()
         raise
     return client
 
 
-def _load_what_is_given(client: Client, wanted: Wanted, say: Callable[[str], None]) -> None:
+def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> None:
     """Have the engine load anew, after the requests that it has, where it is not as the user wants it."""
     if not wanted.given:
         return
@@ -56,9 +65,9 @@ def _load_what_is_given(client: Client, wanted: Wanted, say: Callable[[str], Non
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
-        say(f"The engine loads anew: {told} ...")
-        if notice := client.post("/load", {"pair": running["pair"], **changes}).get("notice"):
-            say(notice)
+        waiting.say(f"The engine loads anew: {told} ...")
+        waiting.look(LOADING)
+        waiting.tell(client.post("/load", {"pair": running["pair"], **changes}).get("notice"))
 
 
 def stop(client: Client) -> None:
@@ -81,9 +90,8 @@ def own_version() -> str:
         return ""
 
 
-def _running_or_started(wanted: Wanted, say: Callable[[str], None]) -> Client:
+def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
     """Look, then start one under the lock; whoever does not get the lock looks again."""
-    waiting = _Waiting(say)
     lock: FileLock | None = None
     while True:
         if (client := find()) and _becomes_ready(client, waiting):
@@ -92,7 +100,7 @@ def _running_or_started(wanted: Wanted, say: Callable[[str], None]) -> Client:
         try:
             held = lock.acquire(blocking=False)
         except Timeout:
-            waiting.look()
+            waiting.look(STARTING)
             continue
         with held:
             if not is_listening(paths.engine_socket()):
@@ -103,7 +111,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
     """Wait while it loads; False where it went away meanwhile, as one does that could not load."""
     try:
         while client.health().get("status") != READY:
-            waiting.look()
+            waiting.look(LOADING)
     except EngineGone:
         client.close()
         return False
@@ -118,19 +126,19 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     process, patient_until = _spawn(wanted, log), time.monotonic() + LISTENS
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
             with client:
                 waiting.tell(client.get("/ps").get("notice"))
-            threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
             return
-        waiting.look()
+        waiting.look(STARTING)
         if time.monotonic() > patient_until and not is_listening(paths.engine_socket()):
             process.kill()
             process.wait()
             raise LocaldflashError(f"the engine was started, but does not listen: its log is {log}")
     if process.returncode and not is_listening(paths.engine_socket()):  # `localdflash serve` may have been faster
-        raise _ERRORS.get(process.returncode, LocaldflashError)(_last_line(log, began))
+        raise ended(process.returncode, _last_line(log, began))
 
 
 def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
@@ -138,19 +146,22 @@ def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(log, flags, 0o600), "ab") as stderr:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", PROGRAM, "serve", "--log", str(log), *_arguments(wanted)],
+            [*serve_command(wanted), "--idle", str(wanted.idle), "--log", str(log)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            cwd="/",
-            env=os.environ | {"PYTHONSAFEPATH": "1"},
-            start_new_session=True,
+            **apart(),
         )
 
 
-def _arguments(wanted: Wanted) -> list[str]:
-    """The options of `serve`."""
-    arguments = ["--idle", str(wanted.idle)]
+def apart() -> dict[str, Any]:
+    """For Popen: a process in a session and a folder of its own, that imports nothing from that folder."""
+    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, "start_new_session": True}
+
+
+def serve_command(wanted: Wanted) -> list[str]:
+    """`localdflash serve` with the options that are wanted."""
+    arguments = [sys.executable, "-P", "-c", PROGRAM, "serve"]
     for name, value in wanted.options.items():
         option = f"--{name.replace('_', '-')}"
         arguments += [option] if value is True else [] if value in (False, None) else [option, str(value)]
@@ -162,11 +173,20 @@ def _last_line(log: Path, began: int) -> str:
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    return said.removeprefix("localdflash: ") or f"the engine ended without a word; its log is {log}"
+    return last_line(lines) or f"the engine ended without a word; its log is {log}"
 
 
-def _of_this_version(client: Client, wanted: Wanted, say: Callable[[str], None]) -> Client:
+def ended(code: int, said: str) -> LocaldflashError:
+    """The error that ended an engine's process with this exit code and these last words."""
+    return _ERRORS.get(code, LocaldflashError)(said)
+
+
+def last_line(lines: Sequence[str]) -> str:
+    """What an engine said last; empty where it said nothing."""
+    return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
+
+
+def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Client:
     """Replace an idle daemon of another version; LocaldflashError where it is busy."""
     about = client.get("/ps")
     theirs = about["version"]
@@ -178,9 +198,9 @@ def _of_this_version(client: Client, wanted: Wanted, say: Callable[[str], None])
             f"the engine that runs is of version {theirs}, this is {own_version()}, and it is busy: try again when it"
             " is done, or stop it with `localdflash serve --stop`"
         )
-    say(f"The engine that runs is of version {theirs}: started again as {own_version()}.")
+    waiting.say(f"The engine that runs is of version {theirs}: started again as {own_version()}.")
     stop(client)
-    return _running_or_started(wanted, say)
+    return _running_or_started(wanted, waiting)
 
 
 def _start_lock() -> FileLock:
@@ -192,17 +212,19 @@ def _start_lock() -> FileLock:
 class _Waiting:
     """Looks around now and then, and says so on a terminal once it takes long."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._began, self._say, self._told = time.monotonic(), say, not sys.stderr.isatty()
+    def __init__(self, say: Callable[[str], None], look: Look) -> None:
+        self._began, self.say, self._told = time.monotonic(), say, not sys.stderr.isatty()
+        self._look = look
 
-    def look(self) -> None:
+    def look(self, stage: Stage) -> None:
         """Wait until it is time to look again."""
+        self._look(stage)
         if not self._told and time.monotonic() - self._began > PATIENCE:
             self._told = True
-            self._say("starting the engine ...")
+            self.say("starting the engine ...")
         time.sleep(LOOK)
 
     def tell(self, notice: str | None) -> None:
         """Hand on what the engine has to say of how it runs."""
         if notice:
-            self._say(notice)
+            self.say(notice)

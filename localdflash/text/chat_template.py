@@ -74,6 +74,25 @@ def encode_chat(
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
+def encode_answer(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of an answer that the model has begun, to stand after the prompt that `encode_chat` gives.
+
+    Markers that have a text, such as `<think>`, are what the model wrote them as; a control token, which would end the
+    turn, has none and cannot come out of a text that spells it.
+    """
+    ids: list[int] = []
+    plain = ""
+    for part in tokenizer.split_markers(text):
+        if isinstance(part, str) or not tokenizer.piece(part):
+            plain += part if isinstance(part, str) else tokenizer.piece(part, special=True).decode("utf-8", "replace")
+        else:
+            ids += [*tokenizer.encode(plain, continues=True), part]
+            plain = ""
+    ids += tokenizer.encode(plain, continues=True)
+    exact = tokenizer.spell(ids) == text.encode("utf-8", "replace")  # some markers swallow the blanks around them
+    return ids if exact else tokenizer.encode(text, continues=True)
+
+
 def render(
     template: str,
     messages: Sequence[Message],

@@ -22,13 +22,23 @@ _OWNER_WORDS = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One name that a file defines. `path` is relative to the root, `line` counts from 0."""
+    """One name that a file defines. `path` is relative to the root, `line` counts from 0.
+
+    `owner`: the class that it is a member of, "" for none. `lines`: the first and the last of all of it.
+    """
 
     name: str
     path: str
     line: int
     text: str
     kind: str
+    owner: str
+    lines: tuple[int, int]
+
+    @property
+    def qualified(self) -> str:
+        """The name with its owner's before it."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ _FAMILIES = {"cpp": "c", "tsx": "javascript", "typescript": "javascript"}
 _CLASSES = {"class", "type"}
 _SPECIFIERS = {"struct_specifier", "enum_specifier", "union_specifier", "class_specifier"}
 _SPECS = {"variable_declarator", "type_spec", "const_spec", "var_spec"}
+_WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "expression_statement"}
 _OWNERS = {"impl_item", "trait_item"}  # Rust: their functions are methods
 
 
@@ -120,7 +131,7 @@ def definitions(path: str, language: str, text: str) -> list[Definition]:
     source = text.encode("utf-8", "replace")
     found: list[Definition] = []
     variables = set()
-    for node, kind in _walk(tree.root_node, rules):
+    for node, kind, owner in _walk(tree.root_node, rules):
         name = _name(node)
         if name is None or _OWNER_WORDS.match(name):
             continue
@@ -129,26 +140,42 @@ def definitions(path: str, language: str, text: str) -> list[Definition]:
             continue  # assigned again
         if refined == "constant":
             variables.add(name)
-        found.append(Definition(name, path, node.start_point.row, _text(source, node, refined), refined))
+        shown = _text(source, node, refined)
+        found.append(Definition(name, path, node.start_point.row, shown, refined, owner, _lines(node)))
         if len(found) == MOST:
             break
     return found
 
 
-def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str]]:
-    """Definitions with their kinds, top down. A stack, not recursion: a text may nest as deep as it likes."""
-    waiting = [(child, False) for child in reversed(root.named_children)]
+def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
+    """Definitions with their kinds and owners, top down. No recursion: a text may nest as deep as it likes."""
+    waiting = [(child, False, "") for child in reversed(root.named_children)]
     while waiting:
-        node, member = waiting.pop()
+        node, member, owner = waiting.pop()
         kind = rules.kinds.get(node.type)
         if kind in {"function", "class", "type", "method"} or (kind == "constant" and not member):
-            yield node, "method" if member and kind == "function" else kind
+            yield node, "method" if member and kind == "function" else kind, owner
         inside: list[Node] = []
         if kind in _CLASSES and (body := node.child_by_field_name("body")):
-            inside, member = body.named_children, True
+            inside, member, owner = body.named_children, True, _name(node) or ""
         elif node.type in rules.around:
             inside, member = node.named_children, member or node.type in _OWNERS
-        waiting += [(child, member) for child in reversed(inside)]
+            owner = _owner(node) or owner
+        waiting += [(child, member, owner) for child in reversed(inside)]
+
+
+def _owner(node: Node) -> str:
+    """The type that an `impl` of Rust is for; "" for what else surrounds definitions."""
+    named = node.child_by_field_name("type") if node.type in _OWNERS else None
+    found = re.match(r"\w+", named.text.decode("utf-8", "replace")) if named is not None and named.text else None
+    return found[0] if found else ""
+
+
+def _lines(node: Node) -> tuple[int, int]:
+    """Where all of a definition lies, with its decorators."""
+    parent = node.parent
+    whole = parent if parent is not None and parent.type in _WRAPPERS else node
+    return whole.start_point.row, whole.end_point.row
 
 
 def _refined(node: Node, kind: str) -> str:

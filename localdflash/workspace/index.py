@@ -23,27 +23,11 @@ from localdflash.workspace.definitions import Definition, definitions
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.files import LARGEST, clean, read_text, signature
 from localdflash.workspace.ignore import IGNORE_FILES, IgnoreRules
+from localdflash.workspace.listing import SKIPPED, entries_of, may_enter
 from localdflash.workspace.store import Entry, Store
 
 MOST_FILES = 20_000
 MOST_FOLDERS = watch.MOST_FOLDERS
-SKIPPED = {
-    *(
-        ".git",
-        ".hg",
-        ".svn",
-        ".jj",
-        "node_modules",
-        "bower_components",
-        ".venv",
-        "venv",
-        ".tox",
-        ".nox",
-        "site-packages",
-    ),
-    *("__pycache__", ".eggs", "build", "dist", "target", ".next", ".nuxt", ".gradle", ".idea", ".vscode", ".terraform"),
-    *(".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "Pods", "DerivedData"),
-}
 SOURCES = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # where modules are looked for
 
 
@@ -112,6 +96,15 @@ class Workspace:
     def find(self, name: str, language: str) -> Sequence[Definition]:
         """What files of the workspace define under a name, at most 64, by file and line."""
         return self._store.find(name, language)
+
+    def definitions(self) -> Sequence[Definition]:
+        """All that files of the workspace define, as far as they have been read, by file and line."""
+        return self._store.all()
+
+    @property
+    def edition(self) -> int:
+        """Another number whenever what is defined may have changed."""
+        return self._store.edition
 
     def defined_in(self, path: str) -> Sequence[Definition]:
         """What one file defines, by its absolute path."""
@@ -199,7 +192,7 @@ class Workspace:
         root = self._root_of(folder)
         if root is None or self._stop.is_set() or self._unwatched.is_set():
             return False
-        return self._may_enter(root, _below(root, folder), os.path.basename(folder))
+        return may_enter(root.rules, _below(root, folder))
 
     def _lost(self) -> None:
         for root in self._roots:
@@ -234,7 +227,7 @@ class Workspace:
     def _scan(self, root: _Root, top: str) -> None:
         """Read all files below a folder, and forget those that are no longer there."""
         seen, waiting = set(), [top]
-        if top and not self._may_enter(root, top, os.path.basename(top)):
+        if top and not may_enter(root.rules, top):
             waiting.clear()
         self._folders = self._folders if top else 0
         while waiting:
@@ -245,18 +238,15 @@ class Workspace:
             if self._folders > MOST_FOLDERS:
                 self._too_many(root)
                 break
-            for entry in _entries(f"{root.path}/{folder}"):
+            for entry in entries_of(f"{root.path}/{folder}"):
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if self._may_enter(root, name, entry.name):
+                    if may_enter(root.rules, name):
                         waiting.append(name)
                 elif not self._stop.is_set() and self._index(root, name):
                     seen.add(f"{root.path}/{name}")
             time.sleep(0)
         self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
-
-    def _may_enter(self, root: _Root, name: str, last: str) -> bool:
-        return last not in SKIPPED and not is_secret(PurePath(name)) and not root.rules.ignored_entry(name, True)
 
     def _index(self, root: _Root, name: str) -> bool:
         """Read a file whose folder may be entered, where it is not known already; whether it is in the index now."""
@@ -293,14 +283,6 @@ class Workspace:
 def _below(root: _Root, path: str) -> str:
     """A path without its root, which is "" for the root itself."""
     return path.removeprefix(root.path).removeprefix(root.given).strip("/")
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []  # gone meanwhile, or not ours to read
 
 
 def _is_folder(path: str) -> bool:

@@ -25,6 +25,7 @@ class Store:
 
     def __init__(self) -> None:
         self.version = 0  # of which files there are
+        self.edition = 0  # of what is known about them
         self._lock = threading.Lock()
         self._files: dict[str, Entry] = {}
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
@@ -50,6 +51,12 @@ class Store:
             found = [definition for file in files for definition in by_file[file]] if by_file else []
         return found[:MOST_FOUND]
 
+    def all(self) -> list[Definition]:
+        """Every definition, in the order of files and lines."""
+        with self._lock:
+            entries = sorted(self._files.items())
+        return [definition for _, entry in entries for definition in entry.definitions]
+
     def put(self, path: str, entry: Entry) -> None:
         """Add a file, or put what it is now in place of what it was."""
         names: defaultdict[str, list[Definition]] = defaultdict(list)
@@ -57,6 +64,7 @@ class Store:
             names[definition.name].append(definition)
         with self._lock:
             self.version += path not in self._files
+            self.edition += 1
             self._drop(path)
             self._files[path] = entry
             self._folders[path.rpartition("/")[0]].add(path)
@@ -74,6 +82,7 @@ class Store:
             gone = {path for files in below for path in files if path not in seen}
             gone |= {folder} & self._files.keys()
             self.version += bool(gone)
+            self.edition += bool(gone)
             for path in gone:
                 self._drop(path)
 

@@ -218,6 +218,23 @@ def test_the_context_is_filled_to_its_last_token(tiny_pair: Path) -> None:
         pair.step(Sampler(SamplingParams()), 1)
 
 
+def test_plain_decoding_for_one_request_leaves_the_rest_as_it_was(drafting: CudaPair) -> None:
+    ids, pair = ids_of(20) + COPYING, drafting.only("block")
+    expected = run(pair, ids, 60)
+    rates = [(record.ms, record.tokens) for record in pair.ways.records.values()]
+    plain = Request(ids, 60, SamplingParams(), draft=False)
+    steps = list(generate(pair, plain))
+    assert [token for step in steps for token in step.tokens] == expected
+    assert {(step.drafted, step.drafter, len(step.tokens)) for step in steps} == {(0, "none", 1)}
+    assert [(record.ms, record.tokens) for record in pair.ways.records.values()] == rates
+    longer = Request([*ids, *expected], 20)
+    again = list(generate(pair, longer))
+    fresh = drafting.only("block")
+    fresh.forget()
+    assert [s.tokens for s in generate(fresh, Request([*ids, *expected], 20))] == [s.tokens for s in again]
+    assert sum(step.drafted for step in again)
+
+
 def test_bad_calls_are_refused(drafting: CudaPair) -> None:
     with pytest.raises(UsageError, match="empty"):
         drafting.prefill([])

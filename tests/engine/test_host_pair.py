@@ -87,6 +87,16 @@ def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter
     assert (pair.drafters, drafter.asked, drafter.seen) == ((), 0, [])
 
 
+def test_while_nothing_is_to_be_drafted_drafters_observe(pair: HostPair, greedy: Sampler) -> None:
+    drafter: Any = pair.drafters[0]
+    pair.prefill(PROMPT)
+    pair.drafting = False
+    assert [pair.step(greedy, 9).drafted for _ in range(4)] == [0] * 4
+    assert (drafter.asked, drafter.seen) == (0, pair.ids[:-1])
+    pair.drafting = True
+    assert pair.step(greedy, 9).drafted == 3
+
+
 def test_a_prefill_cancelled_between_chunks_keeps_what_it_has(pair: HostPair, greedy: Sampler) -> None:
     answers = iter([False, True])
     ids = [1, 2, 3] * 6

@@ -25,6 +25,7 @@ class Recorder:
     """A pair that only counts: everything is computed at once, a state is ten bytes a token in each half."""
 
     ends: frozenset[int] = frozenset()
+    drafting = True
     room = 1000
 
     def __init__(self) -> None:

@@ -137,6 +137,21 @@ def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.
     assert reached(Wanted(EMBEDDED), said) != first.pid
 
 
+def test_what_takes_the_time_is_told_and_can_be_ended(short_home: Path, said: list[str]) -> None:
+    stages: list[str] = []
+
+    def look(stage: str) -> None:
+        stages.append(stage)
+        if stage == spawn.LOADING:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        connect(Wanted(EMBEDDED), said.append, look)
+    assert {*stages[:-1]} == {spawn.STARTING}
+    assert len(daemons(short_home)) == 1
+    assert reached(Wanted(EMBEDDED), said)
+
+
 def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", "import time; time.sleep(60)")
     monkeypatch.setattr(spawn, "LISTENS", 0.3)
@@ -146,8 +161,9 @@ def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytes
 
 
 def test_whoever_waited_for_long_may_still_start_one(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    def began_long_ago(self: spawn._Waiting, say: Callable[[str], None]) -> None:
-        self._began, self._say, self._told = time.monotonic() - 10 * spawn.LISTENS, say, True
+    def began_long_ago(self: spawn._Waiting, say: Callable[[str], None], look: spawn.Look) -> None:
+        self._began, self.say, self._told = time.monotonic() - 10 * spawn.LISTENS, say, True
+        self._look = look
 
     monkeypatch.setattr(spawn._Waiting, "__init__", began_long_ago)
     assert reached(Wanted(EMBEDDED), said)

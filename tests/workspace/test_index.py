@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from localdflash.workspace import index
-from localdflash.workspace.index import SKIPPED, Workspace
+from localdflash.workspace.index import Workspace
+from localdflash.workspace.listing import SKIPPED
 from tests.workspace.conftest import PATIENCE, Opened, until
 
 Opens = Callable[..., Opened]

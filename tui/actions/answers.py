@@ -133,10 +133,6 @@ class Answers(Base):
         self.prompt.put_back(question.text, question.attachments)
         self.complain(f"{reason}; your message is back in the prompt")
 
-    def run_command(self, command: object, argument: str) -> None:
-        """See `ChatApp`."""
-        raise NotImplementedError
-
     def action_stop(self) -> None:
         """Stop the answer."""
         self.talk.stop()

@@ -32,7 +32,7 @@ class Chats(Base):
         async def search(typed: str) -> list[SessionInfo]:
             return await self.talk.kept(Store.sessions, typed)
 
-        while choice := await self.push_screen_wait(ChatPicker(search, words)):
+        while choice := await self.asked(ChatPicker(search, words)):
             match choice.action:
                 case "open":
                     await self.open_chat(choice.id)
@@ -66,7 +66,7 @@ class Chats(Base):
             from localdflash.tui.screens.text import AskText
 
             info = await self.talk.kept(Store.info, self.talk.session)
-            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
+            name = await self.asked(AskText("Name of this chat", info.title)) or ""
         if name.strip():
             await self.talk.kept(Store.rename, self.talk.session, name.strip())
             self.say(f"this chat is now called {name.strip()}")
@@ -102,7 +102,7 @@ class Chats(Base):
         info = await self.talk.kept(Store.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
-            path = await self.push_screen_wait(AskText("Write this chat to (.md or .json)", proposed)) or ""
+            path = await self.asked(AskText("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
         file = self.start.folder / Path(path.strip()).expanduser()
@@ -156,7 +156,5 @@ class Chats(Base):
         match event.action:
             case "fork":
                 self.action_fork(str(event.index + 1))
-            case "retry":
-                self.run_action("retry")
-            case "edit":
-                self.run_action("edit")
+            case "retry" | "edit":
+                self.run_worker(self.run_action(event.action))

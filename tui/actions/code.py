@@ -1,18 +1,24 @@
 """Your own code: files that go along, changes that an answer proposes, what is copied."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from textual import on, work
 
-from localdflash.chat.messages import Attachment
+from localdflash import paths
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.base import Base
 from localdflash.tui.transcript import Transcript
 
+if TYPE_CHECKING:
+    from localdflash.chat.applying import Journal
+
 
 class Code(Base):
     """See the module."""
+
+    _journal: "Journal | None" = None
 
     def action_attach(self, path: str = "") -> None:
         """Send a file along."""
@@ -25,43 +31,56 @@ class Code(Base):
     @work
     async def action_diff(self) -> None:
         """See what the last answer would change, and apply it."""
-        from localdflash.chat.applying import apply, journal
-        from localdflash.chat.proposals import Proposal, proposals
+        from localdflash.chat.applying import apply
+        from localdflash.chat.proposals import propose
         from localdflash.tui.screens.diff import DiffScreen
 
         answer = self.last_answer()
         if answer is None:
             self.complain("there is no answer yet")
             return
-        found = await asyncio.to_thread(lambda: proposals(answer.text, self.start.folder, self._mentioned()))
+        found = await asyncio.to_thread(propose, answer.text, self.start.folder, self._mentioned())
         if not found:
             self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
             return
-
-        def doing(chosen: list[Proposal]) -> object:
-            return apply(chosen, self.start.folder, journal())
-
-        await self.push_screen_wait(DiffScreen(found, doing))
+        journal = await self.journal()
+        await self.push_screen_wait(DiffScreen(found, lambda chosen: apply(chosen, journal)))
 
     def _mentioned(self) -> list[str]:
         """The files that went along with the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
-        attached: tuple[Attachment, ...] = question.attachments if question else ()
+        attached = question.attachments if question else ()
         return [one.name for one in attached if one.kind != "paste"]
+
+    async def journal(self) -> "Journal":
+        """What was applied to this folder, to be taken back."""
+        from localdflash.chat.applying import Journal
+
+        folder = paths.data_folder() / "undo" if self.start.chats else None
+        journal = self._journal or await asyncio.to_thread(Journal, self.start.folder, folder)
+        self._journal = journal
+        return journal
 
     @work
     async def action_undo(self) -> None:
         """Take the last applied change back."""
-        from localdflash.chat.applying import journal, undo
+        from localdflash.chat.applying import undo
 
         try:
-            for line in await asyncio.to_thread(lambda: undo(journal(), self.start.folder)):
-                self.say(line)
+            undone = await asyncio.to_thread(undo, await self.journal())
         except LocaldflashError as error:
             self.complain(str(error))
+            return
+        if undone is None:
+            self.say("there is nothing to take back")
+            return
+        if undone.restored:
+            self.say(f"as before: {', '.join(undone.restored)}")
+        for line in undone.left:
+            self.complain(line)
 
     @work
-    async def actioncopy_text(self, number: str = "") -> None:
+    async def action_copy(self, number: str = "") -> None:
         """Copy the last answer, or a message."""
         messages = self.talk.messages
         try:

@@ -18,7 +18,7 @@ class Model(Base):
         from localdflash.tui.screens.models import ModelPicker
 
         about = self.talk.engine.about
-        chosen = name or await self.push_screen_wait(ModelPicker(models.rows, models.fit, about.pair if about else ""))
+        chosen = name or await self.asked(ModelPicker(models.rows, models.fit, about.pair if about else ""))
         if not chosen:
             return
         await self.talk.settled()
@@ -41,7 +41,7 @@ class Model(Base):
 
         try:
             if not name:
-                name = await self.push_screen_wait(RolePicker(roles())) or ""
+                name = await self.asked(RolePicker(roles())) or ""
             if name:
                 await self.set_system("" if name == "none" else role(name), f"role {name}")
         except LocaldflashError as error:

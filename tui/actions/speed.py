@@ -34,7 +34,7 @@ class Speed(Base):
     @work
     async def action_bench(self) -> None:
         """The last turn both ways."""
-        from localdflash.chat.compare import compare
+        from localdflash.chat.compare import Comparison, compare
         from localdflash.tui.screens.compare import CompareScreen
 
         talk = self.talk
@@ -46,12 +46,14 @@ class Speed(Base):
             self.complain("nothing was asked yet: ask something, then compare")
             return
         screen = CompareScreen()
-        waiting = self.push_screen(screen, wait_for_dismiss=True)
         asked = talk.messages[talk.left_out : last + 1]
-        running = self.run_worker(
-            compare(talk.engine, asked, system=talk.system, settings=talk.settings, say=screen.update_rounds)
-        )
-        try:
-            await waiting
-        finally:
-            running.cancel()
+
+        async def comparing() -> None:
+            try:
+                await compare(talk.engine, asked, system=talk.system, settings=talk.settings, say=screen.show)
+            except LocaldflashError as error:
+                screen.show(Comparison(problem=str(error)))
+
+        running = self.run_worker(comparing())
+        await self.push_screen_wait(screen)
+        running.cancel()

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from textual import work
-
 from localdflash.errors import LocaldflashError
 from localdflash.strict_toml import did_you_mean
 from localdflash.tui import state

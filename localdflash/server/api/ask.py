@@ -105,6 +105,7 @@ def choices(
             params=replace(request.params, seed=None if seed is None else (seed + i) % _SEEDS),
             constraint=constraint() if constraint else None,
             alternatives=alternatives,
+            draft=body.draft is not False,
             stats=Stats(),
         )
         for i in range(count)

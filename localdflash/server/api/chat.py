@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.conversation import prepare, template_of
+from localdflash.conversation import prepare, prompt_ids, template_of
 from localdflash.loading import LoadedPair
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
@@ -35,14 +35,27 @@ async def chat(http: HttpRequest) -> Response:
 
 
 async def apply_template(http: HttpRequest) -> Response:
-    """The prompt that a conversation makes, as text."""
+    """The prompt that a conversation makes, as text, or how many tokens it has."""
     state: State = http.app.state.shared
     body = await read(http, TemplateRequest)
     loaded = await state.ready(body.model)
-    variables = {**loaded.tokenizer.template_tokens(), **body.chat_template_kwargs}
     messages = messages_of(body.messages)
-    prompt = await asyncio.to_thread(render, template_of(loaded), messages, variables=variables)
-    return json_response({"prompt": "".join(piece.text for piece in prompt)})
+    goes_on = _goes_on(body.continue_final_message, messages)
+    if body.count:
+        variables: Mapping[str, str | bool] = body.chat_template_kwargs
+        ids = await asyncio.to_thread(prompt_ids, loaded, messages, variables=variables, goes_on=goes_on)
+        return json_response({"tokens": len(ids)})
+    asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
+    variables = {**loaded.tokenizer.template_tokens(), **body.chat_template_kwargs}
+    prompt = await asyncio.to_thread(render, template_of(loaded), asked, variables=variables)
+    return json_response({"prompt": "".join(piece.text for piece in prompt) + begun})
+
+
+def _goes_on(asked: bool | None, messages: Sequence[Message]) -> bool:
+    """Whether the last message is an answer to go on with."""
+    if asked and messages[-1].role != "assistant":
+        raise _bad("continue_final_message", "the last message is not from the assistant")
+    return bool(asked)
 
 
 def _ask(loaded: LoadedPair, body: ChatRequest, grammars: Grammars) -> Ask:
@@ -50,7 +63,8 @@ def _ask(loaded: LoadedPair, body: ChatRequest, grammars: Grammars) -> Ask:
         raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
     messages, params = messages_of(body.messages), params_of(body, TEMPERATURE)
-    prepared = prepare(loaded, messages, limit, params, variables=body.chat_template_kwargs)
+    goes_on = _goes_on(body.continue_final_message, messages)
+    prepared = prepare(loaded, messages, limit, params, variables=body.chat_template_kwargs, goes_on=goes_on)
     if body.prediction:
         text = _text(body.prediction.content, "prediction.content")
         prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))

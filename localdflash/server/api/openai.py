@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.server.api.answers import Choice, Piece, cached_tokens, collect, pieces, timings
 from localdflash.server.api.ask import Ask
@@ -17,6 +18,7 @@ from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
 from localdflash.server.api.state import State
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
+from localdflash.text.stream import Detokenizer
 from localdflash.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -172,18 +174,20 @@ async def _events(state: State, ask: Ask, body: OpenAI, shape: Shape, head: dict
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = {**head, "usage": None} if with_usage else head
     begun: set[int] = set()
+    sizes = _Sizes(ask)
     async with aclosing(pieces(state, ask)) as source:
         async for piece in source:
             index = piece.choice.index
             if index not in begun:
                 begun.add(index)
+                sizes = _Sizes(ask)
                 if first := shape.first(index):
                     yield event({**head, "choices": [first]})
             if piece.choice.finish and not (piece.text or piece.chosen):
                 told = timings([piece.choice.request])
                 yield event({**head, "choices": [shape.last(piece.choice)], "timings": told})
             elif body.steps and piece.step:
-                yield event({**head, "choices": [shape.part(piece)], "step": _step(ask, piece)})
+                yield event({**head, "choices": [shape.part(piece)], "step": _step(ask, piece.step, sizes)})
             elif piece.text or piece.chosen:
                 yield event({**head, "choices": [shape.part(piece)]})
     if with_usage:
@@ -191,15 +195,26 @@ async def _events(state: State, ask: Ask, body: OpenAI, shape: Shape, head: dict
     yield DONE
 
 
-def _step(ask: Ask, piece: Piece) -> dict[str, Any]:
+class _Sizes:
+    """Bytes of a choice's text that each of its tokens completes; their sum is the text's, whatever the tokens are."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._text, self._ends = Detokenizer(ask.loaded.tokenizer), ask.requests[0].ends
+
+    def push(self, ids: Sequence[int]) -> list[int]:
+        """Of the next tokens; one that ends an answer has none."""
+        return [0 if token in self._ends else len(self._text.push([token]).encode()) for token in ids]
+
+
+def _step(ask: Ask, step: Step, sizes: _Sizes) -> dict[str, Any]:
     """How the tokens of a step came about: the first `accepted` of them were drafted."""
-    step, tokenizer = piece.step, ask.loaded.tokenizer
-    assert step
+    tokenizer = ask.loaded.tokenizer
     return {
         "drafter": step.drafter,
         "drafted": step.drafted,
         "accepted": step.accepted,
         "tokens": [tokenizer.piece(token).decode("utf-8", "replace") for token in step.tokens],
+        "sizes": sizes.push(step.tokens),
         "ms": round(step.draft_ms + step.verify_ms, 3),
     }
 

@@ -39,6 +39,7 @@ class Sampling(Struct, kw_only=True):
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None
+    draft: bool | None = None  # False: plain decoding, to compare
 
 
 class OpenAI(Sampling, kw_only=True):
@@ -96,6 +97,7 @@ class ChatRequest(OpenAI, kw_only=True):
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     chat_template_kwargs: dict[str, str | bool] | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(OpenAI, kw_only=True):
@@ -194,6 +196,8 @@ class TemplateRequest(Struct):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str | None = None
     chat_template_kwargs: dict[str, str | bool] = field(default_factory=dict)
+    continue_final_message: bool = False
+    count: bool = False  # tell how many tokens it has instead
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):

@@ -112,7 +112,7 @@ def test_a_stream_with_usage(client: Any) -> None:
 def test_how_each_token_came(client: Any) -> None:
     events = client.events(CHAT, asked(max_tokens=60, steps=True))
     steps = [event["step"] for event in events if "step" in event]
-    assert {"drafter", "drafted", "accepted", "tokens", "ms"} == set(steps[0])
+    assert {"drafter", "drafted", "accepted", "tokens", "sizes", "ms"} == set(steps[0])
     assert "".join(token for step in steps for token in step["tokens"]) == text_of(events)
     assert sum(step["accepted"] for step in steps) == events[-1]["timings"]["draft_n_accepted"] > 0
     assert all(step["accepted"] <= step["drafted"] and step["accepted"] <= len(step["tokens"]) for step in steps)

@@ -1,0 +1,297 @@
+"""Writes proposals to disk, and takes them back.
+
+A file is written beside itself and put in place by one rename: it is always the old one or the new one. What was
+there before is in the journal first: a set that a crash cut off can be taken back too, since only files that are as the
+set left them are touched. All happens in the open folder of a file: no link that appears meanwhile is followed.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from localdflash.chat.confined import Folder, Found, checked, read_at
+from localdflash.chat.proposals import Proposal
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.paths import create_private
+from localdflash.workspace.files import clean
+
+KEPT = 50  # sets in the journal
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SETTLED = 60.0  # seconds after which nobody is still at work on a set
+_MEANWHILE = "was changed meanwhile: look at the diff again"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done, in order. `problem`: the line that says why the rest was not; `notice` what else to know."""
+
+    done: tuple[Proposal, ...]
+    problem: str = ""
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """The files that are as they were before, and for each that is not the line that says why."""
+
+    restored: tuple[str, ...]
+    left: tuple[str, ...] = ()
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One file of a set: what to put back, and how to know that the file is as we left it."""
+
+    path: str
+    before: bytes | None
+    mode: int | None  # before
+    after: str | None  # SHA-256
+    folders: list[str]  # that were made for it, outermost first
+
+
+class _Set(msgspec.Struct):
+    """What one `apply` changed below a root. The name begins with the time, in nanoseconds since 1970."""
+
+    name: str
+    root: str
+    files: list[_Entry]
+
+    @property
+    def temporary(self) -> str:
+        """The name under which its files are written, beside those that they replace."""
+        return f".localdflash-{self.name}.tmp"
+
+    @property
+    def age(self) -> float:
+        """Seconds."""
+        return time.time() - int(self.name.partition("-")[0]) / 1e9
+
+
+class Journal:
+    """The sets that were applied below a root, newest last; kept in a folder, or without one in memory alone."""
+
+    def __init__(self, root: Path, folder: Path | None = None) -> None:
+        self.target = Folder(root)
+        self._folder = folder
+        self._sets = [] if folder is None else _stored(folder, self.target.path)
+        for one in self._sets[-1:]:
+            if one.age > _SETTLED:
+                _sweep(self.target, one)
+
+    def last(self) -> tuple[tuple[str, ...], float] | None:
+        """What `undo` would take back: the files, and how many seconds ago they were written."""
+        return (tuple(entry.path for entry in self._sets[-1].files), self._sets[-1].age) if self._sets else None
+
+    def add(self, proposals: Sequence[Proposal]) -> tuple[_Set, str]:
+        """Note what is about to be changed; the second value is a line where only memory has it."""
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        one = _Set(name, self.target.path, [_entry(self.target, each) for each in proposals])
+        self._sets = [*self._sets[1 - KEPT :], one]
+        return one, self._store(one)
+
+    def keep(self, paths: Sequence[str]) -> None:
+        """Of the newest set only these files were changed."""
+        newest = self._sets[-1]
+        newest.files = [entry for entry in newest.files if entry.path in paths]
+        if not newest.files:
+            self._sets.pop()
+        self.close(newest)
+
+    def take(self) -> _Set | None:
+        """The newest set, which from now on is no longer in memory."""
+        return self._sets.pop() if self._sets else None
+
+    def close(self, one: _Set) -> None:
+        """What a set still has stays on disk, for another time; nothing does of one that has nothing."""
+        if one.files:
+            self._store(one)
+        elif self._folder is not None:
+            with suppress(OSError):
+                (self._folder / f"{one.name}.json").unlink(missing_ok=True)
+
+    def _store(self, one: _Set) -> str:
+        if self._folder is None:
+            return ""
+        try:
+            create_private(self._folder)
+            _write_private(self._folder / f"{one.name}.json", msgspec.json.encode(one))
+            for old in sorted(self._folder.glob("*.json"))[:-KEPT]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            return f"{self._folder}: {error.strerror}: undo is possible only until you leave"
+        except LocaldflashError as error:
+            return f"{error}: undo is possible only until you leave"
+        return ""
+
+
+def apply(proposals: Sequence[Proposal], journal: Journal) -> Outcome:
+    """Write them in order, each only if its file is still as it was; the first that fails ends it."""
+    noted, notice = journal.add(proposals)
+    done: list[Proposal] = []
+    problem = ""
+    for one in proposals:
+        try:
+            if one.problem:
+                raise UsageError(one.problem)
+            journal.target.check(one.path)
+            _write(journal.target, one.path, one.before, one.after, noted.temporary)
+        except UsageError as error:
+            problem = f"{clean(one.path)} {error}"
+            break
+        done.append(one)
+    if problem:
+        journal.keep([one.path for one in done])
+    return Outcome(tuple(done), problem, notice)
+
+
+def undo(journal: Journal) -> Undone | None:
+    """Put back what the newest set changed, last file first; None where there is nothing to take back."""
+    while taken := journal.take():
+        restored: list[str] = []
+        left: list[tuple[_Entry, str]] = []
+        for entry in reversed(taken.files):
+            try:
+                if _restored(journal.target, entry, taken.temporary):
+                    restored.append(entry.path)
+            except UsageError as error:
+                left.append((entry, f"{clean(entry.path)} {error}"))
+        _sweep(journal.target, taken)
+        taken.files = [entry for entry, _ in reversed(left)]
+        journal.close(taken)
+        if restored or left:  # else a set that never got to the disk, or was taken back by another chat
+            return Undone(tuple(reversed(restored)), tuple(line for _, line in reversed(left)))
+    return None
+
+
+def _entry(target: Folder, one: Proposal) -> _Entry:
+    found: Found | None = None
+    with suppress(UsageError):
+        found = target.read(one.path)
+    parents = [str(parent) for parent in reversed(Path(one.path).parents) if parent != Path()]
+    missing = [parent for parent in parents if not os.path.lexists(os.path.join(target.path, parent))]
+    return _Entry(one.path, one.before, found.mode if found else None, _digest(one.after), missing)
+
+
+def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
+    """Whether there was something to put back; UsageError where the file is not as we left it."""
+    found = target.read(checked(entry.path))
+    now = found.data if found else None
+    if now == entry.before:
+        return False
+    if _digest(now) != entry.after:
+        raise UsageError("was changed since: it is left as it is")
+    _write(target, entry.path, now, entry.before, temporary, entry.mode)
+    for folder in reversed(entry.folders):
+        _remove_empty(target, folder)
+    return True
+
+
+def _write(
+    target: Folder, name: str, before: bytes | None, after: bytes | None, temporary: str, mode: int | None = None
+) -> None:
+    """Make a file another one, if it is what it was; UsageError otherwise. `mode` is for a file that is new."""
+    created: list[str] | None = [] if before is None else None
+    try:
+        with target.reach(name, created) as place:
+            if place is None:
+                raise UsageError(_MEANWHILE)
+            here, last = place
+            found = read_at(here, last)
+            if (found.data if found else None) != before:
+                raise UsageError(_MEANWHILE)
+            if found and not found.mode & 0o222:
+                raise UsageError("is read-only")
+            if after is None:
+                os.unlink(last, dir_fd=here)
+            else:
+                _put(here, last, after, found, temporary, found.mode if found else mode)
+            with suppress(OSError):  # it is done; only a power cut now could lose it
+                os.fsync(here)
+    except (OSError, UsageError) as error:
+        for folder in reversed(created or []):
+            _remove_empty(target, folder)
+        if isinstance(error, OSError):
+            raise UsageError(f"cannot be written: {error.strerror}") from error
+        raise
+
+
+def _put(here: int, last: str, data: bytes, found: Found | None, temporary: str, mode: int | None) -> None:
+    """Write beside the file, then put it in its place in one step."""
+    try:
+        descriptor = os.open(temporary, _NEW, 0o666 if mode is None else mode & 0o777, dir_fd=here)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        _place(here, last, found, temporary)
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=here)
+
+
+def _place(here: int, last: str, found: Found | None, temporary: str) -> None:
+    """A last look, as short before the step as can be; a new file is linked, which fails where there is one."""
+    if found is None:
+        try:
+            os.link(temporary, last, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+            return
+        except FileExistsError:
+            raise UsageError(_MEANWHILE) from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+    now = read_at(here, last)
+    if (now and now.identity) != (found and found.identity):
+        raise UsageError(_MEANWHILE)
+    os.rename(temporary, last, src_dir_fd=here, dst_dir_fd=here)
+
+
+def _remove_empty(target: Folder, folder: str) -> None:
+    with suppress(OSError, UsageError), target.reach(folder) as place:
+        if place:
+            os.rmdir(place[1], dir_fd=place[0])
+
+
+def _sweep(target: Folder, one: _Set) -> None:
+    """Remove what a set that was cut off has left beside its files."""
+    for entry in one.files:
+        with suppress(OSError, UsageError), target.reach(checked(entry.path)) as place:
+            if place:
+                os.unlink(one.temporary, dir_fd=place[0])
+
+
+def _digest(data: bytes | None) -> str | None:
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _stored(folder: Path, root: str) -> list[_Set]:
+    """The sets of one root; what cannot be read is left out."""
+    found = []
+    for path in sorted(folder.glob("*.json"))[-KEPT:]:
+        with suppress(OSError, ValueError, msgspec.MsgspecError):
+            one = msgspec.json.decode(path.read_bytes(), type=_Set)
+            if one.root == root and one.name == path.stem and one.age >= 0:
+                found.append(one)
+    return found
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    try:
+        with open(os.open(temporary, _NEW, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,126 @@
+"""The same turn answered plainly and with drafting, to feel the difference and to see that the text is the same."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from statistics import median
+
+from localdflash.chat.engine import Done, Engine, Piece
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import Settings
+from localdflash.errors import EngineGone, UsageError
+
+ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
+TOKENS = 256  # of each answer, where the settings do not bound it
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The answers of one way so far: medians of tokens a second (0: none yet) and of the time to the first text."""
+
+    rate: float = 0.0
+    tokens: int = 0
+    tau: float | None = None
+    rounds: int = 0
+    ttft_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both ways. `identical`: None before both were heard. `running`: what is being done, "" at the end."""
+
+    plain: Way = Way()
+    drafting: Way = Way()
+    rounds: int = len(ORDER) // 2
+    identical: bool | None = None
+    running: str = ""
+    problem: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast drafting is; None before both were heard."""
+        return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One of the answers."""
+
+    text: str
+    done: Done
+
+
+async def compare(
+    engine: Engine,
+    messages: Sequence[Message],
+    *,
+    system: str,
+    settings: Settings,
+    say: Callable[[Comparison], None],
+) -> Comparison:
+    """Answer the last question of these messages both ways in turn; `say` gets how far that is.
+
+    What is drawn is drawn with one seed. Cancelling this stops the engine within a step.
+    """
+    await engine.ready()
+    if not engine.ours:
+        raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
+    asked = _to_last_question(messages)
+    seed = secrets.randbits(31) if settings.seed is None else settings.seed
+    settings = replace(settings, max_tokens=settings.max_tokens or TOKENS, seed=seed)
+    say(Comparison(running="reading the conversation"))
+    await _ask(engine, asked, system, replace(settings, max_tokens=1, draft=False))  # the prompt is read only once
+    heard: dict[bool, list[_Answer]] = {False: [], True: []}
+    for number, draft in enumerate(ORDER, 1):
+        say(_seen(heard, f"answer {number} of {len(ORDER)}, {'drafting' if draft else 'plain'}"))
+        heard[draft].append(await _ask(engine, asked, system, replace(settings, draft=draft)))
+    found = _seen(heard, "")
+    say(found)
+    return found
+
+
+def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
+    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
+    if last is None:
+        raise UsageError("nothing was asked yet: ask something, then compare")
+    return messages[: last + 1]
+
+
+async def _ask(engine: Engine, messages: Sequence[Message], system: str, settings: Settings) -> _Answer:
+    """A whole answer. EngineGone where it was interrupted: its numbers would be wrong."""
+    parts: list[str] = []
+    async with aclosing(engine.answer(messages, settings, system=system)) as events:
+        async for event in events:
+            match event:
+                case Piece(text):
+                    parts.append(text)
+                case Done("gone" | "cancelled", _, error):
+                    raise error or EngineGone("the engine gave up an answer of the comparison: try again")
+                case Done():
+                    return _Answer("".join(parts), event)
+                case _:
+                    raise EngineGone("the engine was started again while it was measured: try again")
+    raise EngineGone("the engine went away while it was measured: try again")
+
+
+def _seen(heard: dict[bool, list[_Answer]], running: str) -> Comparison:
+    texts = {answer.text for answers in heard.values() for answer in answers}
+    both = all(heard.values())
+    return Comparison(
+        _way(heard[False]), _way(heard[True]), identical=len(texts) == 1 if both else None, running=running
+    )
+
+
+def _way(answers: Sequence[_Answer]) -> Way:
+    if not answers:
+        return Way()
+    numbers = [answer.done.numbers for answer in answers]
+    first = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
+    return Way(
+        median(one["tokens_per_second"] for one in numbers),
+        sum(one["tokens"] for one in numbers),
+        numbers[-1]["tau"],
+        len(answers),
+        median(first) if first else None,
+    )

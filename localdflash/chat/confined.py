@@ -1,0 +1,144 @@
+"""The files that an answer may change: below one root, by names that are allowed, reached without following a link.
+
+Every folder on the way is opened from the one before, as in `localdflash.workspace.files`: a link that is put in the
+place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; who shows it adds the name.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from localdflash.errors import UsageError
+from localdflash.text.sanitize import sanitize
+from localdflash.workspace.denied import is_secret
+
+LARGEST = 1_000_000  # bytes of a file, before and after
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
+
+
+class Found(NamedTuple):
+    """What is on disk: the bytes of a plain file, its mode, and what tells it from another one in its place."""
+
+    data: bytes
+    mode: int
+    identity: tuple[int, int, int]
+
+
+class Folder:
+    """A workspace, by its root. Relative names have slashes."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = os.path.realpath(root)
+
+    def check(self, name: str) -> str:
+        """A name as the file system will get it; UsageError where no answer may change such a file."""
+        plain = checked(name)
+        if is_secret(PurePosixPath(self.path, plain)):
+            raise UsageError("is on the list of secret files")
+        from localdflash.workspace.ignore import IgnoreRules  # read anew: the rules may be older than this answer
+
+        if IgnoreRules(Path(self.path)).ignored(plain):
+            raise UsageError("is ignored by .gitignore or .localdflashignore")
+        return plain
+
+    @contextmanager
+    def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[int, str] | None]:
+        """The open folder of a file, and the file's name in it; None where a folder on the way is missing.
+
+        With `created`, missing folders are made, and their names added to it.
+        """
+        *folders, last = name.split("/")
+        here = os.open(self.path, _FOLDER)
+        try:
+            for depth, folder in enumerate(folders, 1):
+                if created is not None and _make(here, folder):
+                    created.append("/".join(folders[:depth]))
+                deeper = _enter(here, folder)
+                if deeper is None:
+                    yield None
+                    return
+                os.close(here)
+                here = deeper
+            yield here, last
+        finally:
+            os.close(here)
+
+    def read(self, name: str) -> Found | None:
+        """A file that may be changed, None where there is none; UsageError where it is no plain, small file."""
+        with reading(name), self.reach(name) as place:
+            return read_at(*place) if place else None
+
+
+def checked(name: str) -> str:
+    """A name without `./`, by its letters alone; UsageError where it can be no file's below a root."""
+    if sanitize(name) != name or "\n" in name or "\t" in name:
+        raise UsageError("has characters in its name that cannot be seen")
+    if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
+        raise UsageError("is not a path below this folder, with slashes")
+    parts = [part for part in name.split("/") if part != "."]
+    if ".." in parts:
+        raise UsageError("leads out of this folder")
+    if not parts or any(part != part.strip().rstrip(".") for part in parts) or not all(parts):
+        raise UsageError("is not the name of a file")
+    if any(_REPOSITORY.fullmatch(part) for part in parts):
+        raise UsageError("belongs to version control")
+    if len(os.fsencode(name)) > 1024 or any(len(os.fsencode(part)) > 255 for part in parts):
+        raise UsageError("has too long a name")
+    return "/".join(parts)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """What the system says, as a reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}") from error
+
+
+def read_at(folder: int, name: str) -> Found | None:
+    """The same for a file in an open folder."""
+    try:
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(about.st_mode):
+        raise UsageError("is a link")
+    if not stat.S_ISREG(about.st_mode):
+        raise UsageError("is not a plain file")
+    with open(os.open(name, _FILE, dir_fd=folder), "rb", buffering=0) as file:
+        about = os.fstat(file.fileno())
+        data = file.read(LARGEST + 1) if stat.S_ISREG(about.st_mode) else None
+    if data is None:
+        raise UsageError("is not a plain file")
+    if max(about.st_size, len(data)) > LARGEST:
+        raise UsageError("is larger than 1 MB")
+    return Found(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
+
+
+def _make(here: int, folder: str) -> bool:
+    try:
+        os.mkdir(folder, dir_fd=here)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _enter(here: int, folder: str) -> int | None:
+    try:
+        return os.open(folder, _FOLDER, dir_fd=here)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        found = os.stat(folder, dir_fd=here, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(found):
+            raise UsageError("is reached through a link") from error
+        if not stat.S_ISDIR(found):
+            raise UsageError("lies below something that is no folder") from error
+        raise

@@ -1,0 +1,206 @@
+"""The file of the chats: for this user alone, shared by any number of processes, set aside where it is broken.
+
+Only a process that is alone with a broken file may set it aside: another one that still has it open would go on to
+remove the new file's write-ahead log when it leaves.
+"""
+
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from localdflash import paths
+from localdflash.chat import schema
+from localdflash.chat.presence import PATIENCE, Presence
+from localdflash.errors import StoreFailed, StoreRenewed
+
+INDEXES = ("texts", "titles")
+_BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file
+_REASONS = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space",
+    sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "cannot open; check the permissions of the file and its folder",
+    sqlite3.SQLITE_BUSY: f"another program has kept it locked for {PATIENCE:.0f} seconds; try again",
+    sqlite3.SQLITE_TOOBIG: "a text of this size cannot be stored",
+}
+
+
+class Database:
+    """A connection that any thread may use, one at a time; `path` None is a database in memory."""
+
+    def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
+        self._path, self._gate = path, threading.RLock()
+        if path is None:
+            self._presence, self._connection = None, _connect(":memory:")
+            return
+        with suppress(FileExistsError):
+            paths.create_private(path.parent)
+        self._presence = Presence(path)
+        try:
+            self._connection = self._open(path, self._presence, say)
+        except BaseException:
+            self._presence.leave()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """For statements that change nothing. StoreFailed where the file cannot be read."""
+        with self._gate, self._failures():
+            yield self._connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is on the disk afterwards, nothing where StoreFailed is raised."""
+        with self._gate, self._failures():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # some errors have ended the transaction by themselves
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """End the connection. A second call does nothing."""
+        with self._gate:
+            self._connection.close()
+            if self._presence is not None:
+                self._presence.leave()
+
+    def _open(self, path: Path, presence: Presence, say: Callable[[str], None]) -> sqlite3.Connection:
+        alone = presence.alone()
+        try:
+            return _connect_file(path, check=alone)
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                raise self._failure(error) from error
+            if not alone:
+                raise _in_use(path) from error
+            connection, told = self._replaced(path)
+            say(told)
+            return connection
+        finally:
+            presence.share()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError:
+            raise  # a mistake of ours
+        except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_CORRUPT_VTAB:
+                raise self._reindexed() from error
+            raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
+
+    def _reindexed(self) -> StoreFailed:
+        """Make the search indexes anew from the texts."""
+        try:
+            for index in INDEXES:
+                self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
+        except sqlite3.Error as error:
+            return self._begun_anew() if _is_damage(error) else self._failure(error)
+        return StoreFailed(f"{self._path}: its search index was damaged and has been made anew; try again")
+
+    def _begun_anew(self) -> StoreFailed:
+        """Set the file aside, if no other process has it open, and go on with a new one; says which."""
+        if self._path is None or self._presence is None:
+            return StoreFailed("chats: damaged in memory")
+        if not self._presence.alone():
+            return _in_use(self._path)
+        self._connection.close()  # before the file moves: closing removes its log by name
+        try:
+            self._connection, told = self._replaced(self._path)
+        finally:
+            self._presence.share()
+        return StoreRenewed(told)
+
+    def _replaced(self, path: Path) -> tuple[sqlite3.Connection, str]:
+        aside = _set_aside(path)
+        try:
+            return _connect_file(
+                path, check=False
+            ), f"{path}: was damaged; it is now {aside.name}, and a new one begins"
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> StoreFailed:
+        reason = _REASONS.get(_code(error) & 0xFF, f"cannot read or write: {error}")
+        return StoreFailed(f"{self._path or 'chats'}: {reason}")
+
+
+def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
+    """Make the file where there is none. `check` it, alone with it, after a process that did not close it."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        with suppress(FileExistsError):  # SQLite gives its files the mode that this one has
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise StoreFailed(f"{path}: not a file; move it away")
+        if about.st_mode & 0o077:
+            path.chmod(0o600)
+        left = log.exists() and log.stat().st_size > 0
+    except OSError as error:
+        raise StoreFailed(f"{path}: cannot open your chats: {error.strerror}") from error
+    return _connect(str(path), check and left)
+
+
+def _connect(name: str, check: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection.text_factory = schema.shown
+    try:
+        if (found := schema.version(connection)) > len(schema.MIGRATIONS):
+            raise StoreFailed(
+                f"{name}: version {found}, of a newer localdflash: update this one, which reads up to"
+                f" {len(schema.MIGRATIONS)}, or move the file away"
+            )
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON").fetchall()
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("PRAGMA synchronous = FULL")
+        if check and connection.execute("PRAGMA quick_check (1)").fetchone() != ("ok",):
+            raise _damage()
+        schema.migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a broken file and what lies beside it to the first `<file>.broken-<n>` that is free."""
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.broken-{number}")
+        if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_BESIDE)):
+            break
+    try:
+        for end in (*_BESIDE, ""):  # the file last: an old log beside a new file would be read into it
+            with suppress(FileNotFoundError):
+                os.rename(f"{path}{end}", f"{aside}{end}")
+    except OSError as error:
+        raise StoreFailed(f"{path}: damaged, and cannot be renamed: {error.strerror}") from error
+    return aside
+
+
+def _in_use(path: Path) -> StoreFailed:
+    return StoreFailed(f"{path}: damaged; quit every other localdflash and start again to begin a new one")
+
+
+def _damage() -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError("pages do not fit together")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return _code(error) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0)

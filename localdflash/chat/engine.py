@@ -1,0 +1,333 @@
+"""The engine as a chat asks it, on the event loop, which nothing here blocks.
+
+It is found or started when it is first needed. Where it goes away in the middle of an answer it is started again and
+asked again, with the same seed: the text goes on where it stopped. What is wrong is raised as one of our errors.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from localdflash.chat.messages import Finish, Message, StepRecord
+from localdflash.chat.replay import Replay
+from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
+from localdflash.chat.settings import Settings
+from localdflash.chat.sources import Named, Source, in_thread
+from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError
+
+if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
+    from localdflash.chat.reading import Chunk, Reading
+    from localdflash.server.stream import Address, Connection
+
+RESTARTS = 2  # that one answer may need
+LOOK = 0.1  # seconds between two looks at an engine that loads for somebody else
+BREATH = 0.004  # seconds after which others on the event loop have their turn
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that was added, perhaps none, and the step that added it where the server tells."""
+
+    text: str
+    step: StepRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The answer begins anew: it was asked for again and became another one. What was told of it does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of an answer. With finish "gone" `error` says why the engine could not go on."""
+
+    finish: Finish
+    numbers: Mapping[str, Any]
+    error: LocaldflashError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is loaded. Of another server only its model is known, and a `context` of 0 is not known."""
+
+    pair: str
+    context: int = 0
+    backend: str = ""
+    device: str = ""
+    drafter: bool = False
+    notice: str = ""
+    memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
+
+
+class Engine:
+    """`stage` is "" before the first use, then "starting", "loading", "ready" or "gone"; `on_stage` gets each change.
+
+    `say` gets lines for the user.
+    """
+
+    def __init__(self, source: Source, say: Callable[[str], None]) -> None:
+        self.about: About | None = None
+        self.stage = ""
+        self.on_stage: Callable[[str], None] = lambda _: None
+        self.ours = not isinstance(source, Named)  # whether it knows more than OpenAI's interface
+        self._is_local = self.ours
+        self._source, self._say = source, say
+        self._address: Address | None = None
+        self._opening: asyncio.Task[About] | None = None
+        self._idle: list[Connection[Chunk]] = []
+
+    async def ready(self) -> About:
+        """What is loaded, as soon as it is. Whoever gives up waiting leaves it to the next who asks."""
+        if self._address and self.about:
+            return self.about
+        if not self._opening:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> About:
+        try:
+            self._enter("starting")
+            await in_thread(_import_client, self._say, self._enter)
+            self._address = await self._source.open(self._say, self._enter)
+            self.about = await self._look()
+            self._enter("ready")
+            return self.about
+        except BaseException:
+            self._lose()
+            raise
+        finally:
+            self._opening = None
+
+    async def _look(self) -> About:
+        """What is loaded there."""
+        if isinstance(self._source, Named):
+            return await self._look_at_another(self._source)
+        while "context" not in (told := await self._get("/ps")):
+            self._enter("loading")
+            await asyncio.sleep(LOOK)
+        return _about(told)
+
+    async def _look_at_another(self, source: Named) -> About:
+        try:
+            models = (await self._get("/v1/models")).get("data")
+        except (EngineGone, DeviceFailed):
+            raise
+        except LocaldflashError:  # not every server has the list
+            if not source.model:
+                raise
+            return About(source.model)
+        known = {str(one.get("id")): one for one in models or () if isinstance(one, dict)}
+        name = source.model or next(iter(known), "default")
+        model = known.get(name, {})
+        self.ours = model.get("owned_by") == "localdflash"
+        if not self.ours:
+            return About(name)
+        meta = model.get("meta") or {}
+        return _about({**meta, "pair": name, "context": meta.get("n_ctx")})
+
+    def _enter(self, stage: str) -> None:
+        if stage != self.stage:
+            self.stage = stage
+            self.on_stage(stage)
+
+    def _lose(self) -> None:
+        """The engine is gone: the next request finds it again."""
+        self._address = None
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        self._enter("gone")
+
+    async def close(self) -> None:
+        """Leave the engine, and whatever is under way."""
+        if self._opening:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        await self._source.close()
+
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        settings: Settings,
+        *,
+        system: str = "",
+        goes_on: bool = False,
+        prediction: str = "",
+    ) -> AsyncGenerator[Piece | Restarted | Done, None]:
+        """The answer to these messages, piece by piece; with `goes_on` what follows the last one, which is an answer.
+
+        Closing this stops the engine within a step. `prediction`: text that the answer will repeat for the most part.
+        What keeps an answer from beginning is raised, and an error that the engine tells of; where it goes away for
+        good in the middle the answer ends with "gone".
+        """
+        asked, replay = time.perf_counter(), Replay()
+        body: dict[str, object] = {}
+        reading: Reading | None = None
+        for restarts in range(RESTARTS + 1):
+            try:
+                about = await self.ready()
+                if not reading:
+                    reading = _reading(settings, asked)
+                    body = self._body(about, messages, settings, system, goes_on, prediction)
+                async with aclosing(self._chunks(body)) as chunks:
+                    async for chunk in chunks:
+                        if not (told := reading.take(chunk)):
+                            continue
+                        for one in _events(*replay.push(*told)):
+                            yield one
+                for one in _events(*replay.finish()):
+                    yield one
+                yield await self._done(reading)
+                return
+            except (EngineGone, DeviceFailed) as error:
+                self._lose()
+                if self._source.restarts and restarts < RESTARTS:
+                    replay.begin_again()
+                    if reading:
+                        reading.begin_again()
+                    continue
+                if not (reading and replay.text):
+                    raise
+                yield Done("gone", reading.numbers(ours=self.ours), error)
+                return
+
+    def _body(
+        self,
+        about: About,
+        messages: Sequence[Message],
+        settings: Settings,
+        system: str,
+        goes_on: bool,
+        prediction: str,
+    ) -> dict[str, object]:
+        body: dict[str, object] = {"messages": spoken(messages, system)}
+        if isinstance(self._source, Named):
+            body["model"] = about.pair
+        if self.ours:
+            return body | own_fields(settings, goes_on=goes_on, prediction=prediction)
+        return body | openai_fields(settings)
+
+    async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
+        """The events of one request; EngineGone where they have no end."""
+        breath, whole = time.perf_counter(), False
+        async with (
+            self._connection() as connection,
+            aclosing(connection.events("/v1/chat/completions", body)) as events,
+        ):
+            async for chunk in events:
+                yield chunk
+                whole = whole or any(choice.finish_reason for choice in chunk.choices)
+                if time.perf_counter() - breath > BREATH:
+                    await asyncio.sleep(0)
+                    breath = time.perf_counter()
+        if not whole:
+            raise EngineGone("the engine went away in the middle of an answer")
+
+    async def _done(self, reading: "Reading") -> Done:
+        """The end; another chat may have had another pair loaded meanwhile."""
+        if self.about and self._is_local and reading.model not in ("", self.about.pair):
+            with suppress(LocaldflashError):
+                told = await self._get("/ps")
+                self.about = _about(told) if "context" in told else self.about
+        return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+        """Tokens of the prompt that these messages make; None where the server does not tell."""
+        about = await self.ready()
+        if not self.ours:
+            return None
+        body = {"messages": spoken(messages, system), "count": True, **template_fields(settings)}
+        if isinstance(self._source, Named):
+            body["model"] = about.pair
+        told = (await self._again_if_gone("/apply-template", body)).get("tokens")
+        if not isinstance(told, int):
+            raise LocaldflashError("the engine does not tell how many tokens a prompt has: is it of this version?")
+        return told
+
+    async def load(self, pair: str) -> About:
+        """Have another pair loaded, after the requests that are there. Where that fails the one before stays."""
+        about = await self.ready()
+        if isinstance(self._source, Named):
+            names = [one.get("id") for one in (await self._get("/v1/models")).get("data") or ()]
+            if pair not in names:
+                raise ModelError(f"the server has no model {pair!r}")
+            self._source.loaded(pair)
+            self.about = await self._look()
+            return self.about
+        self._enter("loading")
+        try:
+            about = _about(await self._again_if_gone("/load", {"pair": pair}))
+        finally:
+            if self._address:
+                self._enter("ready")
+        self._source.loaded(pair)
+        self.about = about
+        return about
+
+    async def _again_if_gone(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """POST; once more where the engine has left since it was last asked."""
+        try:
+            return await self._post(target, body)
+        except (EngineGone, DeviceFailed):
+            self._lose()
+            if not self._source.restarts:
+                raise
+        await self.ready()
+        return await self._post(target, body)
+
+    async def _get(self, target: str) -> dict[str, Any]:
+        async with self._connection() as connection:
+            return await connection.get(target)
+
+    async def _post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+        async with self._connection() as connection:
+            return await connection.post(target, body)
+
+    @asynccontextmanager
+    async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
+        """One that nobody else uses. What is left of it is used again."""
+        from localdflash.chat.reading import decode
+        from localdflash.server.stream import Connection
+
+        assert self._address
+        connection = self._idle.pop() if self._idle else Connection(self._address, decode)
+        yield connection
+        self._idle.append(connection)
+
+
+def _import_client(*_: object) -> None:
+    import localdflash.chat.reading
+    import localdflash.server.stream  # noqa: F401
+
+
+def _reading(settings: Settings, asked: float) -> "Reading":
+    from localdflash.chat.reading import Reading
+
+    return Reading(settings, asked)
+
+
+def _about(told: Mapping[str, Any]) -> About:
+    """What /ps, /load or a list of models tells."""
+    try:
+        return About(
+            str(told["pair"]),
+            int(told["context"] or 0),
+            str(told.get("backend", "")),
+            str(told.get("device", "")),
+            bool(told.get("drafter", False)),
+            str(told.get("notice") or ""),
+            {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
+
+
+def _events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[Piece | Restarted | Done]:
+    return [*([Restarted()] if anew else []), *(Piece(text, step) for text, step in told)]

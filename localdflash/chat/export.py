@@ -1,0 +1,168 @@
+"""A chat as one file: Markdown to read, JSON to process.
+
+Markdown: each message stands below a rule, a comment `<!-- message N -->` and a line that says whose it is, unchanged;
+what it leaves open (a fence, a comment, an HTML block) is closed after it, so that it does not swallow the next one.
+Where a message contains such a comment, the word is another one throughout the file: `<!-- message' N -->`.
+
+JSON: `{"format", "schema", "session", "messages"}`, one message a line, every field as in `Message`.
+"""
+
+import json
+import math
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localdflash.chat.listing import SessionInfo
+from localdflash.chat.messages import Message, fenced
+from localdflash.errors import StoreFailed, UsageError
+from localdflash.text.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+SCHEMA = 1
+_ENDS = {
+    "length": "cut at the limit",
+    "context": "cut: the context was full",
+    "cancelled": "stopped",
+    "gone": "cut off",
+}
+# What ends the blocks of HTML that go on over blank lines.
+_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
+_SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
+_LONE = re.compile("[\ud800-\udfff]")  # not in UTF-8
+
+
+def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
+    """The chat to read; times are local."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").disable("inline")
+    word = "message"
+    while any(f"<!-- {word} " in part for message in messages for part in _texts(message)):
+        word += "'"
+    facts = (("Model", info.model), ("Folder", info.folder), ("Begun", _when(info.created)))
+    parts = [f"# {_line(info.title) or 'Chat'}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts if fact)]
+    if info.system:
+        parts += ["Instructions:", fenced(info.system)]
+    for number, message in enumerate(messages, 1):
+        parts += ["---", f"<!-- {word} {number} -->\n{_whose(number, message)}"]
+        parts += [f"Attached: {_line(one.name)}\n\n{fenced(one.text)}" for one in message.attachments]
+        if message.text:
+            parts.append(_closed(parser, message.text))
+    return _LONE.sub("\ufffd", "\n\n".join(parts)) + "\n"
+
+
+def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
+    """The chat to process."""
+    session = {name: getattr(info, name) for name in ("id", "title", "folder", "model", "system", "created", "updated")}
+    lines = ",\n".join(_json(_fields(message)) for message in messages)
+    return (
+        f'{{"format": "localdflash-chat", "schema": {SCHEMA},\n"session": {_json(session)},\n'
+        f'"messages": [\n{lines}\n]}}\n'
+    )
+
+
+def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
+    """Write a new file, or replace one: all of it or nothing. UsageError where it is there, StoreFailed if it fails."""
+    path = Path(os.path.realpath(path))  # a link stays one
+    try:
+        mode = _replaceable(path, overwrite)
+        draft = path.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                draft.chmod(mode)
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            if mode is None:
+                path.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreFailed(f"{path}: cannot write: {error.strerror}") from error
+
+
+def _replaceable(path: Path, overwrite: bool) -> int | None:
+    """The mode of the file that is to be replaced; None for a new one, whose name is ours now."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        return None
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path}: not a file; give another name")
+    if not overwrite:
+        raise UsageError(f"{path}: is there already; give another name")
+    return stat.S_IMODE(mode)
+
+
+def _texts(message: Message) -> tuple[str, ...]:
+    return (message.text, *(one.text for one in message.attachments))
+
+
+def _whose(number: int, message: Message) -> str:
+    who = {"user": "You", "assistant": "Assistant", "system": "Instructions"}[message.role]
+    facts = (_line(str(message.numbers.get("model", ""))), _when(message.created), _ENDS.get(message.finish, ""))
+    return f"**{number}. {who}**" + "".join(f" · {fact}" for fact in facts if fact)
+
+
+def _closed(parser: "MarkdownIt", text: str) -> str:
+    """The text, and below it what ends a block that it leaves open."""
+    fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
+    for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
+        whole = f"{text}\n{end}" if end else text
+        last = parser.parse(f"{whole}\n\n---\n")[-1]
+        if last.type == "hr" and last.level == 0:
+            return whole
+    return text
+
+
+def _line(text: str) -> str:
+    """One line of plain text that Markdown does not read as anything else."""
+    return _SPECIAL.sub(r"\\\g<0>", sanitize(" ".join(text.split())))
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "role": message.role,
+        "created": message.created,
+        "text": message.text,
+        "attachments": [{"kind": one.kind, "name": one.name, "text": one.text} for one in message.attachments],
+        "finish": message.finish,
+        "numbers": _finite(message.numbers),
+        "steps": [
+            {"drafter": o.drafter, "drafted": o.drafted, "accepted": o.accepted, "sizes": o.sizes, "ms": o.ms}
+            for o in message.steps
+        ],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(name): _finite(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_finite(one) for one in value]
+    return value
+
+
+def _json(value: object) -> str:
+    return _LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,156 @@
+"""The text of a file as lines, changed so that all else stays: byte order mark, line ends, the missing last one."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import NamedTuple, Self
+
+from localdflash.errors import UsageError
+
+CONTEXT = 3  # lines around a change
+_BOM = b"\xef\xbb\xbf"
+_Change = tuple[int, int, int, int]
+_LARGE = 25_000_000  # product of lines from which a comparison would take seconds
+
+
+class Splice(NamedTuple):
+    """Lines `start` to `stop`, from 0, become others."""
+
+    start: int
+    stop: int
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines around a change, to be shown: each begins with its sign, " ", "-", "+", or a backslash for a remark.
+
+    `old` and `new` are the numbers of the first line before and after, from 1.
+    """
+
+    old: int
+    new: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """Lines without their ends, and those: LF, CRLF, or nothing after the last."""
+
+    lines: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    bom: bool = False
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """UsageError where the bytes are no text in UTF-8."""
+        if b"\0" in data:
+            raise UsageError("is a binary file")
+        try:
+            text = data.removeprefix(_BOM).decode("utf-8")
+        except UnicodeDecodeError:
+            raise UsageError("is not in UTF-8") from None
+        whole = text.split("\n")
+        last = whole.pop()
+        lines = [line.removesuffix("\r") for line in whole]
+        ends = ["\r\n" if line.endswith("\r") else "\n" for line in whole]
+        if last:
+            lines.append(last)
+            ends.append("")
+        return cls(tuple(lines), tuple(ends), data.startswith(_BOM))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last line has no end."""
+        return bool(self.ends) and not self.ends[-1]
+
+    def spliced(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
+        """The file with some lines replaced: new ones end as most do, the last one as the last one did.
+
+        Splices are sorted and apart. `final` says whether there is to be an end after the last line.
+        """
+        usual = Counter(end for end in self.ends if end).most_common(1)
+        new_end = usual[0][0] if usual else "\n"
+        lines: list[str] = []
+        ends: list[str] = []
+        at = 0
+        for start, stop, new in splices:
+            lines += [*self.lines[at:start], *new]
+            ends += [*self.ends[at:start], *[new_end] * len(new)]
+            at = stop
+        lines += self.lines[at:]
+        ends = [end or new_end for end in (*ends, *self.ends[at:])]
+        if ends and (self.is_open if final is None else not final):
+            ends[-1] = ""
+        text = "".join(line + end for line, end in zip(lines, ends, strict=True))
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("would get characters that UTF-8 does not have") from None
+        if b"\0" in data:
+            raise UsageError("would get a NUL, as no text has")
+        return _BOM * self.bom + data
+
+
+def splices(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
+    """What makes one text of the other."""
+    return [Splice(start, stop, new[first:last]) for start, stop, first, last in _changes(old, new)]
+
+
+def hunks(before: bytes | None, after: bytes | None) -> tuple[Hunk, ...]:
+    """What is to be shown of a change, as `diff -u` does; both are text."""
+    old, new = _rows(before), _rows(after)
+    return tuple(_hunk(old, new, group) for group in _groups(_changes(old, new)))
+
+
+def _rows(data: bytes | None) -> list[tuple[str, bool]]:
+    """Lines, and whether a line has an end."""
+    text = FileText.read(data or b"")
+    return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
+
+
+def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
+    """Where `old[a:b]` became `new[c:d]`."""
+    shorter = min(len(old), len(new))
+    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    rest = shorter - head
+    tail = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    ends = len(old) - tail, len(new) - tail
+    if (ends[0] - head) * (ends[1] - head) > _LARGE:
+        return [(head, ends[0], head, ends[1])]
+    matcher = SequenceMatcher(None, old[head : ends[0]], new[head : ends[1]])
+    return [(a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
+
+
+def _groups(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
+    """Changes that are shown together, because their context touches."""
+    group: list[_Change] = []
+    for change in changes:
+        if group and change[0] - group[-1][1] > 2 * CONTEXT:
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group
+
+
+def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], group: Sequence[_Change]) -> Hunk:
+    first = max(group[0][0] - CONTEXT, 0)
+    lead = group[0][0] - first
+    lines: list[str] = []
+
+    def show(sign: str, rows: Sequence[tuple[str, bool]]) -> None:
+        for line, ended in rows:
+            lines.append(sign + line)
+            if not ended:
+                lines.append("\\ No line end at the end of the file")
+
+    at = first
+    for start, stop, begin, end in group:
+        show(" ", old[at:start])
+        show("-", old[start:stop])
+        show("+", new[begin:end])
+        at = stop
+    show(" ", old[at : at + CONTEXT])
+    return Hunk(first + 1, group[0][2] - lead + 1, tuple(lines))

@@ -1,0 +1,277 @@
+"""The files of one folder that may go along with a message: found by some of their letters, and read.
+
+Only what rules allow is ever listed or read: no file whose name is on the list of secrets, none that ignore files leave
+out, none of version control's own, nothing outside the folder, also not through a link. What is asked for by name and
+may not be used is refused in one line. Lookups are for worker threads: the first one waits until the folder is listed.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from localdflash.chat.fuzzy import Found, Haystack, matched
+from localdflash.chat.messages import Attachment
+from localdflash.errors import UsageError
+
+if TYPE_CHECKING:
+    from localdflash.workspace.index import Workspace
+
+LARGEST = 256 * 1024  # bytes of one file
+FRESH = 3.0  # seconds that a listing is good for
+PATIENCE = 0.1  # seconds that a lookup waits for a newer listing where there is an older one
+_MOST_RECENT = 20
+_SLICE = 2.0  # seconds between two looks at an index that is being built
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A file by its path below the folder, or one definition in it; `marked`: characters of `name` that were typed."""
+
+    path: str
+    symbol: str = ""
+    marked: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As it is mentioned: box.py, box.py:Box.add."""
+        return f"{self.path}:{self.symbol}" if self.symbol else self.path
+
+
+class _Defined(NamedTuple):
+    """What files define, and the file of each."""
+
+    names: Haystack
+    paths: Sequence[str]
+
+
+class Files:
+    """The files below `root`. `say` gets lines that a user should read, from any thread."""
+
+    def __init__(self, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
+        self.root = os.path.realpath(root)
+        self._say, self._said = say, set[str]()
+        self._lock = threading.Lock()
+        self._listed, self._walking, self._indexing = threading.Event(), False, False
+        self._walked = 0.0  # time.monotonic()
+        self._names = Haystack((), "/")
+        self._defined = _Defined(Haystack((), "."), ())
+        self._recent: list[Hit] = []
+        self._workspace: Workspace | None = None
+        self._edition = -1
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        self._closed = True
+        if self._workspace is not None:
+            self._workspace.close()
+
+    @property
+    def listed(self) -> bool:
+        """Whether a lookup can be answered at once."""
+        return self._walked > 0.0
+
+    def find(self, query: str, limit: int = 30) -> list[Hit]:
+        """The best matches first: files, and what they define once that is known; `box.py:ad` is a definition in it.
+
+        For an empty query what was mentioned last, and then the files nearest to the top.
+        """
+        self._refresh()
+        recent = [hit for hit in self._recent if not query or matched(query, hit.name)]
+        hits = [Hit(hit.path, hit.symbol, matched(query, hit.name)) for hit in recent]
+        if not query:
+            hits += [Hit(name) for name in self._names.names[: limit + len(hits)]]
+        elif ":" in query:
+            path, _, symbol = query.rpartition(":")
+            hits += self._members(path, symbol, limit)
+        else:
+            hits += self._matches(query, limit)
+        unique: dict[str, Hit] = {}
+        for hit in hits:
+            unique.setdefault(hit.name, hit)
+        return list(unique.values())[:limit]
+
+    def exists(self, path: str) -> bool:
+        """Whether something that is no folder has this name, whether it may be used or not."""
+        full = self._full(path)
+        return os.path.lexists(full) and not os.path.isdir(full)
+
+    def relative(self, path: str) -> str | None:
+        """The path below the folder of a file that may be used; None for any other."""
+        try:
+            return self._allowed(path)
+        except UsageError:
+            return None
+
+    def read(self, path: str, part: str = "") -> Attachment:
+        """A file, lines of it (`12-40`) or a definition (`Box.add`); UsageError where it may not be read or is not."""
+        below = self._allowed(path)
+        text = self._text(below)
+        name = f"{below}:{part}" if part else below
+        symbol = bool(part) and not part[0].isdigit()
+        if symbol:
+            text = _definition(below, part, text)
+        elif part:
+            text = _lines(below, part, text)
+        self._mentioned(Hit(below, part if symbol else ""))
+        return Attachment("symbol" if symbol else "file", name, text)
+
+    def _matches(self, query: str, limit: int) -> list[Hit]:
+        names, (defined, paths) = self._names, self._defined
+        found: list[tuple[Found, Hit]] = []
+        for one in names.best(query, limit):
+            name = names.names[one.at]
+            found.append((one, Hit(name, "", matched(query, name))))
+        for one in defined.best(query, limit):
+            path, symbol = paths[one.at], defined.names[one.at]
+            marked = tuple(len(path) + 1 + at for at in matched(query, symbol))
+            found.append((one, Hit(path, symbol, marked)))
+        return [hit for one, hit in sorted(found, key=lambda pair: pair[0].tier)][:limit]
+
+    def _members(self, path: str, symbol: str, limit: int) -> list[Hit]:
+        """What the files that are called so define."""
+        defined, paths = self._defined
+        inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
+        names = [defined.names[index] for index in inside]
+        chosen = [one.at for one in Haystack(names, ".").best(symbol, limit)] if symbol else range(len(names))
+        hits = [Hit(paths[inside[i]], names[i]) for i in chosen][:limit]
+        return [Hit(hit.path, hit.symbol, matched(f":{symbol}", hit.name)[1:]) for hit in hits]
+
+    def _refresh(self) -> None:
+        """List the folder again where that was a while ago; wait for it, but not long where there is an older list."""
+        first = not self.listed
+        with self._lock:
+            if not self._walking and (first or time.monotonic() - self._walked > FRESH):
+                self._walking = True
+                self._listed.clear()
+                threading.Thread(target=self._walk, name="files", daemon=True).start()
+        self._listed.wait(None if first else PATIENCE)
+
+    def _walk(self) -> None:
+        from localdflash.workspace.ignore import IgnoreRules
+        from localdflash.workspace.listing import list_files
+
+        try:
+            listing = list_files(self.root, IgnoreRules(Path(self.root)))
+            if listing.names != self._names.names:
+                self._names = Haystack(listing.names, "/")
+            if listing.cut:
+                self._tell(f"only {len(listing.names):,} files of this folder are listed: the others go by their path")
+        finally:
+            self._walked, self._walking = time.monotonic(), False
+            self._listed.set()
+        with self._lock:
+            if self._indexing or self._closed:
+                return
+            self._indexing = True
+        try:
+            self._index()
+        finally:
+            self._indexing = False
+
+    def _index(self) -> None:
+        """Take over what the workspace's index knows; the first time that is started."""
+        if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
+            return  # everything that a user has is no project
+        if self._workspace is None:
+            from localdflash.workspace.index import Workspace
+
+            self._workspace = Workspace([Path(self.root)], self._tell)
+            self._workspace.start()
+        workspace, settled = self._workspace, False
+        while not settled and not self._closed:
+            settled = workspace.settled(_SLICE)
+            if (edition := workspace.edition) != self._edition:
+                defined = workspace.definitions()
+                names, paths = [one.qualified for one in defined], [one.path for one in defined]
+                self._defined, self._edition = _Defined(Haystack(names, "."), paths), edition
+
+    def _full(self, path: str) -> str:
+        return os.path.abspath(os.path.join(self.root, path))
+
+    def _allowed(self, path: str) -> str:
+        """The path below the root, without links, of a file that may be used; UsageError says why another may not."""
+        from localdflash.workspace.denied import is_secret
+        from localdflash.workspace.files import clean
+        from localdflash.workspace.ignore import IgnoreRules
+        from localdflash.workspace.listing import VERSION_CONTROL
+
+        shown = clean(path)
+        try:
+            lexical = self._full(path)
+            real = os.path.realpath(lexical)
+        except ValueError:  # a NUL in it
+            raise UsageError(f"{shown}: no such file") from None
+        if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
+            raise UsageError(f"{shown}: its name is on the list of files that hold secrets: it is never read")
+        top = self.root.rstrip("/") + "/"
+        if not real.startswith(top):
+            raise UsageError(f"{shown}: lies outside of this folder, where nothing is read")
+        rules, below = IgnoreRules(Path(self.root)), real.removeprefix(top)
+        places = [one.removeprefix(top) for one in (lexical, real) if one.startswith(top)]
+        if VERSION_CONTROL & {part for place in places for part in place.split("/")}:
+            raise UsageError(f"{shown}: belongs to version control, and is not read")
+        if any(rules.ignored(place) for place in places):
+            raise UsageError(f"{shown}: is left out by .gitignore or .localdflashignore: it is not read")
+        if not os.path.isfile(real):
+            what = "is a folder: name a file in it" if os.path.isdir(real) else "no such file"
+            raise UsageError(f"{shown}: {what}")
+        return below
+
+    def _text(self, below: str) -> str:
+        from localdflash.workspace.files import clean, read_bytes, signature
+
+        shown, found = clean(below), signature(f"{self.root}/{below}")
+        if found is not None and found.size > LARGEST:
+            raise UsageError(f"{shown}: {size(found.size)}: at most {size(LARGEST)} of a file can be attached")
+        data = read_bytes(self.root, below)
+        if data is None:
+            raise UsageError(f"{shown}: cannot be read")
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            raise UsageError(f"{shown}: is no text in UTF-8")
+        return text
+
+    def _mentioned(self, hit: Hit) -> None:
+        self._recent = [hit, *(one for one in self._recent if one != hit)][:_MOST_RECENT]
+
+    def _tell(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    if count < 1024:
+        return f"{count} bytes"
+    return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"
+
+
+def _lines(name: str, part: str, text: str) -> str:
+    first, _, last = part.partition("-")
+    lines = text.splitlines(keepends=True)
+    start, end = int(first), int(last or first)
+    if not 1 <= start <= end:
+        raise UsageError(f"{name}:{part}: lines are given as first-last, counted from 1")
+    if end > len(lines):
+        raise UsageError(f"{name}:{part}: the file has {len(lines)} lines")
+    return "".join(lines[start - 1 : end])
+
+
+def _definition(name: str, symbol: str, text: str) -> str:
+    from localdflash.text.syntax import language_of
+    from localdflash.workspace.definitions import definitions
+
+    found = [one for one in definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
+    if not found:
+        raise UsageError(f"{name} defines no {symbol}")
+    first, last = min(found, key=lambda one: one.qualified != symbol).lines
+    return "".join(text.splitlines(keepends=True)[first : last + 1])

@@ -1,0 +1,54 @@
+"""A conversation that no longer fits into the context: how many of its oldest messages have to be left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localdflash.chat.engine import Engine
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import Settings
+from localdflash.errors import ContextOverflow
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`dropped` leading messages are left out; the others make `tokens` of a `context` (0: not known)."""
+
+    dropped: int
+    tokens: int
+    context: int
+
+
+async def plan_fit(
+    engine: Engine, messages: Sequence[Message], *, system: str, settings: Settings, reserve: int
+) -> Fit:
+    """The fewest messages to leave out so that `reserve` tokens stay free for the answer.
+
+    Whole exchanges go: what stays begins with a message of the user's. The last one always stays, and so do the
+    instructions. Where they alone leave less than the reserve, what they leave is enough; ContextOverflow where that is
+    nothing.
+    """
+    about = await engine.ready()
+    starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
+
+    async def tokens(number: int) -> int | None:
+        return await engine.count(messages[starts[number] :], system=system, settings=settings)
+
+    least = await tokens(len(starts) - 1)
+    if least is None or not about.context:
+        return Fit(0, least or 0, about.context)
+    if least >= about.context:
+        raise ContextOverflow(
+            f"the last message alone makes {least} tokens, {least - about.context + 1} more than a context of"
+            f" {about.context} has room for: shorten it"
+        )
+    # The answer is in (low, high]: all before low is too long, what starts at high fits.
+    low, high, found = -1, len(starts) - 1, least
+    number = 0  # the whole of it first: it may fit
+    while low + 1 < high:
+        count = await tokens(number)
+        if count is not None and count + reserve <= about.context:
+            high, found = number, count
+        else:
+            low = number
+        number = (low + high) // 2
+    return Fit(starts[high], found, about.context)

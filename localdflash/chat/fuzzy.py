@@ -1,0 +1,90 @@
+"""Finding names by some of their letters, best first, fast enough for every key: 20 000 names in a few milliseconds.
+
+What counts, in this order: the last part of a name is what was typed, starts with it, has it in it; the first letters
+of its words are it; the whole name has it in it; its letters come in the name one after the other. Among equals the
+shorter name wins, and of letters one after the other those that stand closest. Case does not matter.
+"""
+
+import heapq
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+_SPREAD = 6  # letters one after the other may take so many times their number of characters
+_WEIGHED = 400  # names whose letters are looked for one by one
+_LOOSELY = 5  # the last tier, in its order
+_WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
+
+
+class Found(NamedTuple):
+    """One of the names; the lower `tier` the better."""
+
+    tier: int
+    at: int  # in the names
+
+
+class Haystack:
+    """Names to find; `separator` ends what is before a name's last part."""
+
+    def __init__(self, names: Sequence[str], separator: str) -> None:
+        self.names = names
+        self._folded = [name.lower() for name in names]
+        self._last = [name.rpartition(separator)[2] for name in self._folded]
+        self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
+
+    def best(self, query: str, limit: int) -> list[Found]:
+        """So many names at most, best first; none for an empty query."""
+        query, found, seen = query.lower(), list[Found](), set[int]()
+        if not query:
+            return []
+        for tier, matching in enumerate(self._tiers(query)):
+            new = (index for index in matching if index not in seen)
+            best = new if tier == _LOOSELY else heapq.nsmallest(limit - len(found), new, key=self._order)
+            best = list(itertools.islice(best, limit - len(found)))
+            found += [Found(tier, index) for index in best]
+            seen.update(best)
+            if len(found) == limit:
+                break
+        return found
+
+    def _tiers(self, query: str) -> Iterator[list[int]]:
+        last, folded = self._last, self._folded
+        yield [i for i, name in enumerate(last) if name == query or name.startswith(f"{query}.")]
+        yield [i for i, name in enumerate(last) if name.startswith(query)]
+        yield [i for i, name in enumerate(last) if query in name]
+        yield [i for i, name in enumerate(self._initials) if query in name]
+        yield [i for i, name in enumerate(folded) if query in name]
+        yield self._loosely(query)
+
+    def _loosely(self, query: str) -> list[int]:
+        """Names that have all letters in this order and not too far from each other, the closest first."""
+        from rapidfuzz import process
+        from rapidfuzz.distance import LCSseq
+
+        folded = self._folded
+        found = process.extract(query, folded, scorer=LCSseq.similarity, score_cutoff=len(query), limit=None)
+        near = heapq.nsmallest(_WEIGHED, (index for _, _, index in found), key=self._order)
+        spans = [(at[-1] - at[0], index) for index in near if (at := matched(query, folded[index]))]
+        return [index for span, index in sorted(spans) if span < _SPREAD * len(query)]
+
+    @property
+    def _order(self) -> Callable[[int], tuple[int, str]]:
+        folded = self._folded
+        return lambda index: (len(folded[index]), folded[index])
+
+
+def matched(query: str, name: str) -> tuple[int, ...]:
+    """Which characters of a name to mark for what was typed: together where they stand so, as far right as can be."""
+    small, wanted = [character.lower() for character in name], query.lower()
+    at = "".join(one if len(one) == 1 else "\0" for one in small).rfind(wanted)
+    if at >= 0:
+        return tuple(range(at, at + len(wanted)))
+    marked: list[int] = []
+    index = len(name)
+    for character in reversed(wanted):
+        index = next((one for one in range(index - 1, -1, -1) if small[one] == character), -1)
+        if index < 0:
+            return ()
+        marked.append(index)
+    return tuple(reversed(marked))

@@ -1,0 +1,128 @@
+"""Files that a message mentions: `@path`, `@path:12-40`, `@path:Symbol`, and `@"path with spaces"`.
+
+The text stays as it was typed. A mention counts where such a file exists, or where it was picked from a list; anything
+else behind an @ is text: an address, a decorator, a handle. In a code fence only what was picked counts.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from localdflash.chat.files import Files
+from localdflash.chat.messages import Attachment
+from localdflash.errors import UsageError
+
+MOST = 50  # files that one message mentions
+LONGEST = 1_000  # characters of a path
+_PART = r"\d{1,9}(?:-\d{1,9})?|[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*"
+_AT = re.compile(rf'(?<![\w@./\\+%-])@(?:"((?:[^"\\\n]|\\["\\])+)"(?::({_PART}))?|([^\s"][^\s]*))')
+_PLAIN = re.compile(r"""[\w./~\-+@#$%&=!()\[\]{},^]*[\w/~\-+#$%&=]""")
+_WITH_PART = re.compile(rf"(.+):({_PART})")
+_ENDS = ".,;:!?)]}>'\"`*_…"  # of a sentence, not of a name, where no file is called so
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """One mention, text[start:end]."""
+
+    start: int
+    end: int
+    path: str
+    part: str = ""  # "12-40", "Box.add"
+
+    @property
+    def name(self) -> str:
+        """Of what is attached for it."""
+        return f"{self.path}:{self.part}" if self.part else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What goes along with a text, and a line for each mention that may not be used."""
+
+    attachments: tuple[Attachment, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def spelled(path: str, part: str = "") -> str:
+    """A mention as it is typed: `mentions` finds exactly this path in it."""
+    plain = _PLAIN.fullmatch(path) and not path.endswith(tuple(_ENDS))
+    quoted = path if plain else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
+    return f"@{quoted}:{part}" if part else f"@{quoted}"
+
+
+def spellings(name: str) -> set[str]:
+    """The mentions that a thing of this name may have been attached for."""
+    found = _WITH_PART.fullmatch(name)
+    return {spelled(name)} | ({spelled(found[1], found[2])} if found else set())
+
+
+def parted(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
+    """Path and part of a name that stands alone: box.py:12-40."""
+    found = None if exists(name) else _WITH_PART.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
+
+
+def mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
+    """The mentions in a text, in order. `picked`: mentions, as they are spelled, that were picked from a list."""
+    return list(_mentions(text, exists, picked))
+
+
+def attach(text: str, files: Files, picked: Collection[str] = ()) -> Attached:
+    """Read what a text mentions; for worker threads. A file that is mentioned twice goes along once."""
+    attachments: dict[str, Attachment] = {}
+    refused: list[str] = []
+    for count, mention in enumerate({one.name: one for one in _mentions(text, files.exists, picked)}.values()):
+        if count == MOST:
+            refused.append(f"more than {MOST} files are mentioned: send them in several messages")
+            break
+        try:
+            found = files.read(mention.path, mention.part)
+        except UsageError as error:
+            refused.append(str(error))
+            continue
+        attachments[found.name] = found
+    return Attached(tuple(attachments.values()), tuple(refused))
+
+
+def _mentions(text: str, exists: Callable[[str], bool], picked: Collection[str]) -> Iterator[Mention]:
+    fences = _fences(text)
+    for found in _AT.finditer(text):
+        quoted, part, plain = found.groups()
+        fenced = any(start <= found.start() < end for start, end in fences)
+        if quoted is not None:
+            path = re.sub(r"\\(.)", r"\1", quoted)
+            readings = [(found.end(), path, part)] if part else [(found.end(), path, "")]
+        else:
+            readings = _readings(plain[:LONGEST], found.start() + 1)
+        for end, path, part in readings:
+            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spelled(path, part)
+            if was_picked or (not fenced and len(path) <= LONGEST and exists(path)):
+                yield Mention(found.start(), end, path, part)
+                break
+
+
+def _readings(token: str, start: int) -> list[tuple[int, str, str]]:
+    """What a token may mean, the longest first: all of it, or less of the punctuation that follows it."""
+    readings = []
+    while token:
+        readings.append((start + len(token), token, ""))
+        if split := _WITH_PART.fullmatch(token):
+            readings.append((start + len(token), split[1], split[2]))
+        if token[-1] not in _ENDS:
+            break
+        token = token[:-1]
+    return readings
+
+
+def _fences(text: str) -> list[tuple[int, int]]:
+    """Where code is, from one row of ticks to the next that closes it."""
+    fences, opened = [], None
+    for found in _FENCE.finditer(text):
+        if opened is None:
+            opened = found
+        elif found[1].startswith(opened[1]):
+            fences.append((opened.start(), found.end()))
+            opened = None
+    return [*fences, (opened.start(), len(text))] if opened else fences

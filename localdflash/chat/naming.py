@@ -1,0 +1,165 @@
+"""Which file a piece of an answer is meant for, by what stands in and above its fence.
+
+Conservative: a word counts as a file's name only if it has the form of a path and an ending that belongs to files, and
+a line above a fence only if it is about nothing else, or ends with a colon and its one path fits the fence's language.
+"""
+
+import re
+from pathlib import PurePosixPath
+
+_LONGEST = 2_000  # characters of a line that may name a file
+_ENDINGS: dict[str, str] = {  # what fences are called -> endings of such files
+    "asm": "s asm",
+    "bash": "sh bash",
+    "c": "c h",
+    "cfg": "cfg ini",
+    "clojure": "clj cljs",
+    "cmake": "cmake",
+    "cpp": "cpp cc cxx hpp hh hxx h cu cuh",
+    "csharp": "cs",
+    "css": "css",
+    "csv": "csv",
+    "cuda": "cu cuh",
+    "dart": "dart",
+    "elixir": "ex exs",
+    "erlang": "erl hrl",
+    "go": "go mod",
+    "graphql": "graphql gql",
+    "haskell": "hs",
+    "html": "html htm",
+    "ini": "ini cfg conf",
+    "java": "java",
+    "javascript": "js mjs cjs jsx",
+    "json": "json jsonc",
+    "jsx": "jsx js",
+    "julia": "jl",
+    "kotlin": "kt kts",
+    "less": "less",
+    "lua": "lua",
+    "make": "mk",
+    "markdown": "md markdown",
+    "nix": "nix",
+    "ocaml": "ml mli",
+    "perl": "pl pm",
+    "php": "php",
+    "proto": "proto",
+    "python": "py pyi",
+    "r": "r",
+    "rst": "rst",
+    "ruby": "rb",
+    "rust": "rs",
+    "scala": "scala",
+    "scss": "scss",
+    "sh": "sh bash zsh",
+    "sql": "sql",
+    "svelte": "svelte",
+    "svg": "svg",
+    "swift": "swift",
+    "terraform": "tf",
+    "text": "txt",
+    "toml": "toml",
+    "tsx": "tsx ts",
+    "typescript": "ts mts cts tsx",
+    "vim": "vim",
+    "vue": "vue",
+    "xml": "xml svg",
+    "yaml": "yaml yml",
+    "zig": "zig",
+}
+_OTHER_NAMES = {
+    "py": "python",
+    "python3": "python",
+    "pyi": "python",
+    "js": "javascript",
+    "mjs": "javascript",
+    "ts": "typescript",
+    "rs": "rust",
+    "c++": "cpp",
+    "cc": "cpp",
+    "cs": "csharp",
+    "c#": "csharp",
+    "golang": "go",
+    "hs": "haskell",
+    "kt": "kotlin",
+    "md": "markdown",
+    "makefile": "make",
+    "rb": "ruby",
+    "shell": "sh",
+    "zsh": "sh",
+    "tf": "terraform",
+    "hcl": "terraform",
+    "txt": "text",
+    "yml": "yaml",
+    "jsonc": "json",
+}
+_KNOWN = {f".{ending}" for endings in _ENDINGS.values() for ending in endings.split()}
+_WITHOUT_ENDING = {"Makefile", "Dockerfile", "Justfile", "LICENSE", "README", "CMakeLists.txt", ".gitignore"}
+_PATH = re.compile(r"[\w@+.\-/()\[\]]+")
+_ATTRIBUTE = re.compile(r"""\b(?:path|file|filename|title|name)\s*[=:]\s*(?:"([^"]+)"|'([^']+)'|([^\s,}"']+))""")
+_COMMENT = re.compile(
+    r"\s*(?:#|//|--|;+|%|/\*+|<!--)\s*(?:(?:file(?:name)?|path)\s*:\s*)?(\S+?)\s*(?:\*/|-->)?\s*$", re.I
+)
+_DECORATION = re.compile(r"^(?:[#>\s]+|\d+[.)]\s+|[-*+]\s+)*|[\s:*_]+$")
+_LABEL = re.compile(r"^(?:(?:new |updated |modified )?(?:file(?:name)?|path)\s*:?\s*)", re.IGNORECASE)
+_REMARK = re.compile(r"\s*\((?:new|new file|updated|modified|changed)\)$", re.IGNORECASE)
+_QUOTED = re.compile(r"`([^`\s]+)`")
+
+
+def language(info: str) -> str:
+    """What a fence calls its language, in one spelling; "" where it does not say."""
+    first = re.split(r"[\s,{:=]", info.strip().lstrip("{."), maxsplit=1)[0].casefold()
+    return _OTHER_NAMES.get(first, first)
+
+
+def fits(info: str, path: str) -> bool:
+    """Whether a fence's language is that of a file."""
+    name = PurePosixPath(path)
+    return name.suffix[1:].lower() in _ENDINGS.get(language(info), "").split() or language(info) == name.name.casefold()
+
+
+def in_info(info: str) -> str:
+    """The path in ```` ```python path=src/box.py ````, ```` ```src/box.py ```` or ```` ```python:src/box.py ````."""
+    if len(info) > _LONGEST:
+        return ""
+    if found := _ATTRIBUTE.search(info):
+        return str(found[found.lastindex or 0])
+    words = info.split()
+    for word in words:
+        if _is_path(word):
+            return word
+        before, colon, after = word.partition(":")
+        if colon and _is_path(after) and not before.isdecimal():  # 12:20:src/box.py cites lines that are there
+            return after
+    return ""
+
+
+def in_comment(line: str) -> str:
+    """The path in a first line such as `# src/box.py`."""
+    found = _COMMENT.match(line) if len(line) <= _LONGEST else None
+    return found[1] if found and _is_path(found[1]) else ""
+
+
+def above(line: str, info: str) -> str:
+    """The path in the line above a fence: alone on it, or the only quoted one of a sentence that ends with a colon."""
+    if len(line) > _LONGEST or not (is_diff(info) or language(info) in ("", "dockerfile", *_ENDINGS)):
+        return ""  # what a fence of another kind shows, such as console, is no file
+    bare = _DECORATION.sub("", line).strip("*_ ")
+    bare = _REMARK.sub("", _LABEL.sub("", bare)).strip("`*_: ")
+    if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits(info, bare)):
+        return bare
+    quoted = [word for word in _QUOTED.findall(line) if _is_path(word)]
+    if len(set(quoted)) == 1 and line.rstrip().rstrip("*").endswith(":") and (fits(info, quoted[0]) or is_diff(info)):
+        return quoted[0]
+    return ""
+
+
+def is_diff(info: str) -> bool:
+    """Whether a fence says that it is one."""
+    return language(info) in ("diff", "patch", "udiff")
+
+
+def _is_path(word: str) -> bool:
+    if not _PATH.fullmatch(word) or word.endswith("/"):
+        return False
+    name = PurePosixPath(word)
+    return name.suffix.lower() in _KNOWN or name.name in _WITHOUT_ENDING or ("/" in word and 1 < len(name.suffix) < 8)

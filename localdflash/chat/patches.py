@@ -1,0 +1,226 @@
+"""Unified diffs as models write them: read from the lines of an answer, and placed in a file without guessing.
+
+Line counts and line numbers in a hunk's head are often wrong. The counts are used where they agree with the lines;
+otherwise a hunk goes on to the next head or to the end of its fence. A hunk belongs where it says, if its old lines are
+there; else to the only place where they are, first to the letter, then without regard to blanks at the ends of lines.
+"""
+
+import ast
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from localdflash.chat.file_text import FileText, Splice
+from localdflash.errors import UsageError
+
+NOTHING = "/dev/null"
+_HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_GIT = re.compile(r"diff --git (\S+) (\S+)$")
+_OTHER_CHANGE = re.compile(r"rename |copy |similarity |old mode |GIT binary patch|Binary files ")
+_PREFIXED = re.compile(r"[abciow]/(.+)")
+_GOES_ON = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the head of a file, nor the end of a mail
+
+
+@dataclass(frozen=True, slots=True)
+class PatchHunk:
+    """`at`: where it says that it begins, from 0; None where it does not. Lines have a sign and no end."""
+
+    at: int | None
+    lines: tuple[str, ...]
+    old_open: bool = False  # it says that the old file's last line has no end; `new_open` the same of the new one
+    new_open: bool = False
+
+    @property
+    def old(self) -> list[str]:
+        """The lines that must be in the file."""
+        return [line[1:] for line in self.lines if line[0] != "+"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePatch:
+    """All hunks of one file. The names are without `a/` and `b/`, one of them may be `NOTHING`."""
+
+    old: str
+    new: str
+    hunks: tuple[PatchHunk, ...] = ()
+    problem: str = ""
+
+
+def begins(lines: Sequence[str], at: int) -> bool:
+    """Whether a line is the first of a diff with the names of its file."""
+    return bool(_GIT.match(lines[at])) or _is_named(lines, at)
+
+
+def read(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
+    """The diff of one file that begins at a line, and the line after it; `end` is the end of its fence."""
+    old = new = problem = ""
+    if git := _GIT.match(lines[at]):
+        old, new = _names(git[1], git[2])
+        at += 1
+        while at < end and lines[at].strip() and not begins(lines, at):
+            problem = problem or ("does more than change lines" if _OTHER_CHANGE.match(lines[at]) else "")
+            at += 1
+        if at >= end or not _is_named(lines, at):
+            return FilePatch(old, new, (), problem or "has no lines to change"), at
+    old, new = _names(lines[at][4:], lines[at + 1][4:])
+    hunks, at, wrong = read_hunks(lines, at + 2, end)
+    return FilePatch(old, new, hunks, problem or wrong), at
+
+
+def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
+    """Hunks from a line on, the first perhaps without a head; the line after them; what is wrong with one of them."""
+    hunks: list[PatchHunk] = []
+    problem = ""
+    while at < len(lines) and (lines[at].startswith("@@") or not hunks):
+        head = _HEAD.match(lines[at])
+        body, at, wrong = _body(lines, at + lines[at].startswith("@@"), end, head)
+        hunks.append(_hunk(head, body))
+        problem = problem or wrong
+        following = next((later for later in range(at, end) if lines[later].strip()), at)
+        at = following if following < len(lines) and lines[following].startswith("@@") else at
+    return tuple(hunks), at, problem or ("" if hunks else "has no lines to change")
+
+
+def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
+    """Where the hunks belong, sorted, and whether they say that the last line is to have an end.
+
+    UsageError where one fits nowhere, or in more than one place.
+    """
+    placed = []
+    for number, hunk in enumerate(hunks, 1):
+        try:
+            placed.append((place(text.lines, hunk.old, hunk.at), hunk))
+        except UsageError as error:
+            raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
+    placed.sort(key=lambda one: one[0])
+    found: list[Splice] = []
+    final: bool | None = None
+    reached = 0
+    for start, hunk in placed:
+        if start < reached:
+            raise UsageError(f"two hunks change line {start + 1}")
+        found += _splices(start, hunk)
+        reached = start + len(hunk.old)
+        if reached == len(text.lines) and hunk.old_open != hunk.new_open:
+            final = hunk.old_open
+    return found, final
+
+
+def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
+    """The line, from 0, where these lines are; UsageError with the reason where that is not one place."""
+    if not old:
+        if lines:
+            raise UsageError("does not say next to which lines it belongs")
+        return 0
+    for form in (str, str.rstrip):
+        wanted, there = [form(line) for line in old], [form(line) for line in lines]
+        if at is not None and there[at : at + len(old)] == wanted:
+            return at
+        places = _places(there, wanted)
+        if len(places) == 1:
+            return places[0]
+        if places:
+            raise UsageError(f"fits in more than one place: lines {places[0] + 1} and {places[1] + 1}")
+    present = {line.strip() for line in lines}
+    strange = next((line for line in old if line.strip() not in present), None)
+    raise UsageError("fits nowhere" + (f": the file has no line {strange.strip()[:60]!r}" if strange else ""))
+
+
+def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """The first two places. Searched as one text, which takes no longer however often a line is there."""
+    text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
+    starts: list[int] = []
+    if (found := text.find(part)) >= 0:
+        starts.append(found)
+        if (found := text.find(part, found + 1)) >= 0:
+            starts.append(found)
+    ends = [at for at, letter in enumerate(text) if letter == "\n"] if starts else []
+    return [bisect_right(ends, start) - 1 for start in starts]
+
+
+def _splices(start: int, hunk: PatchHunk) -> list[Splice]:
+    """Only what changes: lines of context stay as the file has them."""
+    found: list[Splice] = []
+    at = first = start
+    new: list[str] = []
+    for line in (*hunk.lines, " "):
+        if line[0] == " ":
+            if new or at > first:
+                found.append(Splice(first, at, new))
+            at += 1
+            first, new = at, []
+        elif line[0] == "-":
+            at += 1
+        else:
+            new.append(line[1:])
+    return found
+
+
+def _names(old: str, new: str) -> tuple[str, str]:
+    """Without times, quotes and git's prefixes."""
+    old, new = (_unquoted(name.split("\t")[0].strip()) for name in (old, new))
+    bare_old, bare_new = (found[1] if (found := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
+    if bare_old and (new == NOTHING or bare_old == bare_new):
+        return bare_old, bare_new or new
+    if bare_new and old == NOTHING:
+        return old, bare_new
+    return old, new
+
+
+def _unquoted(name: str) -> str:
+    """As git quotes names with unusual characters."""
+    if not name.startswith('"'):
+        return name
+    try:
+        return bytes(ast.literal_eval("b" + name)).decode()
+    except (ValueError, SyntaxError):
+        return name
+
+
+def _body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -> tuple[list[str], int, str]:
+    """A hunk's lines, the line after it, and what is wrong with it."""
+    if head and (counted := _counted(lines, at, end, int(head[2] or 1), int(head[4] or 1))):
+        return *counted, ""
+    body: list[str] = []
+    while at < end and not lines[at].startswith("@@") and not begins(lines, at):
+        line = lines[at] or " "
+        if line[0] not in " +-\\" and end < len(lines):
+            return body, at, f"has a line without a sign: {line[:60]!r}"
+        if line[0] not in " +-\\":
+            break  # no fence says where the diff ends
+        body.append(line)
+        at += 1
+    while body and not body[-1].strip():
+        body.pop()
+    return body, at, "" if body else "has a hunk without lines"
+
+
+def _counted(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
+    """The lines that the head counts, also beyond what looks like the end of a fence; None where they do not agree."""
+    body: list[str] = []
+    while at < len(lines) and (old or new or lines[at].startswith("\\")):
+        line = lines[at] or " "
+        if line[0] not in " +-\\":
+            return None
+        old -= line[0] in " -"
+        new -= line[0] in " +"
+        if old < 0 or new < 0:
+            return None
+        body.append(line)
+        at += 1
+    following = next((line for line in lines[at:end] if line.strip() or end == len(lines)), "")
+    return None if old or new or _GOES_ON.match(following) else (body, at)
+
+
+def _is_named(lines: Sequence[str], at: int) -> bool:
+    return at + 2 < len(lines) and lines[at].startswith("--- ") and lines[at + 1].startswith("+++ ")
+
+
+def _hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
+    """A remark says that the line before it has no end."""
+    open_after = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}
+    at = max(int(head[1]) - 1, 0) if head else None
+    lines = tuple(line for line in body if line[0] != "\\")
+    return PatchHunk(at, lines, bool(open_after & {" ", "-"}), bool(open_after & {" ", "+"}))

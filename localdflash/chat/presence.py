@@ -1,0 +1,55 @@
+"""Who has a file open: each process holds a lock on `<file>.lock` for as long, and no longer than it lives."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from localdflash.errors import StoreFailed
+
+PATIENCE = 5.0  # seconds to wait for another process
+_PAUSE = 0.01
+
+
+class Presence:
+    """Shared by those that use the file, exclusive for one that makes, checks or replaces it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def alone(self) -> bool:
+        """Be the only one from here on; False, and shared, where others are there."""
+        if self._taken(fcntl.LOCK_EX):
+            return True
+        self.share()
+        return False
+
+    def share(self) -> None:
+        """Be one of many. StoreFailed where another process stays alone for long."""
+        end = time.monotonic() + PATIENCE
+        while not self._taken(fcntl.LOCK_SH):
+            if time.monotonic() > end:
+                raise StoreFailed(f"{self._path}: another localdflash has kept your chats locked; try again")
+            time.sleep(_PAUSE)
+
+    def leave(self) -> None:
+        """Use the file no more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _taken(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._failed(error) from error
+        return True
+
+    def _failed(self, error: OSError) -> StoreFailed:
+        return StoreFailed(f"{self._path}: cannot lock your chats: {error.strerror}")

@@ -1,0 +1,154 @@
+"""What an answer would change in the files of a workspace. Nothing is written here, and nothing is guessed.
+
+```
+answer -> blocks -> the file each one names -> its text so far -> splices -> one Proposal for each file
+```
+
+A block that cannot be applied becomes a Proposal with a problem of its own; other blocks of the same file count without
+it. A fence without a file's name counts for the one attached file, if there is one and the fence is in its language.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from localdflash.chat import patches
+from localdflash.chat.blocks import Block, Exchange, Fence, blocks
+from localdflash.chat.confined import LARGEST, Folder
+from localdflash.chat.file_text import FileText, Hunk, Splice, hunks
+from localdflash.chat.naming import fits, language
+from localdflash.chat.patches import NOTHING, FilePatch
+from localdflash.chat.rewriting import rewritten
+from localdflash.errors import UsageError
+from localdflash.workspace.files import clean
+
+Kind = Literal["change", "new", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A file as it is and as it would be: None where there is no file. `path` is relative to the root.
+
+    With a `problem`, which goes on from the path, nothing can be applied, and there is nothing else to show.
+    """
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    kind: Kind = "change"
+    hunks: tuple[Hunk, ...] = ()
+    problem: str = ""
+
+
+def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[Proposal]:
+    """What an answer would change below a folder, in its order; `attached` are the files that the question is about.
+
+    Reads the files: not for an event loop.
+    """
+    drafts = _Drafts(Folder(root), attached)
+    for block in blocks(answer):
+        drafts.take(block)
+    return drafts.proposals()
+
+
+class _Drafts:
+    """The files while block after block changes them."""
+
+    def __init__(self, folder: Folder, attached: Sequence[str]) -> None:
+        self._folder = folder
+        self._only = attached[0] if len(set(attached)) == 1 else ""
+        self._before: dict[str, bytes | None] = {}
+        self._after: dict[str, bytes | None] = {}
+        self._problems: list[Proposal] = []
+
+    def take(self, block: Block) -> None:
+        """Change the file that a block names, or note why that cannot be."""
+        name = _name(block) or self._unnamed(block)
+        if not name and isinstance(block, Fence):
+            return  # code to read, for no file
+        try:
+            if not name:
+                raise UsageError("names no file")
+            self._change(name, block)
+        except UsageError as error:
+            if _name(block) or not isinstance(block, Fence) or language(block.info):
+                self._problems.append(Proposal(clean(name) or "?", None, None, problem=str(error)))
+
+    def proposals(self) -> list[Proposal]:
+        """Those that can be applied, then those that cannot."""
+        changed = [path for path, after in self._after.items() if after != self._before[path]]
+        return [_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
+
+    def _unnamed(self, block: Block) -> str:
+        """The attached file, where a block may be meant for it."""
+        if isinstance(block, Fence) and language(block.info) and not fits(block.info, self._only):
+            return ""
+        return self._only
+
+    def _change(self, name: str, block: Block) -> None:
+        path = self._folder.check(name)
+        if path not in self._before:
+            found = self._folder.read(path)
+            self._before[path] = found.data if found else None
+        before = self._after.get(path, self._before[path])
+        after = _changed(path, before, block)
+        if after == before:
+            raise UsageError("has nothing to change: it already reads so")
+        if after is not None and len(after) > LARGEST:
+            raise UsageError("would be larger than 1 MB")
+        self._after[path] = after
+
+
+def _name(block: Block) -> str:
+    if not isinstance(block, FilePatch):
+        return block.name
+    return block.new if block.new != NOTHING else block.old
+
+
+def _changed(path: str, before: bytes | None, block: Block) -> bytes | None:
+    """The file after a block; UsageError where that cannot be told."""
+    text = FileText.read(before or b"")
+    if isinstance(block, FilePatch):
+        return _patched(before, text, block)
+    if isinstance(block, Exchange):
+        return _exchanged(before, text, block)
+    if not block.closed:
+        raise UsageError("is cut short: the answer ends inside the code")
+    code = block.lines
+    if block.labelled and code[0] not in text.lines[:1]:
+        code = code[1:]  # the line only says which file it is
+    return text.spliced(rewritten(path, text.lines, code))
+
+
+def _patched(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | None:
+    if patch.problem:
+        raise UsageError(patch.problem)
+    if patch.old != patch.new and NOTHING not in (patch.old, patch.new):
+        raise UsageError("would be renamed, which is not supported")
+    adds_only = all(not hunk.old for hunk in patch.hunks)
+    if patch.old == NOTHING and before:
+        raise UsageError("is to be new, but is there already")
+    if before is None and not adds_only:
+        raise UsageError("is not there to be changed")
+    splices, final = patches.splices(text, patch.hunks)
+    after = text.spliced(splices, final)
+    if patch.new != NOTHING:
+        return after
+    if before is None or after.removeprefix(b"\xef\xbb\xbf"):
+        raise UsageError("is to be deleted, but the diff does not have all of its lines")
+    return None
+
+
+def _exchanged(before: bytes | None, text: FileText, exchange: Exchange) -> bytes:
+    if exchange.problem:
+        raise UsageError(exchange.problem)
+    if before is None and exchange.search:
+        raise UsageError("is not there to be changed")
+    start = patches.place(text.lines, exchange.search)
+    return text.spliced([Splice(start, start + len(exchange.search), exchange.replace)])
+
+
+def _proposal(path: str, before: bytes | None, after: bytes | None) -> Proposal:
+    kind: Kind = "new" if before is None else "delete" if after is None else "change"
+    return Proposal(path, before, after, kind, hunks(before, after))

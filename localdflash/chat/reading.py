@@ -1,0 +1,190 @@
+"""What an engine tells of an answer while it grows, event by event."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from localdflash.chat.messages import Finish, StepRecord
+from localdflash.chat.settings import Settings
+from localdflash.errors import LocaldflashError
+from localdflash.server.refusals import error_of, refusal
+
+NONE = ("", "none")  # how a step says that nothing was drafted
+
+
+class Step(Struct):
+    """How the tokens of an event came about."""
+
+    drafter: str
+    drafted: int
+    accepted: int
+    sizes: list[int]
+    ms: float
+
+    def record(self) -> StepRecord:
+        """For the message."""
+        drafter = "" if self.drafter in NONE else self.drafter
+        return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
+
+
+class Timings(Struct):
+    """How an answer was made. llama-server tells the first ones too."""
+
+    prompt_n: int = 0
+    cache_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    predicted_per_second: float = 0.0
+    draft_n: int | None = None
+    draft_n_accepted: int | None = None
+    steps: int | None = None
+    tau: float | None = None
+    accept_by_slot: list[float] | None = None
+    steps_by_drafter: dict[str, int] | None = None
+
+
+class PromptDetails(Struct):
+    """Of the tokens of a prompt."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(Struct):
+    """OpenAI's count."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Delta(Struct):
+    """What a choice grows by."""
+
+    content: str | None = None
+
+
+class Choice(Struct):
+    """The one answer."""
+
+    delta: Delta = field(default_factory=Delta)
+    finish_reason: str | None = None
+
+
+class Chunk(Struct):
+    """An event of an answer."""
+
+    choices: list[Choice] = field(default_factory=list)
+    model: str | None = None
+    step: Step | None = None
+    timings: Timings | None = None
+    usage: Usage | None = None
+    error: Any | UnsetType = UNSET
+
+
+_chunks = msgspec.json.Decoder(Chunk)
+
+
+def decode(data: bytes) -> Chunk:
+    """An event; the error that it tells of, or LocaldflashError where it makes no sense."""
+    try:
+        chunk = _chunks.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise refusal(data, 200) from None
+    if chunk.error is not UNSET:
+        raise error_of({"error": chunk.error}, 500)
+    if chunk.step and not _adds_up(chunk.step):
+        raise LocaldflashError("the server told of a step that does not add up")
+    return chunk
+
+
+def _adds_up(step: Step) -> bool:
+    return 0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0
+
+
+class Reading:
+    """What the events of an answer, which was asked for at `asked`, have told of it so far."""
+
+    def __init__(self, settings: Settings, asked: float) -> None:
+        self.model = ""
+        self._settings, self._asked = settings, asked
+        self._reason = ""
+        self._ttft_ms: float | None = None
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """It is asked for again."""
+        self._timings: Timings | None = None
+        self._usage: Usage | None = None
+
+    def take(self, chunk: Chunk) -> tuple[str, StepRecord | None] | None:
+        """What an event adds, if it adds something."""
+        self.model = chunk.model or self.model
+        self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
+        choice = chunk.choices[0] if chunk.choices else Choice()
+        self._reason = choice.finish_reason or self._reason
+        text = choice.delta.content or ""
+        if text and self._ttft_ms is None:
+            self._ttft_ms = round((time.perf_counter() - self._asked) * 1e3, 1)
+        return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
+
+    def finish(self, *, ours: bool) -> Finish:
+        """Why it ended. Our engine calls the end of the context "length" too."""
+        if self._reason == "length":
+            most = self._settings.max_tokens
+            tokens = numbers_of(self._timings, self._usage).get("tokens", 0)
+            return "context" if ours and not 0 < most <= tokens else "length"
+        return "cancelled" if self._reason == "cancelled" else "stop"
+
+    def numbers(self, *, ours: bool) -> dict[str, Any]:
+        """See `Message.numbers`."""
+        numbers = numbers_of(self._timings, self._usage)
+        if self._ttft_ms is not None:
+            numbers["ttft_ms"] = self._ttft_ms
+        if self.model:
+            numbers["model"] = self.model
+        if ours:
+            numbers["draft"] = self._settings.draft
+        return numbers
+
+
+def numbers_of(timings: Timings | None, usage: Usage | None) -> dict[str, Any]:
+    """The statistics of an answer, those that the server tells of."""
+    numbers: dict[str, Any] = {}
+    if usage:
+        details = usage.prompt_tokens_details
+        numbers = {
+            "tokens": usage.completion_tokens,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": details.cached_tokens if details else None,
+        }
+    if timings:
+        numbers |= {
+            "tokens": timings.predicted_n,
+            "prompt_tokens": timings.cache_n + timings.prompt_n,
+            "cached_tokens": timings.cache_n,
+            "steps": timings.steps,
+            "tau": timings.tau,
+            "drafted": timings.draft_n,
+            "accepted": timings.draft_n_accepted,
+            "accept_by_slot": timings.accept_by_slot,
+            "steps_by_drafter": _merged(timings.steps_by_drafter),
+            "tokens_per_second": round(timings.predicted_per_second, 1),
+            "prompt_ms": timings.prompt_ms,
+            "answer_ms": timings.predicted_ms,
+        }
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _merged(steps: Mapping[str, int] | None) -> dict[str, int] | None:
+    """Under the names of `StepRecord`."""
+    if steps is None:
+        return None
+    merged: dict[str, int] = {}
+    for drafter, count in steps.items():
+        name = "" if drafter in NONE else drafter
+        merged[name] = merged.get(name, 0) + count
+    return merged

@@ -1,0 +1,57 @@
+"""An answer that is asked for again, because the engine went away in the middle: what was told is not told twice."""
+
+from localdflash.chat.messages import StepRecord
+
+Told = tuple[str, StepRecord | None]
+
+
+class Replay:
+    """`text` is all that was told so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._again: list[Told] | None = None  # what came since the answer was asked for again, while it is known
+        self._length = 0  # of its text
+
+    def begin_again(self) -> None:
+        """The answer comes once more, from its start."""
+        self._again, self._length = [] if self.text else None, 0
+
+    def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[Told]]:
+        """Whether the answer became another one, which begins anew, and what of it is to be told now."""
+        if self._again is None:
+            self.text += text
+            return False, [(text, step)]
+        self._again.append((text, step))
+        known, self._length = self.text[self._length :], self._length + len(text)
+        if known.startswith(text):
+            if self._length == len(self.text):
+                self._again = None
+            return False, []
+        if text.startswith(known):
+            self._again, new = None, text[len(known) :]
+            self.text += new
+            return False, [(new, step and _tail(step, len(new.encode("utf-8", "replace"))))]
+        return True, self._all_anew()
+
+    def finish(self) -> tuple[bool, list[Told]]:
+        """The same at the end: an answer that is shorter than before is another one."""
+        return (True, self._all_anew()) if self._again is not None else (False, [])
+
+    def _all_anew(self) -> list[Told]:
+        told, self._again = self._again or [], None
+        self.text = "".join(text for text, _ in told)
+        return told
+
+
+def _tail(step: StepRecord, size: int) -> StepRecord:
+    """The last tokens of a step, whose text has so many bytes; a token that straddles the cut is cut."""
+    sizes: list[int] = []
+    for token in reversed(step.sizes):
+        if size <= 0:
+            break
+        sizes.insert(0, min(token, size))
+        size -= token
+    before = len(step.sizes) - len(sizes)
+    accepted = max(step.accepted - before, 0)
+    return StepRecord(step.drafter, max(step.drafted - before, accepted), accepted, tuple(sizes), step.ms)

@@ -1,0 +1,54 @@
+"""What a chat asks an engine for: the fields of its request, as docs/api.md has them."""
+
+import secrets
+from collections.abc import Sequence
+
+from localdflash.chat.messages import Message, prompt_text
+from localdflash.chat.settings import Settings
+from localdflash.engine.sampling_params import SamplingParams
+
+
+def spoken(messages: Sequence[Message], system: str) -> list[dict[str, str]]:
+    """The messages as an engine reads them."""
+    before = [{"role": "system", "content": system}] if system else []
+    return [*before, *({"role": message.role, "content": prompt_text(message)} for message in messages)]
+
+
+def openai_fields(settings: Settings) -> dict[str, object]:
+    """How to draw, in the words that every server knows; what asks for nothing is left out."""
+    fields: dict[str, object] = {
+        "temperature": settings.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if settings.top_p != 1.0:
+        fields["top_p"] = settings.top_p
+    if settings.max_tokens:
+        fields["max_tokens"] = settings.max_tokens
+    if settings.seed is not None:
+        fields["seed"] = settings.seed
+    return fields
+
+
+def own_fields(settings: Settings, *, goes_on: bool, prediction: str) -> dict[str, object]:
+    """The same, and all that our own engine knows. What is drawn gets a seed: asked again, the answer is the same."""
+    fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
+    nothing = SamplingParams()
+    for name in ("top_k", "min_p", "repetition_penalty"):
+        if (value := getattr(settings, name)) != getattr(nothing, name):
+            fields[name] = value
+    if settings.temperature and settings.seed is None:
+        fields["seed"] = secrets.randbits(31)
+    if not settings.draft:
+        fields["draft"] = False
+    if prediction:
+        fields["prediction"] = {"type": "content", "content": prediction}
+    return fields
+
+
+def template_fields(settings: Settings, *, goes_on: bool = False) -> dict[str, object]:
+    """What decides the prompt besides the messages."""
+    fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
+    if not settings.thinking:
+        fields["chat_template_kwargs"] = {"enable_thinking": False}
+    return fields

@@ -1,0 +1,121 @@
+"""Roles: instructions by name that stand before a chat.
+
+The user's own are files `roles/NAME.md` in the configuration folder, and win over those that come along.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from localdflash.errors import UsageError
+from localdflash.paths import config_folder
+from localdflash.strict_toml import did_you_mean
+
+LARGEST = 64 << 10  # bytes of a file
+NONE = "none"  # what a user types for no role
+_NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
+
+# For small models: few instructions, each of which can be followed to the letter.
+BUILTIN: Mapping[str, str] = MappingProxyType(
+    {
+        "coder": (
+            "You are an expert programmer. Answer with complete, working code in fenced blocks, in the language and the"
+            " style of the code you are shown, then explain in at most three sentences what matters. Change nothing"
+            " that was not asked for."
+        ),
+        "reviewer": (
+            "You review code. List the real problems, the worst first: bugs, wrong edge cases, security, then clarity;"
+            " for each give the line, why it is wrong, and the corrected code. If there is none, say so in one"
+            " sentence."
+        ),
+        "explainer": (
+            "You explain code to a colleague who knows programming but not this code. Say first in one sentence what it"
+            " does, then go through it step by step in plain words, with a small example."
+        ),
+        "tester": (
+            "You write tests. Use the test framework and the style of the code you are shown, cover the normal case,"
+            " the edge cases and the errors, and give each test a name that says what must hold. Answer with the test"
+            " code only."
+        ),
+        "debugger": (
+            "You find the cause of bugs. Name the most likely cause and the line it is on, say how to confirm it, and"
+            " give the smallest fix. If something you need is missing, ask for it in one question."
+        ),
+        "shell": (
+            "You write commands for a Unix shell. Answer with one fenced block that can be pasted as it is, then one"
+            " sentence on what it does. If it deletes or overwrites anything, say so before the block."
+        ),
+        "brief": "Answer in as few words as are correct. No introduction, no summary, no apology.",
+    }
+)
+
+
+def roles_folder() -> Path:
+    """The folder of the user's own roles, which need not be there."""
+    return config_folder() / "roles"
+
+
+def roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
+    """Name and text of every role, by name; `say` hears of each file that is left out, and why."""
+    found = dict(BUILTIN)
+    for file in _files(say):
+        try:
+            found[_checked(file.stem)] = _read(file)
+        except UsageError as error:
+            found.pop(file.stem, None)  # `role` would not give the one that comes along either
+            say(str(error) if str(file) in str(error) else f"{file}: {error}")
+    return dict(sorted(found.items()))
+
+
+def role(name: str) -> str:
+    """The text of a role, "" for "" and for `none`. UsageError says what is wrong with the name or the file."""
+    if name.lower() in ("", NONE):
+        return ""
+    name = _checked(name.lower())
+    file = roles_folder() / f"{name}.md"
+    if os.path.lexists(file):
+        return _read(file)
+    if name in BUILTIN:
+        return BUILTIN[name]
+    known = roles()
+    raise UsageError(f"there is no role {name!r}{did_you_mean(name, known) or ': one of ' + ', '.join(known)}")
+
+
+def _files(say: Callable[[str], None]) -> list[Path]:
+    folder = roles_folder()
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix == ".md")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        say(f"{folder}: cannot read your roles: {error.strerror}")
+        return []
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name == NONE:
+        raise UsageError(f"{name!a} is no name for a role: a-z, 0-9, '-' and '_', at most 64, and not {NONE!r}")
+    return name
+
+
+def _read(file: Path) -> str:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise UsageError(f"{file}: not a file of text")
+        with file.open("rb") as stream:
+            data = stream.read(LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot read this role: {error.strerror}") from error
+    if len(data) > LARGEST:
+        raise UsageError(f"{file}: this role is larger than {LARGEST >> 10} KiB; shorten it")
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error
+    if not text:
+        raise UsageError(f"{file}: this role is empty")
+    return text

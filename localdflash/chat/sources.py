@@ -1,0 +1,178 @@
+"""Where a chat's answers come from: the shared engine, one of its own, or another server that the settings name."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from localdflash import paths
+from localdflash.errors import LocaldflashError
+from localdflash.server.wanted import Wanted
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from localdflash.server.stream import Address
+
+Say = Callable[[str], None]
+Look = Callable[[str], None]  # gets "starting" or "loading" again and again, see `localdflash.server.spawn`
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """How to come to an engine, once and again. The callables that it is given are called on the event loop."""
+
+    restarts: bool  # whether `open` may be tried again when the engine is gone
+
+    async def open(self, say: Say, look: Look) -> "Address":
+        """Find or start it, and wait until its model is loaded. Whoever cancels this no longer waits."""
+
+    def loaded(self, pair: str) -> None:
+        """It was told to load another pair: that is the one to start it with from now on."""
+
+    async def close(self) -> None:
+        """Leave it."""
+
+
+class Shared:
+    """The engine that editors and other commands use too; started where there is none."""
+
+    restarts = True
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+    async def open(self, say: Say, look: Look) -> "Address":
+        """See `Source`."""
+
+        def connected(say: Say, look: Look) -> "Address":
+            from localdflash.server.spawn import connect
+            from localdflash.server.stream import Address
+
+            connect(self.wanted, say, look).close()
+            return Address(paths.engine_socket())
+
+        try:
+            return await in_thread(connected, say, look)
+        except (KeyError, TypeError, ValueError):
+            told = f"what listens at {paths.engine_socket()} is no engine of localdflash"
+            raise LocaldflashError(told) from None
+
+    def loaded(self, pair: str) -> None:
+        """See `Source`."""
+        self.wanted = _with_pair(self.wanted, pair)
+
+    async def close(self) -> None:
+        """See `Source`: it stays, for the others."""
+
+
+class Private:
+    """An engine for this process alone, which ends with it."""
+
+    restarts = True
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def open(self, say: Say, look: Look) -> "Address":
+        """See `Source`."""
+
+        def started(_: Say, look: Look) -> "Address":
+            from localdflash.server import private
+            from localdflash.server.stream import Address
+
+            self._end()
+            path = paths.private_socket()
+            self._child = private.start(self.wanted, path, look)
+            return Address(path)
+
+        return await in_thread(started, say, look)
+
+    def loaded(self, pair: str) -> None:
+        """See `Source`."""
+        self.wanted = _with_pair(self.wanted, pair)
+
+    async def close(self) -> None:
+        """See `Source`."""
+        if self._child:
+            await in_thread(lambda *_: self._end(), print, print)
+
+    def _end(self) -> None:
+        from localdflash.server import private
+
+        if self._child:
+            private.end(self._child, paths.private_socket())
+            self._child = None
+
+
+class Named:
+    """Another server that speaks OpenAI's interface. `model` "": its first one. `key_file` holds the bearer key."""
+
+    restarts = False
+
+    def __init__(self, url: str, key_file: Path | None = None, model: str = "") -> None:
+        self.url, self.key_file, self.model = url, key_file, model
+
+    async def open(self, say: Say, look: Look) -> "Address":
+        """See `Source`; whether anybody is there shows when it is asked."""
+        from localdflash.server.key import read_key
+        from localdflash.server.stream import Address
+
+        return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
+
+    def loaded(self, pair: str) -> None:
+        """See `Source`."""
+        self.model = pair
+
+    async def close(self) -> None:
+        """See `Source`."""
+
+
+def _with_pair(wanted: Wanted, pair: str) -> Wanted:
+    return replace(wanted, options={**wanted.options, "pair": pair})
+
+
+class _GivenUp(Exception):
+    """Nobody waits any more."""
+
+
+async def in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
+    """The result of blocking work, in a thread that the end of the process does not wait for.
+
+    Where this is cancelled, the work ends when it next looks around.
+    """
+    loop, given_up = asyncio.get_running_loop(), threading.Event()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def on_loop(call: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(call, *arguments)
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def looked(stage: str) -> None:
+        if given_up.is_set():
+            raise _GivenUp
+        on_loop(look, stage)
+
+    def run() -> None:
+        try:
+            on_loop(settle, work(lambda line: on_loop(say, line), looked), None)
+        except Exception as error:
+            on_loop(settle, None, error)
+
+    threading.Thread(target=run, name="engine starts", daemon=True).start()
+    try:
+        return await future
+    finally:
+        given_up.set()

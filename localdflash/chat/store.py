@@ -1,0 +1,248 @@
+"""The user's chats in one SQLite file, which any number of processes may use at once.
+
+What a call has returned from is on the disk. Calls may come from any thread, and wait for each other. StoreFailed says
+what the file does not allow (full disk, read-only folder, damage); UsageError that there is no such chat.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Self
+
+from localdflash.chat import listing, rows, searching
+from localdflash.chat.database import INDEXES, Database
+from localdflash.chat.listing import SessionInfo
+from localdflash.chat.messages import Message
+from localdflash.chat.schema import stored
+from localdflash.errors import StoreFailed, UsageError
+
+__all__ = ["SessionInfo", "Store"]
+
+# Up from a message to its root.
+_BRANCH = f"""
+    WITH RECURSIVE branch (id, parent, depth) AS (
+        SELECT id, parent, depth FROM messages WHERE id = ?
+        UNION ALL
+        SELECT above.id, above.parent, above.depth FROM branch JOIN messages AS above ON above.id = branch.parent
+    )
+    SELECT messages.id, {", ".join(f"messages.{column}" for column in rows.COLUMNS)}
+    FROM branch JOIN messages ON messages.id = branch.id ORDER BY branch.depth
+"""
+
+
+class Store:
+    """Chats (sessions), each a tree of messages with a head."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, path: Path | None, say: Callable[[str], None]) -> Self:
+        """Open or make the file, its folder too; None keeps everything in memory. `say` hears of a damaged file."""
+        return cls(Database(path, say))
+
+    def close(self) -> None:
+        """Use the file no more."""
+        self._database.close()
+
+    def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
+        """A new chat, not listed before its first message; without a title it is called after that."""
+        now, line = time.time(), searching.shortened(" ".join(title.split()), searching.TITLE)
+        with self._database.writing() as database:
+            return _inserted(
+                database,
+                "INSERT INTO sessions (created, updated, title, folder, model, system) VALUES"
+                " (?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT))",
+                (now, now, *map(stored, (line, folder, model, system))),
+            )
+
+    def add(self, session: int, parent: int | None, message: Message) -> Message:
+        """Store a message below another one of the chat, None for a first one, and make it the head.
+
+        Returned with its id. StoreFailed too where the chat was deleted meanwhile.
+        """
+        with self._database.writing() as database:
+            depth = _depth(database, session, parent) + 1
+            number = _inserted(
+                database,
+                f"INSERT INTO messages (session, parent, depth, {', '.join(rows.COLUMNS)})"
+                f" VALUES (?, ?, ?, {rows.PLACES})",
+                (session, parent, depth, *rows.to_row(message)),
+            )
+            _set_head(database, session, number)
+            _name(database, session)
+        return replace(message, id=number)
+
+    def update(self, message: Message) -> None:
+        """Store a message that has an id as it is now. StoreFailed too where its chat was deleted meanwhile."""
+        changes = ", ".join(
+            f"{column} = {place}" for column, place in zip(rows.COLUMNS, rows.PLACES.split(", "), strict=True)
+        )
+        with self._database.writing() as database:
+            changed = f"UPDATE messages SET {changes} WHERE id = ? RETURNING session"
+            sessions = database.execute(changed, (*rows.to_row(message), message.id)).fetchall()
+            if not sessions:
+                raise StoreFailed(f"message {message.id} cannot be stored: its chat was deleted")
+            database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), *sessions[0]))
+
+    def set_head(self, session: int, message: int) -> None:
+        """Show another branch of the chat, up to this message."""
+        with self._database.writing() as database:
+            _branch_end(database, session, message)
+            _set_head(database, session, message)
+
+    def path(self, session: int) -> list[Message]:
+        """The messages of the branch that is shown, the first one first."""
+        with self._database.reading() as database:
+            found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
+        return [rows.from_row(row) for row in found]
+
+    def versions(self, message: int) -> list[int]:
+        """The ids of all messages below the same parent, this one among them, the oldest first."""
+        siblings = """
+            SELECT other.id FROM messages AS this
+            JOIN messages AS other ON other.session = this.session AND other.parent IS this.parent
+            WHERE this.id = ? ORDER BY other.id
+        """
+        with self._database.reading() as database:
+            return [number for (number,) in database.execute(siblings, (message,))]
+
+    def leaf(self, message: int) -> int:
+        """The newest message below this one, or this one."""
+        newest = """
+            WITH RECURSIVE below (session, id) AS (
+                SELECT session, id FROM messages WHERE id = ?
+                UNION ALL SELECT child.session, child.id FROM below
+                JOIN messages AS child ON child.session = below.session AND child.parent = below.id
+            )
+            SELECT max(id) FROM below
+        """
+        with self._database.reading() as database:
+            (number,) = database.execute(newest, (message,)).fetchone()
+        return message if number is None else int(number)
+
+    def info(self, session: int) -> SessionInfo:
+        """What a list shows of this chat."""
+        with self._database.reading() as database:
+            _head(database, session)
+            return listing.one(database, session)
+
+    def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
+        """Chats that have messages, the newest first: those with all of the words in one message or in the title."""
+        with self._database.reading() as database:
+            if words.strip():
+                return listing.found(database, searching.query(words), limit)
+            return listing.newest(database, None, limit)
+
+    def latest(self, folder: str | None = None) -> SessionInfo | None:
+        """The chat that was written to last, of those begun in this folder if one is given."""
+        with self._database.reading() as database:
+            return next(iter(listing.newest(database, folder, 1)), None)
+
+    def rename(self, session: int, title: str) -> None:
+        """Give the chat a title; "" for that of its first message."""
+        with self._database.writing() as database:
+            _head(database, session)
+            _change(database, session, "title", searching.shortened(" ".join(title.split()), searching.TITLE))
+            _name(database, session)
+
+    def set_system(self, session: int, text: str) -> None:
+        """Give the chat other instructions."""
+        with self._database.writing() as database:
+            _head(database, session)
+            _change(database, session, "system", text)
+
+    def fork(self, session: int, message: int | None) -> int:
+        """A new chat with a copy of the branch up to this message, None for the one that is shown."""
+        columns = ", ".join(("depth", *rows.COLUMNS))
+        with self._database.writing() as database:
+            last = _branch_end(database, session, message)
+            copy = _inserted(
+                database,
+                "INSERT INTO sessions (created, updated, title, folder, model, system)"
+                " SELECT ?1, ?1, title, folder, model, system FROM sessions WHERE id = ?2",
+                (time.time(), session),
+            )
+            parent = None
+            for number, *_ in database.execute(_BRANCH, (last,)).fetchall():
+                parent = _inserted(
+                    database,
+                    f"INSERT INTO messages (session, parent, {columns})"
+                    f" SELECT ?, ?, {columns} FROM messages WHERE id = ?",
+                    (copy, parent, number),
+                )
+            if parent is not None:
+                _set_head(database, copy, parent)
+            return copy
+
+    def delete(self, session: int) -> None:
+        """Delete the chat: nothing of its text stays in the file, its search index or the log beside it."""
+        with self._database.writing() as database:
+            _head(database, session)
+            database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))
+            database.execute("DELETE FROM messages WHERE session = ?", (session,))
+            database.execute("DELETE FROM sessions WHERE id = ?", (session,))
+            for index in INDEXES:  # a deleted word stays in an index until its parts are merged
+                database.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
+        with self._database.reading() as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _head(database: Connection, session: int) -> int | None:
+    """The message up to which the chat is shown, None before the first; UsageError where there is no such chat."""
+    if 0 < session < 2**63:
+        row = database.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
+        if row:
+            return None if row[0] is None else int(row[0])
+    raise UsageError(f"there is no chat {session}")
+
+
+def _branch_end(database: Connection, session: int, message: int | None) -> int | None:
+    """The message, None for the head; UsageError where the chat has no such message."""
+    head = _head(database, session)
+    if message is None:
+        return head
+    of_chat = "SELECT 1 FROM messages WHERE session = ? AND id = ?"
+    if not database.execute(of_chat, (session, message)).fetchone():
+        raise UsageError(f"chat {session} has no message {message}")
+    return message
+
+
+def _depth(database: Connection, session: int, parent: int | None) -> int:
+    """How deep a message stands, 0 for None; StoreFailed where the chat, or the message in it, is no longer there."""
+    row = database.execute(
+        "SELECT CASE WHEN ?1 IS NULL THEN 0 ELSE (SELECT depth FROM messages WHERE session = ?2 AND id = ?1) END"
+        " FROM sessions WHERE id = ?2",
+        (parent, session),
+    ).fetchone()
+    if row is None or row[0] is None:
+        raise StoreFailed(f"chat {session} cannot be stored: it was deleted")
+    return int(row[0])
+
+
+def _inserted(database: Connection, statement: str, values: tuple[Any, ...]) -> int:
+    number = database.execute(statement, values).lastrowid
+    assert number is not None
+    return number
+
+
+def _set_head(database: Connection, session: int, message: int) -> None:
+    database.execute("UPDATE sessions SET head = ?, updated = ? WHERE id = ?", (message, time.time(), session))
+
+
+def _change(database: Connection, session: int, column: str, text: str) -> None:
+    database.execute(f"UPDATE sessions SET {column} = CAST(? AS TEXT) WHERE id = ?", (stored(text), session))
+
+
+def _name(database: Connection, session: int) -> None:
+    """Call a chat without a title after its first message of the user's."""
+    row = database.execute(
+        f"SELECT messages.id, {', '.join(f'messages.{column}' for column in rows.COLUMNS)} FROM sessions"
+        " JOIN messages ON messages.session = sessions.id"
+        " WHERE sessions.id = ? AND title = '' AND role = 'user' ORDER BY messages.id LIMIT 1",
+        (session,),
+    ).fetchone()
+    if row:
+        _change(database, session, "title", searching.title(rows.from_row(row)))

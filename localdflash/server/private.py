@@ -1,0 +1,67 @@
+"""An engine for one process alone: a child that leaves with it, however that ends."""
+
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from localdflash.errors import EngineGone
+from localdflash.server.client import Client
+from localdflash.server.sockets import is_listening, lock_of, prepare_folder
+from localdflash.server.spawn import LOADING, LOOK, READY, STARTING, Look, apart, ended, last_line, serve_command
+from localdflash.server.wanted import Wanted
+
+LEAVES = 1.0  # seconds that a child may take to end
+
+
+def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
+    """A child that serves this socket, as soon as its pair is loaded; raise what it says where it ends before.
+
+    `look`: see `spawn.connect`.
+    """
+    prepare_folder(path)
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [*serve_command(wanted), "--private", str(path)],
+            stdin=subprocess.PIPE,  # closed by the kernel when this process ends
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            **apart(),
+        )
+        try:
+            while not _is_ready(path):
+                if child.poll() is not None:
+                    said.seek(0)
+                    words = last_line(said.read().decode("utf-8", "replace").splitlines())
+                    raise ended(child.returncode, words or "the engine ended without a word")
+                look(LOADING if is_listening(path) else STARTING)
+                time.sleep(LOOK)
+        except BaseException:
+            end(child, path)
+            raise
+        return child
+
+
+def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
+    """Have the child of this socket leave, and wait until it has; one that cannot, for it loads, is killed."""
+    assert child.stdin
+    with suppress(OSError):
+        child.stdin.close()
+    try:
+        child.wait(LEAVES)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        for left in (path, lock_of(path)):
+            left.unlink(missing_ok=True)
+
+
+def _is_ready(path: Path) -> bool:
+    if not is_listening(path):
+        return False
+    try:
+        with Client.of_socket(path) as client:
+            return client.health().get("status") == READY
+    except EngineGone:
+        return False

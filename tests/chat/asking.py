@@ -1,0 +1,167 @@
+"""Asking an engine from a test: where it is, whole answers, and a server that says whatever a test wants."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localdflash.chat.engine import Done, Engine, Piece, Restarted
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import Settings
+from localdflash.server.stream import Address
+
+GREEDY = Settings(max_tokens=48)
+QUESTION = (Message("user", "Write a function that adds two numbers."),)
+ABOUT = {"pair": "scripted", "context": 1000, "backend": "llama.cpp", "device": "cpu", "drafter": True, "memory": {}}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+
+class At:
+    """A source that is there already; `opened` counts how often it was looked for."""
+
+    restarts = True
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.opened = path, 0
+        self.pairs: list[str] = []
+
+    async def open(self, say: Callable[[str], None], look: Callable[[str], None]) -> Address:
+        self.opened += 1
+        return Address(self.path)
+
+    def loaded(self, pair: str) -> None:
+        self.pairs.append(pair)
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def asking(source: Any) -> AsyncIterator[Engine]:
+    engine = Engine(source, lambda _: None)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+        await asyncio.sleep(0)  # connections that were closed are gone
+
+
+@dataclass
+class Answer:
+    """What an answer was made of, in order."""
+
+    events: list[Piece | Restarted | Done] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What a reader has in the end."""
+        text = ""
+        for event in self.events:
+            match event:
+                case Piece():
+                    text += event.text
+                case Restarted():
+                    text = ""
+        return text
+
+    @property
+    def done(self) -> Done:
+        (done,) = [event for event in self.events if isinstance(event, Done)]
+        assert self.events[-1] is done
+        return done
+
+
+async def ask(
+    engine: Engine, messages: Sequence[Message] = QUESTION, settings: Settings = GREEDY, **more: Any
+) -> Answer:
+    return Answer([event async for event in engine.answer(messages, settings, **more)])
+
+
+# A server of bytes
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(**told: Any) -> bytes:
+    return chunk(f"data: {json.dumps({'model': 'scripted', **told})}\n\n".encode())
+
+
+def text(content: str, step: dict[str, Any] | None = None) -> bytes:
+    return event(choices=[{"index": 0, "delta": {"content": content}}], **({"step": step} if step else {}))
+
+
+def finish(reason: str = "stop") -> bytes:
+    return event(choices=[{"index": 0, "delta": {}, "finish_reason": reason}]) + chunk(b"data: [DONE]\n\n") + END
+
+
+def answer(*texts: str) -> bytes:
+    return HEAD + b"".join(map(text, texts)) + finish()
+
+
+def plain(status: int, body: Any) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(data), data)
+
+
+class Script:
+    """Says `answers` to one chat after the other, in parts, and hangs up after each; `asked` are their bodies.
+
+    A part that is an event is waited for. `models` is what /v1/models says.
+    """
+
+    def __init__(self, *answers: bytes | Sequence[bytes | asyncio.Event], models: Any = None) -> None:
+        self.answers, self.models = list(answers), models
+        self.asked: list[dict[str, Any]] = []
+        self.heads: list[str] = []
+        self.others: list[tuple[str, dict[str, Any]]] = []
+        self.left = asyncio.Event()  # somebody left before the end
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head)
+                length = head.lower().partition("content-length: ")[2].partition("\r")[0]
+                body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
+                target = head.split()[1]
+                if not target.endswith("/chat/completions"):
+                    self.others.append((target, body))
+                    writer.write(plain(200, self._told(target)) if self._told(target) else plain(404, {}))
+                    continue
+                self.asked.append(body)
+                await self._say(self.answers.pop(0) if self.answers else b"", reader, writer)
+                break
+        writer.close()
+
+    def _told(self, target: str) -> Any:
+        return {"/ps": ABOUT, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
+
+    async def _say(
+        self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        gone = asyncio.create_task(reader.read())
+        for part in [said] if isinstance(said, bytes) else said:
+            if isinstance(part, asyncio.Event):
+                waiting = asyncio.create_task(part.wait())
+                await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if gone.done():
+                    self.left.set()
+                    return
+            else:
+                writer.write(part)
+                await writer.drain()
+        gone.cancel()
+
+
+@asynccontextmanager
+async def scripted(script: Script, path: Path) -> AsyncIterator[At]:
+    """The script behind a Unix socket."""
+    async with await asyncio.start_unix_server(script.connected, path):
+        yield At(path)

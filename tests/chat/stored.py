@@ -1,0 +1,48 @@
+"""What the tests of the store share: messages with everything in them, and programs that use a store and are killed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.store import Store
+
+QUESTION = Message("user", "Why?", (Attachment("file", "a.py", "x = 1\r\n"), Attachment("paste", "pasted", "")))
+ANSWER = Message(
+    "assistant",
+    "Because.\n```python\nx\x00\n```\n\ud83d\ude00",
+    finish="length",
+    numbers={"tokens": 3, "tau": 2.5, "draft": True, "accept_by_slot": [0.5, 0.25], "model": "tiny"},
+    steps=(StepRecord("dflash", 15, 2, (4, 0, 3), 12.625), StepRecord("", 0, 0, (1,), 1e-3)),
+)
+
+
+def silent(line: str) -> None:
+    raise AssertionError(f"nothing was to be said: {line}")
+
+
+def opened(path: Path | None) -> Store:
+    return Store.open(path, silent)
+
+
+def chat(store: Store, *texts: str, folder: str = "/here") -> int:
+    """A chat of these messages, the user's and the model's in turn."""
+    session, parent = store.create(folder=folder), None
+    for i, text in enumerate(texts):
+        parent = store.add(session, parent, Message("assistant" if i % 2 else "user", text)).id
+    return session
+
+
+def texts(store: Store, session: int) -> list[str]:
+    return [message.text for message in store.path(session)]
+
+
+def program(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Run Python with a store's names at hand; it writes what it has done to its stdout."""
+    names = "import sys\nfrom pathlib import Path\nfrom tests.chat.stored import *\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", names + code, *map(str, arguments)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,211 @@
+"""Which files can be found and read, which never are, and that nobody waits long."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat import files as module
+from localdflash.chat.files import LARGEST, Files, Hit, size
+from localdflash.errors import UsageError
+
+CANARY = "CANARY_91c2"
+PATIENCE = 20.0  # seconds
+BOX = "class Box:\n    def __init__(self):\n        self.x = 1\n\n    @property\n    def add(self):\n        return 2\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[[str, str], Path]:
+    def put(name: str, text: str = "x = 1\n") -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return put
+
+
+@pytest.fixture
+def files(folder: Path) -> Iterator[Files]:
+    opened = Files(folder)
+    yield opened
+    opened.close()
+
+
+def names(hits: list[Hit]) -> list[str]:
+    return [hit.name for hit in hits]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not (done := condition()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return done
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys, localdflash.chat.files, localdflash.chat.mentions\n"
+        "print([one for one in ('tree_sitter', 'pathspec', 'rapidfuzz', 'watchdog') if one in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_found_by_some_letters(files: Files, write: Callable[..., Path]) -> None:
+    for name in ("src/parser/lexer.py", "src/lexer_test.py", "docs/readme.md", "README.md", "src/relax.py"):
+        write(name)
+    assert names(files.find("lexer.py"))[0] == "src/parser/lexer.py"
+    assert names(files.find("LEX"))[:2] == ["src/lexer_test.py", "src/parser/lexer.py"]
+    assert names(files.find("spl")) == ["src/parser/lexer.py"]
+    assert "src/relax.py" in names(files.find("srx"))
+    assert files.find("zzz") == []
+    assert names(files.find("read", 1)) == ["README.md"]
+
+
+def test_an_empty_query_lists_what_lies_at_the_top(files: Files, write: Callable[..., Path]) -> None:
+    for name in ("deep/er/a.py", "b.py", "deep/c.py"):
+        write(name)
+    assert names(files.find("")) == ["b.py", "deep/c.py", "deep/er/a.py"]
+
+
+def test_what_was_mentioned_comes_first(files: Files, write: Callable[..., Path]) -> None:
+    for name in ("a.py", "b.py", "deep/unlikely_a.py"):
+        write(name)
+    files.read("deep/unlikely_a.py")
+    assert names(files.find("a"))[0] == "deep/unlikely_a.py"
+    assert names(files.find("")) == ["deep/unlikely_a.py", "a.py", "b.py"]
+
+
+def test_what_was_typed_is_marked(files: Files, write: Callable[..., Path]) -> None:
+    write("src/lexer.py")
+    hit = files.find("lex")[0]
+    assert "".join(hit.name[at] for at in hit.marked) == "lex"
+
+
+def test_new_files_are_found_after_a_while(
+    files: Files, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.py")
+    assert names(files.find("a")) == ["a.py"]
+    write("about.py")
+    assert names(files.find("about")) == []
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    assert until(lambda: names(files.find("about")) == ["about.py"])
+
+
+def test_symbols(files: Files, write: Callable[..., Path]) -> None:
+    write("box.py", BOX)
+    assert until(lambda: "box.py:Box.add" in names(files.find("add")))
+    assert names(files.find("Box"))[:2] == ["box.py", "box.py:Box"]
+    assert names(files.find("box.py:")) == ["box.py:Box", "box.py:Box.add"]
+    (hit,) = files.find("box.py:ad")
+    assert "".join(hit.name[at] for at in hit.marked) == "ad"
+    found = files.read(hit.path, hit.symbol)
+    assert (found.kind, found.name) == ("symbol", "box.py:Box.add")
+    assert found.text == "    @property\n    def add(self):\n        return 2\n"
+
+
+def test_a_home_folder_is_listed_but_not_indexed(
+    folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: folder)
+    write("box.py", BOX)
+    files = Files(folder)
+    assert names(files.find("box")) == ["box.py"]
+    assert until(lambda: not files._indexing)
+    assert files._workspace is None
+
+
+def test_read(files: Files, write: Callable[..., Path], folder: Path) -> None:
+    write("a.txt", "one\r\ntwo\r\nthree")
+    (folder / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree")
+    assert files.read("a.txt").text == "one\r\ntwo\r\nthree"
+    assert files.read("a.txt", "2").text == "two\r\n"
+    found = files.read("a.txt", "2-3")
+    assert (found.kind, found.name, found.text) == ("file", "a.txt:2-3", "two\r\nthree")
+    assert files.read(str(folder / "a.txt")).name == "a.txt"
+    assert files.read("./a.txt").name == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("0-1", "a.py:0-1: lines are given as first-last, counted from 1"),
+        ("3-2", "a.py:3-2: lines are given as first-last, counted from 1"),
+        ("1-9", "a.py:1-9: the file has 1 lines"),
+        ("Nothing", "a.py defines no Nothing"),
+    ],
+)
+def test_parts_that_are_not_there(files: Files, write: Callable[..., Path], part: str, reason: str) -> None:
+    write("a.py")
+    with pytest.raises(UsageError) as error:
+        files.read("a.py", part)
+    assert str(error.value) == reason
+
+
+def test_what_cannot_be_attached(files: Files, folder: Path, write: Callable[..., Path]) -> None:
+    (folder / "image.png").write_bytes(b"\x89PNG\0\xff")
+    (folder / "latin.txt").write_bytes("Größe".encode("latin-1"))
+    (folder / "large.txt").write_text("x" * (LARGEST + 1))
+    (folder / "huge.txt").write_text("x" * 2_200_000)
+    (folder / "most.txt").write_text("x" * LARGEST)
+    (folder / "inside").mkdir()
+    os.mkfifo(folder / "pipe")
+    assert len(files.read("most.txt").text) == LARGEST
+    reasons = {
+        "image.png": "image.png: is no text in UTF-8",
+        "latin.txt": "latin.txt: is no text in UTF-8",
+        "large.txt": "large.txt: 256 KB: at most 256 KB of a file can be attached",
+        "huge.txt": "huge.txt: 2.1 MB: at most 256 KB of a file can be attached",
+        "inside": "inside: is a folder: name a file in it",
+        "nothing.py": "nothing.py: no such file",
+        "nul\0.py": "nul␀.py: no such file",
+        "pipe": "pipe: no such file",
+    }
+    for name, reason in reasons.items():
+        with pytest.raises(UsageError) as error:
+            files.read(name)
+        assert str(error.value) == reason
+
+
+def test_an_unreadable_file(files: Files, write: Callable[..., Path]) -> None:
+    path = write("a.py")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    with pytest.raises(UsageError, match=r"^a\.py: cannot be read$"):
+        files.read("a.py")
+
+
+def test_the_listing_is_bounded_and_says_so(
+    folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localdflash.workspace import listing
+
+    for number in range(10):
+        write(f"deep/{number}.py")
+    write("top.py")
+    told: list[str] = []
+    monkeypatch.setattr(listing.list_files, "__kwdefaults__", {"most": 5, "seconds": 2.0})
+    files = Files(folder, told.append)
+    assert names(files.find(""))[0] == "top.py"
+    assert len(files.find("")) == 5
+    assert told == ["only 5 files of this folder are listed: the others go by their path"]
+    assert files.read("deep/9.py").name == "deep/9.py"
+    files.close()
+
+
+def test_sizes() -> None:
+    assert [size(count) for count in (0, 1023, 1024, 2_200_000)] == ["0 bytes", "1023 bytes", "1 KB", "2.1 MB"]

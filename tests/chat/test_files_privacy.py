@@ -1,0 +1,127 @@
+"""A canary in files that may not be used is never listed, never read, however it is named."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.files import Files
+from localdflash.chat.mentions import attach
+from localdflash.errors import UsageError
+
+CANARY = "CANARY_5be0"
+SECRET = [".env", ".env.local", "prod.ENV", "Secrets.PY", "id_rsa", ".ssh/config", "deep/.aws/credentials", "x.pem"]
+IGNORED = ["ignored.py", "out/a.py", "deep/private.py", "mine/notes.md"]
+VERSIONED = [".git/config"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name in (*SECRET, *IGNORED, *VERSIONED, "plain.py"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def {CANARY}():\n    pass\n" if name != "plain.py" else "def plain():\n    pass\n")
+    (root / ".gitignore").write_text("ignored.py\nout/\n")
+    (root / "deep" / ".gitignore").write_text("private.py\n")
+    (root / ".localdflashignore").write_text("mine/\n")
+    (tmp_path / "outside.txt").write_text(CANARY)
+    (tmp_path / "project-two").mkdir()
+    (tmp_path / "project-two" / "a.txt").write_text(CANARY)
+    return root
+
+
+@pytest.fixture
+def files(folder: Path) -> Iterator[Files]:
+    opened = Files(folder)
+    yield opened
+    opened.close()
+
+
+def ways(folder: Path, name: str) -> list[str]:
+    """All the ways to write one path."""
+    return [name, f"./{name}", f"{folder}/{name}", f"plain/../{name}", f"../{folder.name}/{name}", f"{folder}//{name}"]
+
+
+@pytest.mark.parametrize("name", [*SECRET, *IGNORED, *VERSIONED])
+def test_never_listed_nor_read(files: Files, folder: Path, name: str) -> None:
+    for query in ("", CANARY, name, name.split("/")[-1], *name.lower()):
+        hits = files.find(query, 1_000)
+        assert not {hit.path.lower() for hit in hits} & {one.lower() for one in (*SECRET, *IGNORED, *VERSIONED)}
+    for way in ways(folder, name):
+        with pytest.raises(UsageError) as error:
+            files.read(way)
+        assert CANARY not in str(error.value)
+        assert "\n" not in str(error.value)
+        for mention in (f"@{way}", f'@"{way}"', f"@{way}:1-2", f"@{way}:{CANARY}"):
+            found = attach(f"what is in {mention} here", files)
+            assert found.attachments == ()
+            assert len(found.refused) == 1
+        assert files.relative(way) is None
+
+
+def test_the_reason_is_said(files: Files) -> None:
+    found = attach("@.env @ignored.py @../outside.txt @.git/config", files)
+    assert found.refused == (
+        ".env: its name is on the list of files that hold secrets: it is never read",
+        "ignored.py: is left out by .gitignore or .localdflashignore: it is not read",
+        "../outside.txt: lies outside of this folder, where nothing is read",
+        ".git/config: belongs to version control, and is not read",
+    )
+
+
+@pytest.mark.parametrize("way", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])
+def test_nothing_outside(files: Files, folder: Path, way: str) -> None:
+    with pytest.raises(UsageError, match="lies outside of this folder"):
+        files.read(way.format(root=folder))
+
+
+@pytest.mark.parametrize("target", [*SECRET, *IGNORED, "../outside.txt", ".git/config", "/etc/passwd"])
+def test_links_lead_nowhere(files: Files, folder: Path, target: str) -> None:
+    (folder / "link.py").symlink_to(target if target.startswith("/") else folder / target)
+    assert "link.py" not in [hit.path for hit in files.find("link")]
+    with pytest.raises(UsageError):
+        files.read("link.py")
+    assert attach("see @link.py", files).attachments == ()
+
+
+def test_a_linked_folder_leads_nowhere(files: Files, folder: Path) -> None:
+    (folder / "linked").symlink_to(folder.parent / "project-two")
+    assert not [hit for hit in files.find("", 100) if hit.path.startswith("linked")]
+    with pytest.raises(UsageError, match="lies outside"):
+        files.read("linked/a.txt")
+
+
+def test_a_link_to_a_file_that_may_be_used_is_that_file(files: Files, folder: Path) -> None:
+    (folder / "link.py").symlink_to(folder / "plain.py")
+    assert files.read("link.py").name == "plain.py"
+
+
+def test_a_root_that_is_a_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(folder)
+    files = Files(tmp_path / "here")
+    assert files.read(str(tmp_path / "here" / "plain.py")).name == "plain.py"
+    with pytest.raises(UsageError, match="secrets"):
+        files.read(str(tmp_path / "here" / ".env"))
+
+
+def test_rules_that_change_hold_at_once(files: Files, folder: Path) -> None:
+    assert files.read("plain.py").text
+    with open(folder / ".gitignore", "a") as rules:
+        rules.write("plain.py\n")
+    with pytest.raises(UsageError, match="left out"):
+        files.read("plain.py")
+
+
+def test_names_that_cannot_be_shown_are_not_listed(files: Files, folder: Path) -> None:
+    for name in ("a\x1b]0;x\x07.py", "b\nc.py", "d\u202e.py", os.fsdecode(b"e\xff.py")):
+        (folder / name).write_text("x")
+    assert [hit.path for hit in files.find("", 100)] == [".gitignore", ".localdflashignore", "plain.py", "deep/.gitignore"]
+
+
+def test_a_refusal_is_safe_to_show(files: Files, folder: Path) -> None:
+    (folder / "a\x1b[2J.key").write_text(CANARY)
+    with pytest.raises(UsageError) as error:
+        files.read("a\x1b[2J.key")
+    assert "\x1b" not in str(error.value)

@@ -1,0 +1,156 @@
+"""What counts as a mention, and what is only text."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from localdflash.chat.files import Files
+from localdflash.chat.mentions import MOST, attach, mentions, parted, spelled, spellings
+
+THERE = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}
+
+
+def found(text: str, picked: set[str] | None = None) -> list[str]:
+    return [one.name for one in mentions(text, THERE.__contains__, picked or set())]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("@a.py", ["a.py"]),
+        ("see @a.py, @src/b.py.", ["a.py", "src/b.py"]),
+        ("(@a.py)", ["a.py"]),
+        ("`@a.py`", ["a.py"]),
+        ("is it @a.py?", ["a.py"]),
+        ("@a.py:12", ["a.py:12"]),
+        ("@a.py:12-40: why", ["a.py:12-40"]),
+        ("@a.py:Box.add!", ["a.py:Box.add"]),
+        ("@a.py: why", ["a.py"]),
+        ("@a.py:-3", []),
+        ('@"with space.md"', ["with space.md"]),
+        ('@"with space.md":3-4.', ["with space.md:3-4"]),
+        ("@with space.md", []),
+        ("@[id].tsx", ["[id].tsx"]),
+        ("@odd:12", ["odd:12"]),
+        ("@v1. and", ["v1."]),
+        ("(@tail))", ["tail)"]),
+        ("me@a.py", []),
+        ("x.@a.py", []),
+        ("@@a.py", []),
+        ("path/@a.py", []),
+        ("@property\ndef f(): ...", []),
+        ("@unknown.py", []),
+        ("@", []),
+        ("@ a.py", []),
+        ('@"', []),
+        ("a\n@README\nb", ["README"]),
+        ("@a.py @a.py", ["a.py", "a.py"]),
+    ],
+)
+def test_mentions(text: str, names: list[str]) -> None:
+    assert found(text) == names
+
+
+def test_where_they_stand() -> None:
+    text = 'x (@src/b.py:1-2), @"with space.md".'
+    assert [text[one.start : one.end] for one in mentions(text, THERE.__contains__)] == [
+        "@src/b.py:1-2",
+        '@"with space.md"',
+    ]
+
+
+def test_code_in_a_fence_mentions_only_what_was_picked() -> None:
+    text = "@a.py\n```python\n@README\ndef f(): ...\n@src/b.py\n```\n@README"
+    assert found(text) == ["a.py", "README"]
+    assert found(text, {"@src/b.py"}) == ["a.py", "src/b.py", "README"]
+    assert found("```\n@a.py") == []
+    assert found("````\n```\n@a.py\n````\n@a.py") == ["a.py"]
+
+
+def test_what_was_picked_counts_though_it_is_gone() -> None:
+    assert found("@gone.py and @other.py", {"@gone.py"}) == ["gone.py"]
+
+
+def test_a_picked_symbol_is_no_path() -> None:
+    for name, mention in (("a.py:f", "@a.py:f"), ("a:b", '@"a:b"')):
+        assert mention in spellings(name)
+        (one,) = mentions(f"see {mention}", lambda path: False, spellings(name))
+        assert (one.path, one.part) == (("a.py", "f") if name == "a.py:f" else ("a:b", ""))
+
+
+@given(st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), min_size=1, max_size=30))
+@example('a "b" \\')
+@example("a:12")
+@example("a.")
+@example("@a")
+@example(" ")
+def test_what_is_spelled_is_read(path: str) -> None:
+    for part in ("", "3-4", "Box.add"):
+        for text in (spelled(path, part), f"see {spelled(path, part)} now", f"({spelled(path, part)})"):
+            (one,) = mentions(text, path.__eq__)
+            assert (one.path, one.part) == (path, part)
+
+
+@given(st.text(alphabet="@ab./:\"\\ \n`-~1()'", max_size=60))
+def test_any_text_is_read(text: str) -> None:
+    ends = 0
+    for one in mentions(text, lambda path: True):
+        assert ends <= one.start < one.end <= len(text)
+        assert text[one.start] == "@"
+        assert one.path
+        ends = one.end
+    assert mentions(text, lambda path: False) == []
+
+
+def test_a_long_text_takes_no_time() -> None:
+    asked = list[str]()
+    mentions("@" + "x" * 1_000_000 + " " + "@y" * 10_000, lambda path: bool(asked.append(path)))
+    assert all(len(path) <= 1_000 for path in asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("a.py", ("a.py", "")), ("a.py:3-4", ("a.py", "3-4")), ("odd:12", ("odd:12", "")), ("x y.md", ("x y.md", ""))],
+)
+def test_a_name_alone(name: str, parts: tuple[str, str]) -> None:
+    assert parted(name, THERE.__contains__) == parts
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Callable[..., Files]]:
+    opened: list[Files] = []
+
+    def start(**texts: str) -> Files:
+        root = tmp_path / "project"
+        root.mkdir()
+        for name, text in texts.items():
+            (root / f"{name}.py").write_text(text)
+        opened.append(Files(root))
+        return opened[0]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_what_is_attached(files: Callable[..., Files]) -> None:
+    found = attach("@a.py and @b.py:1, again @./a.py; @c.py is me@a.py", files(a="one\n", b="x\ny\n"))
+    assert [(one.kind, one.name, one.text) for one in found.attachments] == [
+        ("file", "a.py", "one\n"),
+        ("file", "b.py:1", "x\n"),
+    ]
+    assert found.refused == ()
+
+
+def test_a_picked_file_that_is_gone_is_told(files: Callable[..., Files]) -> None:
+    assert attach("@gone.py", files(), {"@gone.py"}).refused == ("gone.py: no such file",)
+
+
+def test_too_many(files: Callable[..., Files]) -> None:
+    there = files(**{f"f{number}": "x" for number in range(MOST + 5)})
+    found = attach(" ".join(f"@f{number}.py" for number in range(MOST + 5)), there)
+    assert len(found.attachments) == MOST
+    assert found.refused == (f"more than {MOST} files are mentioned: send them in several messages",)

@@ -1,0 +1,92 @@
+"""Search/replace blocks."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.proposals import propose
+from tests.chat.workplace import BOX, after, made, problem
+
+BLOCK = "<<<<<<< SEARCH\n    return w * h\n=======\n    return abs(w * h)\n>>>>>>> REPLACE\n"
+CHANGED = BOX.replace("return w * h", "return abs(w * h)")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "work", {"src/box.py": BOX, "twice.py": "a\nb\na\n"})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"src/box.py\n```python\n{BLOCK}```\n",
+        f"`src/box.py`\n\n```python\n{BLOCK}```\n",
+        f"```python\nsrc/box.py\n{BLOCK}```\n",
+        f"```python src/box.py\n{BLOCK}```\n",
+        f"```\n# src/box.py\n{BLOCK}```\n",
+        f"src/box.py\n{BLOCK}",
+        f"src/box.py\n````python\n{BLOCK}````\n",
+        f"src/box.py\n```python\n{BLOCK}```\n".replace("\n", "\r\n"),
+        f"src/box.py\n```python\n{BLOCK}```\n".replace("<<<<<<<", "<<<<<<").replace(">>>>>>>", ">>>>>>"),
+        f"src/box.py\n```python\n{BLOCK.replace('w * h' + chr(10) + '=', 'w * h  ' + chr(10) + '=')}```\n",
+    ],
+)
+def test_a_block_names_its_file(root: Path, answer: str) -> None:
+    assert after(root, answer) == CHANGED
+
+
+def test_the_attached_file_is_meant_by_a_block_without_a_name(root: Path) -> None:
+    assert after(root, f"```python\n{BLOCK}```", attached=("src/box.py",)) == CHANGED
+    assert "names no file" in problem(root, f"```python\n{BLOCK}```")
+
+
+def test_a_block_after_another_is_for_the_same_file(root: Path) -> None:
+    second = "<<<<<<< SEARCH\nimport math\n=======\n>>>>>>> REPLACE\n"
+    assert after(root, f"src/box.py\n```python\n{BLOCK}\n{second}```") == CHANGED.replace("import math\n", "")
+
+
+def test_a_block_may_hold_fences(root: Path) -> None:
+    made(root, {"a.md": "one\n"})
+    block = "<<<<<<< SEARCH\none\n=======\n```\ntwo\n```\n>>>>>>> REPLACE\n"
+    answer = f"a.md\n```markdown\n{block}```\n\nThen:\n```python src/new.py\nx = 1\n```\n"
+    assert [(one.path, one.after) for one in propose(answer, root)] == [
+        ("a.md", b"```\ntwo\n```\n"),
+        ("src/new.py", b"x = 1\n"),
+    ]
+
+
+def test_a_new_file(root: Path) -> None:
+    answer = "new.py\n```python\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n```"
+    assert after(root, answer, "new.py") == "x = 1\n"
+
+
+def test_text_may_become_nothing(root: Path) -> None:
+    answer = "twice.py\n<<<<<<< SEARCH\na\nb\na\n=======\n>>>>>>> REPLACE\n"
+    assert after(root, answer, "twice.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "more than one place: lines 1 and 3"),
+        ("<<<<<<< SEARCH\nq\n=======\nb\n>>>>>>> REPLACE\n", "no line 'q'"),
+        ("<<<<<<< SEARCH\nb\nb\n=======\nb\n>>>>>>> REPLACE\n", "fits nowhere"),
+        ("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n", "does not say next to which lines"),
+        ("<<<<<<< SEARCH\nb\n=======\nb\n>>>>>>> REPLACE\n", "nothing to change"),
+        ("<<<<<<< SEARCH\nb\n=======\nc\n", "cut short"),
+        ("<<<<<<< SEARCH\nb\n", "cut short"),
+    ],
+)
+def test_why_a_block_is_not_applied(root: Path, block: str, reason: str) -> None:
+    assert reason in problem(root, f"twice.py\n```python\n{block}```")
+
+
+def test_a_block_for_a_file_that_is_not_there(root: Path) -> None:
+    assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
+
+
+def test_a_text_about_such_blocks_is_none(root: Path) -> None:
+    text = "x = '''\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n'''\n"
+    assert after(root, f"```python\n# a comment\n# src/t.py\n\n# of its own\n```\n```python src/t.py\ny = 1\n\n{text}```", "src/t.py") == (
+        f"y = 1\n\n{text}"
+    )

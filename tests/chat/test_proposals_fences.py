@@ -1,0 +1,200 @@
+"""Code fences that name their file, or are meant for the one that is attached."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.proposals import propose
+from tests.chat.workplace import BOX, after, made, problem
+
+WHOLE = BOX.replace("return w * h", "return abs(w * h)").replace("import math\n", "import math\nimport os\n")
+AREA = 'def area(w, h):\n    """Never negative."""\n    return abs(w * h)\n'
+REPLACED = BOX.replace("def area(w, h):\n    return w * h\n", AREA)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "work", {"src/box.py": BOX, "notes.md": "# Notes\n\none\ntwo\nthree\n"})
+
+
+NAMINGS = [
+    "```python path=src/box.py\n{}```",
+    '```python title="src/box.py"\n{}```',
+    "```python file='src/box.py'\n{}```",
+    "```src/box.py\n{}```",
+    "```python src/box.py\n{}```",
+    "```python:src/box.py\n{}```",
+    '``` {{.python filename="src/box.py"}}\n{}```',
+    "```python\n# src/box.py\n{}```",
+    "```python\n# file: ./src/box.py\n{}```",
+    "src/box.py:\n```python\n{}```",
+    "`src/box.py`\n\n```python\n{}```",
+    "**`src/box.py`**\n```python\n{}```",
+    "**src/box.py**:\n```py\n{}```",
+    "### 1. `src/box.py`\n```python\n{}```",
+    "File: src/box.py (updated)\n```python\n{}```",
+    "Change `src/box.py` like this:\n```python\n{}```",
+    "src/box.py\n```\n{}```",
+]
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+@pytest.mark.parametrize(("code", "wanted"), [(WHOLE, WHOLE), (AREA, REPLACED)])
+def test_a_fence_names_its_file(root: Path, naming: str, code: str, wanted: str) -> None:
+    assert after(root, naming.format(code)) == wanted
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_new_file(tmp_path: Path, naming: str) -> None:
+    (tmp_path / "work").mkdir()
+    found = propose(naming.format("x = 1\n"), tmp_path / "work")
+    assert [(one.path, one.kind, one.before, one.after) for one in found] == [("src/box.py", "new", None, b"x = 1\n")]
+
+
+def test_a_label_stays_where_the_file_has_it(root: Path) -> None:
+    (root / "src/box.py").write_text(f"# src/box.py\n{BOX}")
+    assert after(root, f"```python\n# src/box.py\n{WHOLE}```") == f"# src/box.py\n{WHOLE}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "```python\nprint(1)\n```",
+        "Run `src/box.py`:\n```console\n$ python src/box.py\n2\n```",
+        "Run `src/box.py`:\n```sh\npython src/box.py\n```",
+        "It prints:\n```\n2\n```",
+        "```12:20:src/box.py\ndef area(w, h):\n```",
+        "I looked at `src/box.py` and `notes.md`:\n```python\nprint(1)\n```",
+        "```python\n# os.path\nx = 1\n```",
+        "```python\n# e.g.\nx = 1\n```",
+        "```python\n#!/usr/bin/env python\nx = 1\n```",
+        "no code at all",
+        "",
+    ],
+)
+def test_code_to_read_is_no_proposal(root: Path, answer: str) -> None:
+    assert propose(answer, root) == []
+
+
+def test_the_attached_file_is_meant_by_code_in_its_language(root: Path) -> None:
+    answer = f"```python\n{AREA}```\nRun it:\n```sh\npython src/box.py\n```\nIt prints:\n```\n2\n```\n"
+    assert after(root, answer, attached=("src/box.py",)) == REPLACED
+    assert propose(answer, root, ["src/box.py", "notes.md"]) == []
+    assert after(root, f"```\n{AREA}```", attached=("src/box.py", "src/box.py")) == REPLACED
+
+
+def test_definitions_one_by_one(root: Path) -> None:
+    size = "    @property\n    def size(self):\n        return 0\n"
+    grow = "def grow(self):\n    self.w += 2\n    self.h += 2\n"
+    found = after(root, f"```python\n{AREA}```\nand\n```python\n{grow}```\nand\n```python\n{size}```", attached=("src/box.py",))
+    wanted = REPLACED.replace("return area(self.w, self.h)", "return 0")
+    assert found == wanted.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
+
+
+def test_a_comment_above_a_definition_is_part_of_it(root: Path) -> None:
+    code = "# An area,\n# never negative.\ndef area(w, h):\n    return abs(w * h)\n"
+    assert after(root, f"```python src/box.py\n{code}```") == BOX.replace(
+        "# The area.\ndef area(w, h):\n    return w * h\n", code
+    )
+
+
+def test_lines_that_the_file_has_may_stand_around_a_definition(root: Path) -> None:
+    assert after(root, f"```python src/box.py\nimport math\n\n\n{AREA}```") == REPLACED
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import math\n\n# ... existing code ...\n", "leaves parts out: '# ... existing code ...'"),
+        (BOX.replace("        self.w += 1\n", "        # rest of the method unchanged\n"), "leaves parts out"),
+        (BOX.replace("        self.w += 1\n", "        # … \n"), "leaves parts out"),
+        ("def volume(a):\n    return a\n", "has no 'volume'"),
+        ("def area(w, h):\n    return (w\n", "cannot be read as code"),
+        ("print(area(1, 2))\n", "not the whole file"),
+        (f"import cmath\n\n{AREA}", "does not say where this belongs: 'import cmath'"),
+        ("class Box:\n    def grow(self):\n        self.w += 2\n", "leaves out '"),
+        ("def size(self):\n    return 0\n", "leaves out '@property'"),
+        ("def Box():\n    pass\n", "another kind of thing"),
+        ("def grow(w):\n    return w\n", "another kind of thing"),
+        (f"{AREA}\n\n{AREA}", "defines 'area' twice"),
+        (BOX, "nothing to change"),
+        (AREA.replace("def area", "def grow"), "another kind of thing"),
+    ],
+)
+def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
+    assert reason in problem(root, f"```python src/box.py\n{code}```")
+
+
+def test_a_name_that_the_file_has_twice(root: Path) -> None:
+    (root / "src/box.py").write_text("class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n")
+    assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
+
+
+def test_a_definition_that_shares_its_line(root: Path) -> None:
+    (root / "src/box.py").write_text("import os\n\nA = 1; B = 2\n\n\ndef f():\n    return A\n")
+    assert "shares a line" in problem(root, "```python src/box.py\nA = 3\n```")
+
+
+def test_an_answer_that_was_cut_short(root: Path) -> None:
+    assert "the answer ends inside the code" in problem(root, f"```python src/box.py\n{WHOLE}")
+
+
+def test_a_fence_in_a_fence_is_not_guessed_at(root: Path) -> None:
+    answer = "notes.md:\n```markdown\n# Notes\n\n```python\nx\n```\n\none\ntwo\n```\n"
+    assert "a fence within the fence" in problem(root, answer)
+    assert after(root, answer.replace("```markdown", "````markdown").replace("two\n```", "two\n````"), "notes.md") == (
+        "# Notes\n\n```python\nx\n```\n\none\ntwo\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_text_becomes_any(root: Path, text: str) -> None:
+    (root / "src/box.py").write_text(text)
+    assert after(root, f"```python src/box.py\n{AREA}```") == AREA
+
+
+def test_without_a_grammar_the_whole_file_or_nothing(root: Path) -> None:
+    assert after(root, "notes.md:\n```md\n# Notes\n\none\n2\nthree\n```", "notes.md") == "# Notes\n\none\n2\nthree\n"
+    assert "not the whole file" in problem(root, "notes.md:\n```md\ntwo\nthree\n```")
+    assert "not the whole file" in problem(root, "notes.md:\n```md\n# Notes\n\nall else\n```")
+    assert "leaves parts out" in problem(root, "notes.md:\n```md\n# Notes\n\none\ntwo\n...\n```")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "code", "wanted"),
+    [
+        (
+            "a.go",
+            'package a\n\nimport "fmt"\n\n// F does.\nfunc F() int {\n\treturn 1\n}\n\nfunc (b *B) G() {\n\tfmt.Println()\n}\n',
+            "// F does it.\nfunc F() int {\n\treturn 2\n}\n",
+            'package a\n\nimport "fmt"\n\n// F does it.\nfunc F() int {\n\treturn 2\n}\n\nfunc (b *B) G() {\n\tfmt.Println()\n}\n',
+        ),
+        (
+            "a.rs",
+            "use std::fmt;\n\n#[derive(Debug)]\nstruct A {\n    x: u8,\n}\n\nimpl A {\n    fn go(&self) -> u8 {\n        1\n    }\n}\n",
+            "fn go(&self) -> u8 {\n    2\n}\n",
+            "use std::fmt;\n\n#[derive(Debug)]\nstruct A {\n    x: u8,\n}\n\nimpl A {\n    fn go(&self) -> u8 {\n        2\n    }\n}\n",
+        ),
+        (
+            "a.ts",
+            'import x from "x";\n\nexport function f(a: number) {\n  return a;\n}\n\nexport const b = 1;\n',
+            "export function f(a: number) {\n  return { ...x, a };\n}\n",
+            'import x from "x";\n\nexport function f(a: number) {\n  return { ...x, a };\n}\n\nexport const b = 1;\n',
+        ),
+        (
+            "a.c",
+            "#include <stdio.h>\n\nint f(int a) {\n  return a;\n}\n\nint main(void) {\n  return f(0);\n}\n",
+            "int f(int a) {\n  return a + 1;\n}\n",
+            "#include <stdio.h>\n\nint f(int a) {\n  return a + 1;\n}\n\nint main(void) {\n  return f(0);\n}\n",
+        ),
+        (
+            "a.lua",
+            'local m = require("m")\n\nlocal function f(a)\n  return a\nend\n\nreturn f\n',
+            "local function f(a)\n  return m(a)\nend\n",
+            'local m = require("m")\n\nlocal function f(a)\n  return m(a)\nend\n\nreturn f\n',
+        ),
+    ],
+)
+def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:
+    root = made(tmp_path / "work", {name: old})
+    assert after(root, f"```{name}\n{code}```", name) == wanted

@@ -1,0 +1,245 @@
+"""Chats in memory: what is stored comes back, branches, forks, lists."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.store import Store
+from localdflash.errors import StoreFailed, UsageError
+from tests.chat.stored import ANSWER, QUESTION, chat, opened, texts
+
+ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates and NUL too
+NUMBERS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+STEPS = st.builds(
+    StepRecord,
+    st.sampled_from(["", "dflash", "lookup"]),
+    st.integers(0, 64),
+    st.integers(0, 64),
+    st.lists(st.integers(0, 200), max_size=8).map(tuple),
+    st.floats(0, 1e6),
+)
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from(["system", "user", "assistant"]),
+    ANY_TEXT,
+    st.lists(st.builds(Attachment, st.sampled_from(["file", "symbol", "paste"]), ANY_TEXT, ANY_TEXT), max_size=2).map(
+        tuple
+    ),
+    st.sampled_from(["", "stop", "length", "context", "cancelled", "gone"]),
+    st.dictionaries(ANY_TEXT, NUMBERS, max_size=3),
+    st.lists(STEPS, max_size=3).map(tuple),
+)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = opened(None)
+    yield store
+    store.close()
+
+
+def test_a_conversation_comes_back_as_it_was(store: Store) -> None:
+    session = store.create(folder="/here")
+    question = store.add(session, None, QUESTION)
+    answer = store.add(session, question.id, ANSWER)
+    assert (question, answer) == (replace(QUESTION, id=question.id), replace(ANSWER, id=answer.id))
+    assert store.path(session) == [question, answer]
+
+
+@given(MESSAGES, MESSAGES, ANY_TEXT, ANY_TEXT, ANY_TEXT)
+def test_every_character_comes_back(first: Message, second: Message, folder: str, model: str, system: str) -> None:
+    store = opened(None)
+    session = store.create(folder=folder, model=model, system=system)
+    first = store.add(session, None, first)
+    store.update(second := replace(second, role=first.role, id=first.id))
+    assert store.path(session) == [second]
+    info = store.info(session)
+    assert (info.folder, info.model, info.system) == (folder, model, system)
+    store.sessions(second.text)
+    store.delete(session)
+    store.close()
+
+
+def test_an_answer_that_grows_is_updated_in_place(store: Store) -> None:
+    session = chat(store, "Why?", "")
+    answer = store.path(session)[-1]
+    for text in ("Be", "Because"):
+        store.update(replace(answer, text=text))
+        assert texts(store, session) == ["Why?", text]
+    store.update(done := replace(ANSWER, id=answer.id, created=answer.created + 1))
+    assert store.path(session)[-1] == done
+
+
+def test_other_answers_are_versions_and_the_head_chooses(store: Store) -> None:
+    session = chat(store, "Why?", "one", "and?", "so")
+    question, one, *_, so = store.path(session)
+    two = store.add(session, question.id, Message("assistant", "two"))
+    assert texts(store, session) == ["Why?", "two"]
+    assert store.versions(two.id) == store.versions(one.id) == [one.id, two.id]
+    assert store.versions(question.id) == [question.id]
+    store.set_head(session, store.leaf(one.id))
+    assert store.path(session)[-1] == so
+    assert store.info(session).messages == 4
+
+
+def test_the_leaf_is_the_newest_message_below(store: Store) -> None:
+    session = chat(store, "Why?", "one", "and?", "so")
+    question, one, and_, so = store.path(session)
+    hence = store.add(session, and_.id, Message("assistant", "hence"))
+    assert [store.leaf(m.id) for m in (question, one, and_, so, hence)] == [hence.id] * 3 + [so.id, hence.id]
+
+
+def test_first_messages_are_versions_of_each_other_only_in_their_chat(store: Store) -> None:
+    session, other = chat(store, "Why?"), chat(store, "Who?")
+    changed = store.add(session, None, Message("user", "Why so?"))
+    assert len(store.versions(changed.id)) == 2
+    assert len(store.versions(store.path(other)[0].id)) == 1
+
+
+def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: Store) -> None:
+    session = store.create(folder="/here", model="tiny", system="Be brief.")
+    question = store.add(session, None, QUESTION)
+    answer = store.add(session, question.id, ANSWER)
+    store.add(session, answer.id, Message("user", "And?"))
+    fork = store.fork(session, answer.id)
+    copies = store.path(fork)
+    assert [replace(m, id=0) for m in copies] == [QUESTION, ANSWER]
+    store.update(replace(copies[1], text="Otherwise."))
+    assert texts(store, session) == [QUESTION.text, ANSWER.text, "And?"]
+    info = store.info(fork)
+    assert (info.title, info.folder, info.model, info.system) == ("Why?", "/here", "tiny", "Be brief.")
+    assert info.messages == 2
+    assert texts(store, store.fork(session, None))[-1] == "And?"
+
+
+def test_a_fork_of_an_empty_chat_is_empty(store: Store) -> None:
+    assert store.path(store.fork(store.create(folder="/"), None)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("How do I sort?\nIn Rust.", "How do I sort?"),
+        ("\n\n  ```\n\tdef  f():\n```", "def f():"),
+        ("word " * 40, "word word word word word word word word word word word…"),
+        ("x" * 100, "x" * 59 + "…"),
+        ("?!", ""),
+        ("", "notes.md"),
+        ("为什么", "为什么"),
+    ],
+)
+def test_a_chat_is_called_after_its_first_message(store: Store, text: str, title: str) -> None:
+    session = store.create(folder="/")
+    attachments = () if text == "?!" else (Attachment("file", "notes.md", "x"),)
+    store.add(session, None, Message("user", text, attachments))
+    assert store.info(session).title == title
+
+
+def test_a_title_that_was_given_stays(store: Store) -> None:
+    session = store.create(folder="/", title=" Sorting\n in Rust ")
+    store.add(session, None, Message("user", "How?"))
+    assert store.info(session).title == "Sorting in Rust"
+    store.rename(session, "Sorts")
+    store.add(session, None, Message("user", "How so?"))
+    assert store.info(session).title == "Sorts"
+    store.rename(session, " ")
+    assert store.info(session).title == "How?"
+
+
+def test_chats_are_listed_newest_first_and_those_without_messages_not(store: Store) -> None:
+    a, b = chat(store, "a"), chat(store, "b", "x" * 5000, folder="/there")
+    store.create(folder="/here")
+    assert [info.id for info in store.sessions()] == [b, a]
+    store.add(a, None, Message("user", "again\n and again"))
+    first, second = store.sessions()
+    assert (first.id, first.excerpt, first.messages) == (a, "again and again", 1)
+    assert (second.excerpt, second.messages) == ("x" * 119 + "…", 2)
+    assert first.created <= second.created < second.updated <= first.updated
+    assert [info.id for info in store.sessions(limit=1)] == [a]
+
+
+def test_the_latest_chat_may_be_asked_for_by_folder(store: Store) -> None:
+    assert store.latest() is None
+    a, b = chat(store, "a", folder="/a\udcff"), chat(store, "b", folder="/b")
+    assert [(found := store.latest(folder)) and found.id for folder in (None, "/a\udcff", "/b", "/c")] == [
+        b,
+        a,
+        b,
+        None,
+    ]
+
+
+def test_instructions_may_change(store: Store) -> None:
+    session = store.create(folder="/", system="Be brief.")
+    store.set_system(session, "Be long.\n")
+    assert store.info(session).system == "Be long.\n"
+
+
+def test_deleted_is_deleted_and_its_number_is_not_given_again(store: Store) -> None:
+    kept, gone = chat(store, "a", "b"), chat(store, "a", "b")
+    store.delete(gone)
+    assert [info.id for info in store.sessions()] == [info.id for info in store.sessions("b")] == [kept]
+    assert chat(store, "c") > gone
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Store.info,
+        Store.path,
+        Store.delete,
+        lambda store, session: store.rename(session, "x"),
+        lambda store, session: store.set_system(session, "x"),
+        lambda store, session: store.fork(session, None),
+        lambda store, session: store.set_head(session, 1),
+    ],
+)
+@pytest.mark.parametrize("session", [0, 2, -1, 2**63, 10**30])
+def test_a_chat_that_is_not_there_is_said_so(store: Store, ask: Callable[[Store, int], object], session: int) -> None:
+    chat(store, "a")
+    with pytest.raises(UsageError, match=f"^there is no chat {session}$"):
+        ask(store, session)
+
+
+def test_messages_of_other_chats_are_refused(store: Store) -> None:
+    session, other = chat(store, "a"), chat(store, "b")
+    foreign = store.path(other)[0].id
+    with pytest.raises(UsageError, match="has no message"):
+        store.set_head(session, foreign)
+    with pytest.raises(UsageError, match="has no message"):
+        store.fork(session, foreign)
+    with pytest.raises(StoreFailed, match="was deleted"):
+        store.add(session, foreign, Message("user", "c"))
+
+
+def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: Store) -> None:
+    session = chat(store, "a")
+    message = store.path(session)[0]
+    store.delete(session)
+    chat(store, "b")
+    with pytest.raises(StoreFailed, match="was deleted"):
+        store.add(session, message.id, Message("user", "c"))
+    with pytest.raises(StoreFailed, match="was deleted"):
+        store.update(message)
+    assert [info.excerpt for info in store.sessions()] == ["b"]
+
+
+def test_threads_may_share_a_store(store: Store) -> None:
+    def write() -> None:
+        chat(store, *(f"message {i}" for i in range(20)))
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [texts(store, info.id) for info in store.sessions()] == [[f"message {i}" for i in range(20)]] * 8

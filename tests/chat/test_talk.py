@@ -1,0 +1,271 @@
+"""The conversation over a store in memory and an engine that says what it is told to say."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from localdflash.chat.engine import About, Done, Piece, Restarted
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.settings import Settings
+from localdflash.chat.store import Store
+from localdflash.chat.talk import Talk
+from localdflash.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
+
+STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
+
+
+class FakeEngine:
+    """Answers with `script`: pieces, or an exception, or None to wait for ever."""
+
+    about = About("tiny", 1000, "torch", "cpu", True, "", {})
+
+    def __init__(self, *script: object) -> None:
+        self.script = list(script)
+        self.asked: list[tuple[list[Message], str, bool]] = []
+        self.closed = 0
+        self.waits = asyncio.Event()
+
+    async def answer(
+        self, messages: Sequence[Message], settings: Settings, *, system: str = "", goes_on: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        assert isinstance(settings, Settings)
+        self.asked.append((list(messages), system, goes_on))
+        try:
+            for one in self.script:
+                if isinstance(one, Exception):
+                    raise one
+                if one is None:
+                    self.waits.set()
+                    await asyncio.Event().wait()
+                yield one
+        finally:
+            self.closed += 1
+
+
+def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
+    """Do something with a conversation; what was told."""
+    told: list[str] = []
+
+    async def whole() -> None:
+        engine: Any = FakeEngine(*script)
+        talk = Talk(engine, None, "/home/x", told.append)
+        await work(talk, engine)
+        await talk.close()
+
+    asyncio.run(whole())
+    return told
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+async def exchange(talk: Talk, text: str = "why?") -> Message:
+    talk.say(text)
+    return await talk.answer(ignore, ignore)
+
+
+ANSWER = (Piece("It ", STEP), Piece("is.", None), Done("stop", {"tokens": 3}))
+
+
+def test_an_answer_joins_the_messages_and_the_store() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        shown: list[object] = []
+        talk.system = "Be brief."
+        talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
+        answer = await talk.answer(lambda text, step: shown.append((text, step)), ignore)
+        assert shown == [("It ", STEP), ("is.", None)]
+        assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), {"tokens": 3})
+        assert talk.messages[-1] is answer
+        ((sent, system, goes_on),) = engine.asked
+        assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
+        assert talk.session is not None
+        assert await talk.kept(Store.path, talk.session) == talk.messages
+        info = await talk.kept(Store.info, talk.session)
+        assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
+
+    assert run(work, *ANSWER) == []
+
+
+def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        talk.say("why?")
+        answering = asyncio.create_task(talk.answer(ignore, ignore))
+        await engine.waits.wait()
+        assert talk.answering
+        talk.stop()
+        answer = await answering
+        assert (answer.text, answer.finish) == ("It ", "cancelled")
+        assert engine.closed == 1
+        assert not talk.answering
+        assert talk.session is not None
+        assert (await talk.kept(Store.path, talk.session))[-1] == answer
+
+    assert run(work, Piece("It ", STEP), None) == []
+
+
+def test_who_waits_for_the_answer_may_leave() -> None:
+    """The app's worker is cancelled when the app ends: what there is of the answer is kept."""
+
+    async def work(talk: Talk, engine: Any) -> None:
+        talk.say("why?")
+        answering = asyncio.create_task(talk.answer(ignore, ignore))
+        await engine.waits.wait()
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        await talk.settled()
+        assert engine.closed == 1
+        assert talk.messages[-1].text == "It "
+        assert talk.session is not None
+        assert (await talk.kept(Store.path, talk.session))[-1].text == "It "
+
+    run(work, Piece("It ", STEP), None)
+
+
+def test_what_cannot_begin_leaves_the_question() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        with pytest.raises(ContextOverflow):
+            await exchange(talk)
+        assert [message.role for message in talk.messages] == ["user"]
+        assert talk.take_back_question().text == "why?"
+        assert talk.messages == []
+
+    run(work, ContextOverflow("too long"))
+
+
+def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        with pytest.raises(EngineGone):
+            await exchange(talk)
+        assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
+        assert talk.session is not None
+        assert (await talk.kept(Store.path, talk.session))[-1].finish == "gone"
+
+    run(work, Piece("It ", STEP), EngineGone("it went away"))
+
+
+def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        talk.say("why?")
+        anew: list[int] = []
+        answer = await talk.answer(ignore, lambda: anew.append(1))
+        assert (answer.text, answer.steps, anew) == ("is.", (), [1])
+
+    run(work, Piece("It ", STEP), Restarted(), Piece("is.", None), Done("stop", {}))
+
+
+def test_going_on_with_an_answer() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        first = await exchange(talk)
+        engine.script = [Piece(" Really.", STEP), Done("length", {"tokens": 2})]
+        answer = await talk.answer(ignore, ignore, goes_on=True)
+        assert (answer.text, answer.steps, answer.finish) == ("It is. Really.", (STEP, STEP), "length")
+        assert answer.id == first.id
+        assert engine.asked[-1][2] is True
+        assert [message.text for message in engine.asked[-1][0]] == ["why?", "It is."]
+        assert talk.session is not None
+        assert await talk.kept(Store.path, talk.session) == talk.messages
+
+    run(work, *ANSWER)
+
+
+def test_another_answer_is_another_version() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        talk.take_back_answer()
+        engine.script = [Piece("No.", None), Done("stop", {})]
+        await talk.answer(ignore, ignore)
+        assert [message.text for message in talk.messages] == ["why?", "No."]
+        assert not await talk.version(1)
+        assert await talk.version(-1)
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+        assert not await talk.version(-1)
+        assert await talk.version(1)
+        assert talk.messages[-1].text == "No."
+
+    run(work, *ANSWER)
+
+
+def test_a_changed_question_is_another_version() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        await exchange(talk, "and then?")
+        assert talk.take_back_question().text == "and then?"
+        await exchange(talk, "and now?")
+        assert await talk.version(-1)
+        assert [message.text for message in talk.messages] == ["why?", "It is.", "and then?", "It is."]
+
+    run(work, *ANSWER)
+
+
+def test_a_fork_leaves_the_chat_before() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        await exchange(talk, "and then?")
+        before = talk.session
+        await talk.fork(2)
+        assert talk.session != before
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+        await exchange(talk, "another way?")
+        assert before is not None
+        assert len(await talk.kept(Store.path, before)) == 4
+        for number in (0, 9):
+            with pytest.raises(UsageError, match="this chat has 4"):
+                await talk.fork(number)
+
+    run(work, *ANSWER)
+
+
+def test_nothing_to_work_with() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        for what in (talk.take_back_answer, talk.take_back_question):
+            with pytest.raises(UsageError, match="nothing was asked"):
+                what()
+        with pytest.raises(UsageError, match="nothing to fork"):
+            await talk.fork(None)
+        assert not await talk.version(-1)
+        assert talk.session is None
+
+    run(work)
+
+
+def test_messages_that_are_left_out_are_not_sent() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        talk.left_out = 2
+        await exchange(talk, "and then?")
+        assert [message.text for message in engine.asked[-1][0]] == ["and then?"]
+        talk.new()
+        assert (talk.messages, talk.session, talk.left_out) == ([], None, 0)
+
+    run(work, *ANSWER)
+
+
+def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be stored is stored, in order, as soon as it can be."""
+
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        add, full = Store.add, True
+
+        def no_room(*arguments: Any) -> Message:
+            if full:
+                raise StoreFailed("chats.db: disk full")
+            return add(*arguments)
+
+        monkeypatch.setattr(Store, "add", no_room)
+        await exchange(talk, "and then?")
+        await exchange(talk, "and now?")
+        assert talk.unsaved
+        full = False
+        await exchange(talk, "again?")
+        assert not talk.unsaved
+        assert talk.session is not None
+        assert await talk.kept(Store.path, talk.session) == talk.messages
+        assert len(talk.messages) == 8
+
+    told = run(work, *ANSWER)
+    assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]

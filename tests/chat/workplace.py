@@ -1,0 +1,73 @@
+"""A workspace with files, and what answers would change in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from localdflash.chat.proposals import Proposal, propose
+
+BOX = '''\
+"""Boxes."""
+
+import math
+
+
+# The area.
+def area(w, h):
+    return w * h
+
+
+class Box:
+    def __init__(self, w, h):
+        self.w = w
+        self.h = h
+
+    @property
+    def size(self):
+        return area(self.w, self.h)
+
+    def grow(self):
+        self.w += 1
+
+
+if __name__ == "__main__":
+    print(area(1, 2))
+'''
+
+
+def made(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """The root with these files."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return root
+
+
+def after(root: Path, answer: str, path: str = "src/box.py", attached: tuple[str, ...] = ()) -> str:
+    """The text of the one file that an answer changes."""
+    found = propose(answer, root, attached)
+    assert [(one.path, one.problem) for one in found] == [(path, "")]
+    assert found[0].after is not None
+    return found[0].after.decode()
+
+
+def problem(root: Path, answer: str, attached: tuple[str, ...] = ()) -> str:
+    """Why the one block of an answer cannot be applied."""
+    found = propose(answer, root, attached)
+    assert len(found) == 1
+    assert found[0].problem
+    assert found[0].after is None
+    assert "\n" not in found[0].problem
+    return found[0].problem
+
+
+def proposal(root: Path, path: str, text: bytes | None) -> Proposal:
+    """That a file becomes a text, whatever it is now."""
+    place = root / path
+    before = place.read_bytes() if place.exists() else None
+    return Proposal(path, before, text, "new" if before is None else "delete" if text is None else "change")
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

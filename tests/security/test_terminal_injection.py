@@ -1,0 +1,200 @@
+"""Whatever a model answers, the terminal gets no more than what Textual itself writes.
+
+One chat on a real pseudo-terminal is answered with every payload in every place. The oracle is that chat itself: the
+kinds of sequences that it wrote while the answers were harmless. Its screen has room for all of an answer, and what
+stands around a payload has to be on it, so that nothing passes because it was not shown.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.chats import READY, Scene, scene
+from tests.escape_sequences import Sequence, invisible, sequences
+from tests.scripted_engine import Answer
+from tests.security.terminal_payloads import MARKUP, UNSAFE
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+HARMLESS = """# A heading
+
+Some *text* with `code`, a [link](https://example.org) and é 錯誤 😋.
+
+- a list
+> a quote
+
+| a | table |
+|---|-------|
+| b | cell  |
+
+<think>
+a thought
+</think>
+
+```python
+def add(a, b):  # a comment
+    return a + b
+```
+"""
+ROWS, COLUMNS = 1000, 160
+Numbered = list[tuple[int, str]]
+
+
+def _lines(line: str, head: str = "", end: str = "", between: str = "\n") -> Callable[[Numbered], str]:
+    """An answer of one line for each payload, marked by b and e with its number."""
+    return lambda payloads: head + between.join(line.format(n=f"{n:03}", p=p) for n, p in payloads) + end
+
+
+PLACES: dict[str, Callable[[Numbered], str]] = {
+    "text": _lines("b{n}{p}e{n}", between="\n\n"),
+    "heading": _lines("## b{n}{p}e{n}"),
+    "list": _lines("- b{n}{p}e{n}"),
+    "quote": _lines("> b{n}{p}e{n}", between="\n\n"),
+    "inline code": _lines("`b{n}{p}e{n}`", between="\n\n"),
+    "code": _lines("b{n}{p}e{n}", "```python\n", "\n```\n"),
+    "unclosed code": _lines("b{n}{p}e{n}", "```\n"),
+    "language": _lines("```{p}\nb{n} e{n}\n```\n"),
+    "table": _lines("| b{n}{p}e{n} | cell |", "| head | head |\n|------|------|\n", "\n"),
+    "table head": _lines("| b{n}{p}e{n} | cell |\n|----|----|\n| a | b |\n", between="\n"),
+    "link text": _lines("[b{n}{p}e{n}](https://example.org)", between="\n\n"),
+    "link address": _lines("[b{n}](https://example.org/{p}) e{n}", between="\n\n"),
+    "autolink": _lines("b{n} <https://example.org/{p}> e{n}", between="\n\n"),
+    "HTML": _lines("<b title='{p}'>b{n}{p}e{n}</b>", between="\n\n"),
+    "thought": _lines("b{n}{p}e{n}", "<think>\n", "\n</think>\nDone.", between="\n\n"),
+}
+NUMBERED = list(enumerate(UNSAFE.values()))
+
+
+@dataclass
+class Session:
+    """A chat, the kinds of sequences that it wrote for harmless answers, and what it wrote and showed since."""
+
+    scene: Scene
+    terminal: Terminal
+    harmless: set[str] = field(default_factory=set)
+    turns: int = 0
+
+    def answered(self, answer: Answer, keys: tuple[str, ...] = ()) -> tuple[bytes, str]:
+        """The bytes written for an answer, and the screen when it is complete."""
+        self.turns += 1
+        begun, end = len(self.terminal.raw), f"the end of {self.turns}."
+        last = Answer.pieces(*(step.text for step in answer.steps), f"\n\n{end}\n", wait=0.001)
+        self.scene.answers(last)
+        self.terminal.press("ctrl+n", *keys)
+        self.terminal.type("go")
+        self.terminal.wait_for(lambda screen: "go" in screen and READY not in screen)
+        self.terminal.press("enter")
+        self.terminal.wait_for(end)
+        screen = self.terminal.settle(0.15)
+        return bytes(self.terminal.raw[begun:]), screen
+
+    def foreign(self, raw: bytes) -> list[Sequence]:
+        """What Textual did not write by itself."""
+        return [one for one in sequences(raw) if one.kind not in self.harmless]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with pytest.MonkeyPatch.context() as patch, scene(patch) as made:
+        begun = Session(made, made.start(rows=ROWS, cols=COLUMNS))
+        begun.answered(Answer.of(HARMLESS))
+        begun.answered(Answer.of(HARMLESS), ("ctrl+t",))
+        begun.terminal.press("ctrl+t")
+        begun.harmless = {one.kind for one in sequences(bytes(begun.terminal.raw))}
+        yield begun
+
+
+@pytest.fixture(scope="module")
+def shown(session: Session) -> Callable[[str], tuple[bytes, str]]:
+    """What was written and shown for a place; each is answered once."""
+    known: dict[str, tuple[bytes, str]] = {}
+
+    def find(place: str) -> tuple[bytes, str]:
+        if place not in known:
+            answer = Answer.of(PLACES[place](NUMBERED), size=7)
+            keys = ("ctrl+t",) if place == "thought" else ()
+            known[place] = session.answered(answer, keys)
+            session.terminal.press(*keys)
+        return known[place]
+
+    return find
+
+
+def test_the_oracle_sees_every_payload() -> None:
+    for name, payload in UNSAFE.items():
+        assert sequences(payload.encode()) or invisible(payload) or "\r" in payload, name
+
+
+def test_textual_alone_writes_few_kinds(session: Session) -> None:
+    assert {kind.split()[0] for kind in session.harmless} <= {"CSI", "OSC"}
+    assert {kind for kind in session.harmless if kind.startswith("OSC")} <= {"OSC 22"}  # the pointer's shape
+    assert {kind[-1] for kind in session.harmless if kind.startswith("CSI")} <= set("mHhlpu")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_answer_with_all_payloads_in_one_place(
+    place: str, session: Session, shown: Callable[[str], tuple[bytes, str]]
+) -> None:
+    raw, screen = shown(place)
+    assert session.foreign(raw) == []
+    assert invisible(raw.decode()) == set()
+    missing = [name for (n, _), name in zip(NUMBERED, UNSAFE, strict=True) if f"b{n:03}" not in screen]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_payload_is_nowhere_in_the_bytes(name: str, shown: Callable[[str], tuple[bytes, str]]) -> None:
+    number = list(UNSAFE).index(name)
+    for place in PLACES:
+        raw, _ = shown(place)
+        for near in (f"{UNSAFE[name]}e{number:03}", f"b{number:03}{UNSAFE[name]}"):
+            assert near.encode() not in raw, place
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_markup_is_text(name: str, session: Session) -> None:
+    text = MARKUP[name]
+    raw, screen = session.answered(Answer.of(f"```\nb{text}e\n```\n"))
+    assert f"b{text}e" in screen
+    assert session.foreign(raw) == []
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_payload_split_at_every_place(name: str, session: Session) -> None:
+    payload = UNSAFE[name]
+    halves = [half for at in range(1, len(payload)) for half in (f"x{payload[:at]}", f"{payload[at:]}y\n\n")]
+    raw, _ = session.answered(Answer.pieces(*halves, wait=0.0))
+    assert session.foreign(raw) == []
+    assert f"x{payload}y".encode() not in raw
+    assert invisible(raw.decode()) == set()
+
+
+PARTS = [
+    *UNSAFE.values(),
+    *MARKUP.values(),
+    "\x1b",
+    "[",
+    "]",
+    ";",
+    "\x07",
+    "\x9b",
+    "m",
+    "\ud800",
+    "\r\n",
+    "\t",
+    "```\n",
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=20)), max_size=12), size=st.integers(1, 9))
+def test_any_text_in_any_pieces(session: Session, parts: list[str], size: int) -> None:
+    text = "".join(parts)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    raw, _ = session.answered(Answer.pieces(*pieces))
+    assert session.foreign(raw) == []
+    assert invisible(raw.decode()) == set()

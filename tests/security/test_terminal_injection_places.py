@@ -1,0 +1,286 @@
+"""The same payloads wherever else a text comes from: models, servers, errors, files, the clipboard, earlier chats.
+
+Each place is driven by keys on a real pseudo-terminal. A payload stands between marks such as b07 and e07; marks have
+to be on the screen, and nothing may be written that a harmless walk through the same screens does not write.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from localdflash.chat.messages import Message
+from localdflash.chat.store import Store
+from localdflash.cli.kept import chats_file
+from tests.chats import Scene, ask, scene
+from tests.escape_sequences import invisible, sequences
+from tests.scripted_engine import Answer, Step
+from tests.security.terminal_payloads import ALL, UNSAFE
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+ROWS, COLUMNS = 120, 200
+MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL.values())]
+
+
+def grouped(size: int) -> list[str]:
+    """All payloads, so many of them in one text."""
+    return [" ".join(MARKED[at : at + size]) for at in range(0, len(MARKED), size)]
+
+
+def first(group: str) -> str:
+    return group[:3]
+
+
+def command(terminal: Terminal, line: str, until: str) -> None:
+    """Send a command and wait for what it shows."""
+    terminal.type(line)
+    terminal.wait_for(line)
+    terminal.press("enter")
+    terminal.wait_for(until)
+
+
+@pytest.fixture(scope="module")
+def harmless() -> Iterator[set[str]]:
+    """The kinds of sequences of a walk through all screens."""
+    with pytest.MonkeyPatch.context() as patch, scene(patch) as chats:
+        chats.answers(Answer.of("# Harmless\n\n```python\nx = 1\n```\n"))
+        (chats.folder / "file.py").write_text("x = 1\n")
+        terminal = chats.start(rows=ROWS, cols=COLUMNS)
+        ask(terminal, "a question", "x = 1")
+        for key in ("f1", "ctrl+o", "ctrl+l", "ctrl+p", "f2", "f3", "f6"):
+            terminal.press(key)
+            terminal.settle(0.2)
+            terminal.press("escape")
+            terminal.settle(0.1)
+        terminal.type("@file")
+        terminal.wait_for("file.py")
+        yield {one.kind for one in sequences(bytes(terminal.raw))}
+
+
+def model_and_notice(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    for group in grouped(3):
+        chats.engine.about = {"pair": group, "notice": f"notice {group}"}
+        command(terminal, "/model other", f"notice {first(group)}")
+        command(terminal, "/new", "Ask something")
+    return terminal
+
+
+def model_at_the_start(chats: Scene) -> Terminal:
+    chats.engine.about = {"pair": grouped(12)[0], "notice": grouped(len(MARKED))[0]}
+    terminal = start(chats)
+    terminal.wait_for("b00")
+    return terminal
+
+
+def errors(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    for number, group in enumerate(grouped(8)):
+        refused = Answer(status=503, message=group, code="queue_full")
+        chats.answers(refused if number % 2 else Answer.pieces("words ", end="error", message=group))
+        ask(terminal, "go", first(group))
+        command(terminal, "/new", "Ask something")
+    return terminal
+
+
+def drafters(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    terminal.press("f3")
+    chats.answers(Answer([Step(f"word {number} ", 0.0, group) for number, group in enumerate(grouped(2))]))
+    ask(terminal, "go", "word 9")
+    return terminal
+
+
+def tinted(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    terminal.press("f2")
+    chats.answers(Answer.of("\n".join(MARKED) + "\n\nThe end.\n", size=3))
+    ask(terminal, "go", "The end.")
+    return terminal
+
+
+def pasted(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    for group in grouped(4):
+        terminal.paste(group.replace("\x1b[201~", ""))  # a terminal does not let it through
+        terminal.wait_for(group[-3:])
+        terminal.press("enter")
+        terminal.wait_for("Ask something")
+    terminal.press("up")
+    return terminal
+
+
+def pasted_long(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    terminal.paste("\n".join(MARKED * 3).replace("\x1b[201~", ""))
+    terminal.wait_for("pasted 1")
+    ask(terminal, "look at this", "look at")
+    return terminal
+
+
+def unknown_commands(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    for group in grouped(6):
+        terminal.paste("/x" + group.replace("\x1b[201~", "").replace("/", "_").replace(" ", "_"))
+        terminal.wait_for(group[-3:])
+        terminal.press("enter")
+        terminal.wait_for("there is no /")
+        terminal.press(*["ctrl+u"] * 2)
+    return terminal
+
+
+def file_names(chats: Scene) -> Terminal:
+    names = [group.replace("/", "_").replace("\0", "_") for group in grouped(4)]
+    for name in names:
+        with suppress(OSError):
+            (chats.folder / name).write_text("x = 1\n")
+    for number, raw in enumerate((b"\x9b2J", b"\x9d0;pwned\x9c", b"\xff\xfe")):
+        with open(os.path.join(os.fsencode(chats.folder), b"raw%d" % number + raw), "wb") as file:
+            file.write(b"x = 1\n")
+    terminal = start(chats)
+    for name in (*names[:12], "raw0", "raw1"):
+        terminal.type(f"@{name[:4].strip()}")
+        terminal.settle(0.2)
+        terminal.press("tab")
+        terminal.settle(0.1)
+        terminal.press("escape", "ctrl+u")
+        terminal.settle(0.1)
+    return terminal
+
+
+def file_contents(chats: Scene) -> Terminal:
+    (chats.folder / "evil.py").write_bytes("\n".join(MARKED).encode("utf-8", "surrogateescape") + b"\n")
+    (chats.folder / "raw.txt").write_bytes(b"a \x9b2J b \x9d0;pwned\x9c c\n")
+    terminal = start(chats)
+    for name in ("evil.py", "raw.txt"):
+        terminal.type(f"see @{name} ")
+        terminal.wait_for(name)
+        terminal.press("enter")
+        terminal.settle()
+    return terminal
+
+
+def earlier_chats(chats: Scene) -> Terminal:
+    store = Store.open(chats_file(), print)
+    for marked in MARKED:
+        number = store.create(folder=marked, model=marked, title=marked)
+        question = store.add(number, None, Message("user", marked))
+        store.add(number, question.id, Message("assistant", marked, finish="stop", numbers={"model": marked}))
+    store.close()
+    terminal = start(chats)
+    terminal.press("ctrl+o")
+    terminal.wait_for("b50")
+    terminal.press("enter")
+    terminal.settle()
+    return terminal
+
+
+def names_of_chats(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    ask(terminal, "hello", "Nothing.")
+    for group in grouped(8):
+        terminal.paste("/rename " + group.replace("\x1b[201~", ""))
+        terminal.wait_for(group[-3:])
+        terminal.press("enter")
+        terminal.wait_for("now called")
+    terminal.press("ctrl+o")
+    terminal.settle()
+    return terminal
+
+
+def export_paths(chats: Scene) -> Terminal:
+    terminal = start(chats)
+    ask(terminal, "hello", "Nothing.")
+    for group in grouped(5):
+        terminal.paste(f"/export {group}.md".replace("\x1b[201~", "").replace("/", "_").replace("_export", "/export"))
+        terminal.wait_for(".md")
+        terminal.press("enter")
+        terminal.wait_for(first(group))
+        terminal.settle(0.1)
+    return terminal
+
+
+def proposed_changes(chats: Scene) -> Terminal:
+    (chats.folder / "a.py").write_text("x = 1\n")
+    body = "\n".join(MARKED)
+    chats.answers(
+        Answer.of(f"`{MARKED[0]}.py`\n\n```python\n{body}\n```\n\n`a.py`\n\n```python\n{body}\n```\n\nEnd.\n")
+    )
+    terminal = start(chats)
+    ask(terminal, "change it", "End.")
+    terminal.press("f6")
+    terminal.settle()
+    return terminal
+
+
+def the_command_line(chats: Scene) -> Terminal:
+    pair = " ".join(MARKED).replace("\0", "")
+    terminal = chats.start("--pair", pair, rows=ROWS, cols=COLUMNS, ready=False)
+    terminal.wait_for("b01")
+    terminal.settle()
+    return terminal
+
+
+def start(chats: Scene) -> Terminal:
+    return chats.start(rows=ROWS, cols=COLUMNS)
+
+
+PLACES: list[Callable[[Scene], Terminal]] = [
+    model_and_notice,
+    model_at_the_start,
+    errors,
+    drafters,
+    tinted,
+    pasted,
+    pasted_long,
+    unknown_commands,
+    file_names,
+    file_contents,
+    earlier_chats,
+    names_of_chats,
+    export_paths,
+    proposed_changes,
+    the_command_line,
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_all_payloads_in_a_place(
+    place: Callable[[Scene], Terminal], harmless: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scene(monkeypatch) as chats:
+        terminal = place(chats)
+        raw = bytes(terminal.raw)
+        assert terminal.child.isalive(), terminal.told("the chat has ended")
+        assert [one for one in sequences(raw) if one.kind not in harmless] == []
+        assert invisible(raw.decode()) == set()
+        assert "MarkupError" not in terminal.text
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[bytes]:
+    """What `chat -p` writes to a terminal for an answer with every payload, split at every place."""
+    halves = [
+        half
+        for payload in UNSAFE.values()
+        for at in range(len(payload) + 1)
+        for half in (f"x{payload[:at]}", f"{payload[at:]}y\n")
+    ]
+    with pytest.MonkeyPatch.context() as patch, scene(patch, Answer.pieces(*halves)) as chats:
+        terminal = chats.start("-p", "go", ready=False)
+        assert terminal.wait() == 0
+        assert terminal.raw.count(b"\r\n") >= len(halves) // 2
+        yield bytes(terminal.raw)
+
+
+def test_an_answer_for_a_script_on_a_terminal(printed: bytes) -> None:
+    assert sequences(printed) == []
+    assert invisible(printed.decode()) == set()
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_payload_in_an_answer_for_a_script(name: str, printed: bytes) -> None:
+    assert f"x{UNSAFE[name]}y".encode() not in printed

@@ -1,0 +1,119 @@
+"""An engine for one process: a child that is there when its pair is loaded, and gone when its parent is."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localdflash import paths
+from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.server import private
+from localdflash.server.client import Client, find
+from localdflash.server.wanted import Wanted
+from tests.daemons import DROPPED_SOCKET, daemons, until
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
+    pytest.mark.filterwarnings(DROPPED_SOCKET),
+]
+EMBEDDED = Wanted({"pair": "embedded", "threads": 1})
+PARENT = """
+import sys, time
+from localdflash import paths
+from localdflash.server import private
+from localdflash.server.wanted import Wanted
+look = lambda stage: print(stage, flush=True)
+child = private.start(Wanted({"pair": "embedded", "threads": 1}), paths.private_socket(), look)
+print("pid", child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_serves_its_own_socket_and_leaves_nothing(short_home: Path) -> None:
+    stages: list[str] = []
+    path = paths.private_socket()
+    child = private.start(EMBEDDED, path, stages.append)
+    try:
+        with Client.of_socket(path) as client:
+            assert client.get("/ps")["pair"] == "embedded"
+            body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+            assert client.post("/v1/chat/completions", body)["usage"]["completion_tokens"]
+        assert find() is None
+        assert path.stat().st_mode & 0o077 == 0
+        assert stages[0] == "starting"
+        assert os.getsid(child.pid) == child.pid
+    finally:
+        private.end(child, path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_there_may_be_a_shared_one_beside_it(short_home: Path) -> None:
+    from tests.daemons import start
+
+    shared = start()
+    child = private.start(EMBEDDED, paths.private_socket(), lambda _: None)
+    private.end(child, paths.private_socket())
+    assert shared.poll() is None
+    assert find() is not None
+
+
+@pytest.mark.parametrize("stage", ["starting", "loading", "pid"])
+def test_it_ends_with_a_parent_that_is_killed(short_home: Path, stage: str) -> None:
+    slow = "import time; from localdflash import loading; load = loading.LoadedPair.__init__;"
+    slow += "loading.LoadedPair.__init__ = lambda *a: (time.sleep(1), load(*a))[1];"
+    from localdflash.server import spawn
+
+    program = f"from localdflash.server import spawn; spawn.PROGRAM = {slow + spawn.PROGRAM!r}\n{PARENT}"
+    parent = subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    while not parent.stdout.readline().startswith(stage):
+        pass
+    until(lambda: daemons(short_home))
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+    until(lambda: not daemons(short_home), 20)
+
+
+def test_it_ends_when_its_parent_is_killed_and_somebody_else_holds_the_pipe(short_home: Path) -> None:
+    program = PARENT.replace("time.sleep(60)", "import os; os.fork() or os.setsid(); time.sleep(60)")
+    parent = subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    while not parent.stdout.readline().startswith("pid"):
+        pass
+    until(lambda: len(psutil.Process(parent.pid).children()) == 2)
+    (fork,) = [child for child in psutil.Process(parent.pid).children() if "serve" not in child.cmdline()]
+    parent.kill()
+    try:
+        until(lambda: not daemons(short_home), 20)
+    finally:
+        fork.kill()
+        parent.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"pair": "embeded"}, ModelError, "did you mean 'embedded'"),
+        ({"pair": "embedded", "context": 7}, UsageError, "context of 7 tokens"),
+    ],
+)
+def test_one_that_cannot_start_says_why(
+    options: dict[str, object], kind: type[LocaldflashError], message: str, short_home: Path
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        private.start(Wanted(options), paths.private_socket(), lambda _: None)
+    assert "localdflash:" not in str(caught.value)
+    assert daemons(short_home) == []
+
+
+def test_who_does_not_want_to_wait_ends_it(short_home: Path) -> None:
+    def look(stage: str) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        private.start(EMBEDDED, paths.private_socket(), look)
+    assert daemons(short_home) == []

@@ -1,0 +1,27 @@
+"""An answer that is gone on with has the tokens that the model wrote, and none that ends its turn."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.text.chat_template import encode_answer
+from localdflash.text.tokenizer import Tokenizer
+
+
+def test_an_answer_is_what_the_model_wrote(tokenizer: Tokenizer) -> None:
+    ids = [tokenizer.special("<think>"), *tokenizer.encode("add\nit"), tokenizer.special("</think>")]
+    ids += tokenizer.encode("\n\nfirst + second")
+    assert encode_answer(tokenizer, tokenizer.spell(ids).decode()) == ids
+
+
+@given(
+    text=st.lists(st.sampled_from(["<think>", "<|im_end|>", "<|im_end", "|>", "<tool_call>", " ", "é", "a", "\ud800"]))
+)
+def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: list[str]) -> None:
+    written = "".join(text)
+    ids = encode_answer(tokenizer, written)
+    assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")
+    assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}
+
+
+def test_an_answer_of_sentencepiece_gets_no_space(sentencepiece: Tokenizer) -> None:
+    assert sentencepiece.spell(encode_answer(sentencepiece, "def x")) == b"def x"

@@ -1,0 +1,110 @@
+"""A prompt on an otherwise empty screen, and what it posts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from localdflash.chat.files import Files
+from localdflash.tui.commands import COMMANDS
+from localdflash.tui.history import History
+from localdflash.tui.prompt import Prompt
+from localdflash.tui.suggestions import Suggestions
+from tests.tui.stage import Stage, wait_until
+
+
+class Desk(Stage):
+    """The keys of the app's commands are noted in `keys`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"note('{key}')") for command in COMMANDS for key in command.keys
+    ] + [Binding("pageup,pagedown", "note('page')")]
+
+    def __init__(
+        self,
+        folder: Path,
+        history: History | None = None,
+        *,
+        choices: Callable[[str], Sequence[str]] = lambda command: (),
+        editable: bool = True,
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.files = Files(folder)
+        self.prompt = Prompt(
+            self.files,
+            history or History(None),
+            placeholder="Ask something",
+            choices=choices,
+            editable=lambda: editable,
+        )
+        self.prompt.cursor_blink = False
+        self.sent: list[Prompt.Submitted] = []
+        self.refused: list[str] = []
+        self.told: list[str] = []
+        self.edits = 0
+        self.keys: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        chat = Static("\n".join(f"line {number} of the chat" for number in range(50)))
+        chat.styles.height = "1fr"
+        yield chat
+        yield from self.prompt.above
+        yield self.prompt
+
+    def on_mount(self) -> None:
+        self.prompt.focus()
+
+    def on_unmount(self) -> None:
+        self.files.close()
+
+    @property
+    def suggestions(self) -> Suggestions:
+        return self.prompt.suggestions
+
+    @property
+    def labels(self) -> list[str]:
+        return [row.label for row in self.suggestions.rows]
+
+    @property
+    def chips(self) -> list[str]:
+        return [one.name for one in self.prompt.attachments]
+
+    def action_note(self, key: str) -> None:
+        self.keys.append(key)
+
+    @on(Prompt.Submitted)
+    def _sent(self, event: Prompt.Submitted) -> None:
+        self.sent.append(event)
+
+    @on(Prompt.Refused)
+    def _refused(self, event: Prompt.Refused) -> None:
+        self.refused.append(event.reason)
+
+    @on(Prompt.Told)
+    def _told(self, event: Prompt.Told) -> None:
+        self.told.append(event.line)
+
+    @on(Prompt.EditLast)
+    def _edit(self) -> None:
+        self.edits += 1
+
+    def paste(self, text: str) -> None:
+        self.prompt.post_message(events.Paste(text))
+
+
+async def type_in(pilot: Pilot[Any], text: str) -> None:
+    """Key by key."""
+    await pilot.press(*("enter" if one == "\n" else "space" if one == " " else one for one in text))
+    await pilot.pause()
+
+
+async def suggested(pilot: Pilot[Any], desk: Desk, *labels: str) -> None:
+    """Wait until the suggestions begin with these."""
+    await wait_until(pilot, lambda: desk.labels[: len(labels)] == list(labels) and bool(desk.labels))
+    await pilot.pause()

@@ -1,0 +1,191 @@
+"""Chats on disk, from outside: gone on with, written to a file, and what happens when the disk or the file fails."""
+
+import json
+import os
+import re
+import resource
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chats import READY, Scene, ask
+from tests.scripted_engine import Answer
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")
+
+
+def database(chats: Scene) -> Path:
+    (found,) = (chats.home / "data").glob("*.db")
+    return found
+
+
+def left(terminal: Terminal) -> None:
+    terminal.press("ctrl+q")
+    assert terminal.wait() == 0, terminal.told("it did not leave well")
+
+
+def test_going_on_with_the_latest(chats: Scene) -> None:
+    chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
+    left_behind = chats.start()
+    ask(left_behind, "one question", "The first answer.")
+    left(left_behind)
+    terminal = chats.start("--continue")
+    terminal.wait_for("The first answer.")
+    ask(terminal, "another question", "The second answer.")
+    assert [one["content"] for one in chats.engine.asked[-1]["messages"]] == [
+        "one question",
+        "The first answer.",
+        "another question",
+    ]
+    assert database(chats).stat().st_mode & 0o077 == 0
+
+
+def test_an_earlier_chat_by_its_number(chats: Scene) -> None:
+    for n in ("first", "second"):
+        chats.answers(Answer.of(f"The {n} answer."))
+        terminal = chats.start()
+        ask(terminal, f"{n} question", f"The {n} answer.")
+        left(terminal)
+    terminal = chats.start("--resume", "1")
+    assert "second" not in terminal.wait_for("The first answer.")
+
+
+def test_a_chat_that_is_not_there(chats: Scene) -> None:
+    terminal = chats.start("--resume", "77", ready=False)
+    terminal.wait_for("77")
+    assert "Traceback" not in terminal.raw.decode()
+
+
+def test_nothing_to_go_on_with(chats: Scene) -> None:
+    terminal = chats.start("--continue")
+    terminal.wait_for("no earlier chat")
+    chats.answers(Answer.of("Well."))
+    ask(terminal, "hello", "Well.")
+
+
+@pytest.mark.parametrize("name", ["chat.md", "chat.json"])
+def test_written_to_a_file(name: str, chats: Scene) -> None:
+    answer = "Text.\n\n```python\nx = '\t'  # é\n```\n"
+    chats.answers(Answer.of(answer))
+    terminal = chats.start()
+    ask(terminal, "a question", "Text.")
+    terminal.settle()
+    terminal.type(f"/export {name}")
+    terminal.wait_for(f"/export {name}")
+    terminal.press("enter")
+    terminal.wait_for("written to")
+    text = (chats.folder / name).read_text("utf-8")
+    if name.endswith("md"):
+        assert answer in text
+        return
+    assert answer in [message["text"] for message in json.loads(text)["messages"]]
+
+
+def test_killed_while_it_answers(chats: Scene) -> None:
+    chats.answers(Answer.of("word " * 4000, rate=200))
+    terminal = chats.start()
+    ask(terminal, "tell me", "word word")
+    terminal.watch(3)  # what has come is stored every two seconds
+    terminal.kill()
+    terminal.wait()
+    chats.answers(Answer.of("Fine."))
+    again = chats.start("--continue")
+    again.wait_for("tell me")
+    again.wait_for("word word")
+    ask(again, "more", "Fine.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_as_it_was(number: int, chats: Scene) -> None:
+    chats.answers(Answer.of("word " * 4000, rate=200))
+    terminal = chats.start()
+    ask(terminal, "tell me", "word word")
+    terminal.kill(number)
+    if number == signal.SIGINT:  # asks it to stop the answer, as Ctrl-C does
+        terminal.wait_for(lambda _: chats.engine.left == 1 or not terminal.child.isalive())
+    if number != signal.SIGINT or not terminal.child.isalive():
+        terminal.wait()
+        assert terminal.modes & {1049, 1000, 1003, 1006, 2004} == set(), terminal.told("modes are left on")
+        assert 25 in terminal.modes
+    assert b"Traceback" not in terminal.raw
+    again = chats.start("--continue")
+    again.wait_for("tell me")
+
+
+def test_a_terminal_that_goes_away_ends_the_chat(chats: Scene) -> None:
+    chats.answers(Answer.of("An answer."))
+    terminal = chats.start()
+    ask(terminal, "a question", "An answer.")
+    process = terminal.process
+    os.close(terminal.child.fileno())
+    process.wait(10)
+    terminal.child.closed = True
+    chats.start("--continue").wait_for("An answer.")
+
+
+def test_two_chats_at_once(chats: Scene) -> None:
+    chats.answers(Answer.of("Both get this."))
+    both = [chats.start(), chats.start()]
+    for turn in range(3):
+        for n, terminal in enumerate(both):
+            ask(terminal, f"question {turn} of {n}", lambda text: text.count("Both get this.") > turn)  # noqa: B023
+    for terminal in both:
+        left(terminal)
+    with sqlite3.connect(database(chats)) as looking:
+        assert looking.execute("pragma integrity_check").fetchone() == ("ok",)
+    for n in range(2):
+        again = chats.start("--resume", str(n + 1))
+        text = again.wait_for("question 2 of")
+        assert len(set(re.findall(r"question \d of (\d)", text))) == 1
+
+
+def test_a_corrupt_file_is_set_aside(chats: Scene) -> None:
+    chats.answers(Answer.of("An answer."))
+    terminal = chats.start()
+    ask(terminal, "a question", "An answer.")
+    left(terminal)
+    file = database(chats)
+    for beside in file.parent.glob(file.name + "-*"):
+        beside.unlink()
+    file.write_bytes(b"this is no database at all " * 1000)
+    terminal = chats.start("--continue")
+    terminal.wait_for("set aside")
+    ask(terminal, "again", "An answer.")
+    left(terminal)
+    assert any(b"no database at all" in path.read_bytes() for path in file.parent.iterdir())
+    chats.start("--continue").wait_for("again")
+
+
+def test_a_full_disk_loses_nothing(chats: Scene) -> None:
+    chats.answers(*(Answer.of(f"Answer {n}.") for n in range(1, 6)))
+    terminal = chats.start()
+    ask(terminal, "one", "Answer 1.")
+    terminal.settle()
+    _, hard = resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE, (0, hard))
+    ask(terminal, "two", "Answer 2.")
+    terminal.wait_for("not saved")
+    ask(terminal, "three", "Answer 3.")
+    terminal.settle()
+    assert terminal.text.count("not saved") == 1
+    assert all(f"Answer {n}." in terminal.text for n in (1, 2, 3))
+    resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    ask(terminal, "four", "Answer 4.")
+    terminal.wait_for("saved again")
+    left(terminal)
+    again = chats.start("--continue")
+    text = again.wait_for("Answer 4.")
+    assert all(f"Answer {n}." in text for n in (1, 2, 3))
+
+
+def test_a_folder_that_cannot_be_written(chats: Scene) -> None:
+    (chats.home / "data").write_text("a file where the folder should be")
+    chats.answers(Answer.of("An answer."))
+    terminal = chats.start()
+    ask(terminal, "a question", "An answer.")
+    terminal.wait_for("not kept")
+    assert READY in terminal.text

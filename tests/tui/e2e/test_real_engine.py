@@ -1,0 +1,29 @@
+"""The chat with the engine that ships: nothing is scripted here."""
+
+import sys
+
+import pytest
+
+from tests.chats import Scene, ask
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+
+
+def test_a_fresh_home(lonely: Scene) -> None:
+    terminal = lonely.start("--threads", "1")
+    terminal.wait_for("embedded")
+    ask(terminal, "Write a function that adds.", "t/s")
+    assert "def" in terminal.text
+    assert len(lonely.engines()) == 1
+    terminal.press("ctrl+q")
+    assert terminal.wait() == 0
+    assert len(lonely.engines()) == 1  # it stays for the next one
+
+
+def test_without_the_shared_engine(lonely: Scene) -> None:
+    terminal = lonely.start("--no-daemon", "--threads", "1")
+    ask(terminal, "Write a function that adds.", "t/s")
+    assert "def" in terminal.text
+    assert lonely.engines() == []
+    terminal.press("ctrl+q")
+    assert terminal.wait() == 0

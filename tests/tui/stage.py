@@ -1,0 +1,65 @@
+"""An app with nothing on it but what a test puts there; the themes and their variables are those of the chat."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
+
+from localdflash.tui.themes import DEFAULT, VARIABLE_DEFAULTS, register
+
+
+class Stage(App[None]):
+    """Shows widgets, or a screen made by `screen`, whose result is in `results` once it was dismissed."""
+
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
+
+    def __init__(
+        self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None, theme: str = DEFAULT
+    ) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        register(self)
+        self.theme = theme
+        self._widgets = widgets
+        self._make = screen
+        self.results: list[Any] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(VARIABLE_DEFAULTS)
+
+    def compose(self) -> ComposeResult:
+        yield from self._widgets
+
+    def on_mount(self) -> None:
+        if self._make is not None:
+            self.push_screen(self._make(), self.results.append)
+
+
+async def wait_until(pilot: Pilot[Any], true: Callable[[], bool], turns: int = 400) -> None:
+    """Let the app run until this is true."""
+    for _ in range(turns):
+        if true():
+            return
+        await pilot.pause(0.005)
+    raise AssertionError("it never became so")
+
+
+def shown(app: App[Any]) -> str:
+    """What is on the screen, as text: row by row."""
+    width = app.size.width
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip)[:width] for strip in strips)
+
+
+Script = Callable[[Pilot[None]], Coroutine[Any, Any, None]]
+
+
+async def play(app: App[Any], script: Script, size: tuple[int, int] = (100, 30)) -> None:
+    """Run an app without a terminal and do with it what the script says."""
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        await script(pilot)

@@ -1,0 +1,105 @@
+"""Copying, with programs of the tests' own in PATH."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from localdflash.tui.clipboard import TERMINAL_LIMIT, Result, copy
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def copy_to_clipboard(self, text: str) -> None:
+        text.encode()
+        self.asked.append(text)
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def _copied(text: str, folder: Path, **variables: str) -> tuple[Result, Terminal]:
+    terminal = Terminal()
+    environment = {"PATH": str(folder), **variables}
+    return asyncio.run(copy(terminal, text, environment)), terminal
+
+
+def test_a_program_gets_the_text_byte_true_and_no_shell_sees_it(tmp_path: Path) -> None:
+    _program(tmp_path, "xclip", f'echo "$@" > {tmp_path}/arguments; /bin/cat > {tmp_path}/text')
+    text = "a\tb\r\n$(touch x) `y` é 錯 😋\n"
+    result, terminal = _copied(text, tmp_path, DISPLAY=":0")
+    assert (tmp_path / "text").read_bytes() == text.encode()
+    assert (tmp_path / "arguments").read_text().split() == ["-selection", "clipboard", "-in"]
+    assert terminal.asked == [text]
+    assert (result.program, result.unseen) == ("xclip", False)
+    assert result.line("the answer") == f"Copied the answer: {len(text)} characters"
+
+
+def test_with_the_terminal_alone_it_is_said_that_it_was_asked(tmp_path: Path) -> None:
+    result, terminal = _copied("x", tmp_path)
+    assert terminal.asked == ["x"]
+    assert result.line("message 3") == "Asked the terminal to copy message 3: 1 character"
+
+
+@pytest.mark.parametrize(("name", "variables"), [("wl-copy", {}), ("xclip", {}), ("xsel", {"WAYLAND_DISPLAY": "w"})])
+def test_a_program_without_its_desktop_is_not_started(tmp_path: Path, name: str, variables: dict[str, str]) -> None:
+    _program(tmp_path, name, f"/bin/cat; echo > {tmp_path}/started")
+    assert _copied("x", tmp_path, **variables)[0].program == ""
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_next_program_is_tried_where_one_fails(tmp_path: Path) -> None:
+    _program(tmp_path, "wl-copy", "exit 1")
+    _program(tmp_path, "xsel", f"/bin/cat > {tmp_path}/text")
+    assert _copied("yes", tmp_path, DISPLAY=":0", WAYLAND_DISPLAY="w")[0].program == "xsel"
+    assert (tmp_path / "text").read_text() == "yes"
+
+
+@pytest.mark.parametrize("script", ["exec /bin/sleep 30", "exec 0<&-; exec /bin/sleep 30"])
+def test_a_program_that_hangs_is_given_up(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.tui.clipboard._PATIENCE", 0.05)
+    _program(tmp_path, "pbcopy", f"echo $$ > {tmp_path}/pid; {script}")
+    assert _copied("x" * 1_000_000, tmp_path)[0].program == ""
+    if (pid := tmp_path / "pid").exists() and (number := pid.read_text().strip()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(number), 0)
+
+
+def test_what_cannot_be_executed_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "pbcopy").write_bytes(b"\x7fELF not really")
+    (tmp_path / "pbcopy").chmod(0o755)
+    assert _copied("x", tmp_path)[0].program == ""
+
+
+def test_windows_gets_utf_16(tmp_path: Path) -> None:
+    _program(tmp_path, "clip.exe", f"/bin/cat > {tmp_path}/text")
+    _copied("é😋", tmp_path)
+    assert (tmp_path / "text").read_bytes() == "é😋".encode("utf-16")
+
+
+def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
+    result, terminal = _copied("é" * (TERMINAL_LIMIT // 2 + 1), tmp_path)
+    assert terminal.asked == []
+    assert result.line("it").endswith("not copied")
+    assert _copied("é" * (TERMINAL_LIMIT // 2), tmp_path)[1].asked
+    _program(tmp_path, "pbcopy", "/bin/cat > /dev/null")
+    assert _copied("x" * (TERMINAL_LIMIT + 1), tmp_path)[0].line("it").startswith("Copied it")
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31m", "\u202eevil", "zero\u200bwidth", "\x9b"])
+def test_characters_that_are_not_seen_are_told_of(tmp_path: Path, text: str) -> None:
+    result, terminal = _copied(text, tmp_path)
+    assert terminal.asked == [text]
+    assert result.line("it").endswith("; it has characters that cannot be seen")
+
+
+def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
+    result, terminal = _copied("a\ud800b\udc00", tmp_path)
+    assert terminal.asked == ["a\ufffdb\ufffd"]
+    assert result.unseen

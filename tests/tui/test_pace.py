@@ -1,0 +1,101 @@
+"""Properties of the pacing, with a clock that the tests move."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.tui.pace import LAG, Pace, motion_unwanted
+
+_EPSILON = 1e-9
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# What happens: text comes, or time passes (seconds) and what is due is taken.
+_EVENTS = st.lists(st.one_of(st.text(max_size=40), st.floats(0, 0.4)), max_size=60)
+
+
+@given(_EVENTS, st.booleans())
+def test_nothing_is_lost_or_reordered_and_nothing_waits_longer_than_the_lag(
+    events: Sequence[str | float], whole: bool
+) -> None:
+    clock = Clock()
+    pace = Pace(whole=whole, clock=clock)
+    put, taken = "", ""
+    came: list[float] = []
+    for event in events:
+        if isinstance(event, str):
+            pace.put(event)
+            put += event
+            came += [clock.now] * len(event)
+            continue
+        clock.now += event
+        taken += pace.take()
+        assert put.startswith(taken)
+        overdue = [one for one in came[len(taken) :] if clock.now - one > LAG + _EPSILON]
+        assert not overdue
+    assert taken + pace.rest() == put
+    assert not pace
+    assert pace.take() == pace.rest() == ""
+
+
+def test_the_first_character_is_shown_at_once() -> None:
+    clock = Clock()
+    pace = Pace(clock=clock)
+    pace.put("first")
+    clock.now += 0.1
+    pace.take()
+    pace.put("second")
+    assert pace.take().startswith("s")
+
+
+def test_without_motion_a_burst_is_shown_whole() -> None:
+    clock = Clock()
+    pace = Pace(whole=True, clock=clock)
+    for burst in ("one ", "two ", "three"):
+        clock.now += 0.1
+        pace.put(burst)
+        assert pace.take() == burst
+
+
+@pytest.mark.parametrize(("interval", "size"), [(0.1, 40), (0.05, 16), (0.14, 64)])
+def test_bursts_are_shown_evenly_at_the_rate_at_which_they_come(interval: float, size: int) -> None:
+    """A frame shows about its share: neither nothing nor a whole burst."""
+    clock = Clock()
+    pace = Pace(clock=clock)
+    frame = interval / 5
+    shown: list[int] = []
+    for _ in range(60):
+        pace.put("x" * size)
+        for _ in range(5):
+            clock.now += frame
+            shown.append(len(pace.take()))
+    settled = shown[-100:]
+    assert sum(settled) == pytest.approx(20 * size, abs=size)
+    assert max(settled) <= size / 5 + 2
+    assert min(settled) >= size / 5 - 2
+
+
+def test_a_rate_that_changes_is_followed() -> None:
+    clock = Clock()
+    pace = Pace(clock=clock)
+    for interval in [0.1] * 20 + [0.02] * 40:
+        pace.put("x" * 16)
+        clock.now += interval
+        pace.take()
+    assert len(pace.rest()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("environment", "unwanted"),
+    [({}, False), ({"NO_MOTION": "1"}, True), ({"TEXTUAL_ANIMATIONS": "none"}, True), ({"NO_MOTION": ""}, False)],
+)
+def test_motion_is_left_out_where_the_user_says_so(environment: dict[str, str], unwanted: bool) -> None:
+    assert motion_unwanted(environment) is unwanted

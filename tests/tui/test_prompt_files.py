@@ -1,0 +1,230 @@
+"""Sending with files: what is mentioned, attached, refused; messages that come back."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.messages import Attachment
+from tests.tui.desk import Desk, suggested, type_in
+from tests.tui.stage import play, shown, wait_until
+
+CANARY = "CANARY_77aa"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "box.py").write_text("class Box:\n    def add(self):\n        return 2\n")
+    (root / "with space.md").write_text("# words\n")
+    (root / ".env").write_text(CANARY)
+    (root / "image.png").write_bytes(b"\x89PNG\0\xff")
+    return root
+
+
+def test_a_mention_goes_along(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, "@box")
+        await suggested(pilot, desk, "src/box.py")
+        await pilot.press("enter")
+        await type_in(pilot, "is it right?\n")
+        await wait_until(pilot, lambda: bool(desk.sent))
+        assert desk.sent[0].text == "@src/box.py is it right?"
+        assert [(one.kind, one.name) for one in desk.sent[0].attachments] == [("file", "src/box.py")]
+        assert desk.sent[0].attachments[0].text.startswith("class Box")
+
+    asyncio.run(play(desk, script))
+
+
+def test_a_symbol_goes_along(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await asyncio.to_thread(desk.files.find, "")
+        await wait_until(pilot, lambda: bool(desk.files._defined.paths))
+        await type_in(pilot, "@Box.a")
+        await suggested(pilot, desk, "src/box.py:Box.add")
+        await pilot.press("tab")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.sent))
+        assert desk.sent[0].text == "@src/box.py:Box.add "
+        assert desk.sent[0].attachments == (
+            Attachment("symbol", "src/box.py:Box.add", "    def add(self):\n        return 2\n"),
+        )
+
+    asyncio.run(play(desk, script))
+
+
+def test_names_with_spaces_are_quoted(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, '@"with s')
+        await suggested(pilot, desk, "with space.md")
+        await pilot.press("tab")
+        assert desk.prompt.text == '@"with space.md" '
+
+    asyncio.run(play(desk, script))
+
+
+def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        desk.paste("x\n" * 40)
+        await type_in(pilot, "read @.env ")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.refused))
+        assert desk.refused == [
+            ".env: its name is on the list of files that hold secrets: it is never read; "
+            "Enter again sends the message without it"
+        ]
+        assert (desk.sent, desk.prompt.text, desk.chips) == ([], "read @.env ", ["pasted 1"])
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.sent))
+        assert desk.sent[0].text == "read @.env "
+        assert [one.name for one in desk.sent[0].attachments] == ["pasted 1"]
+        assert CANARY not in repr(desk.sent)
+        assert CANARY not in shown(desk)
+
+    asyncio.run(play(desk, script))
+
+
+def test_a_changed_message_is_asked_about_again(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        for extra in ("@image.png ", "x "):
+            await type_in(pilot, extra)
+            desk.suggestions.close()
+            await pilot.press("enter")
+            await pilot.pause(0.05)
+        await wait_until(pilot, lambda: len(desk.refused) == 2)
+        assert desk.refused[0].startswith("image.png: is no text in UTF-8")
+        assert desk.sent == []
+
+    asyncio.run(play(desk, script))
+
+
+def test_messages_keep_their_order(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, "one @src/box.py ")
+        await pilot.press("enter", "t", "w", "o", "enter")
+        await wait_until(pilot, lambda: len(desk.sent) == 2)
+        assert [one.text for one in desk.sent] == ["one @src/box.py ", "two"]
+
+    asyncio.run(play(desk, script))
+
+
+def test_what_is_typed_while_files_are_read_stays(folder: Path) -> None:
+    desk = Desk(folder)
+    read, typed = desk.files.read, threading.Event()
+    desk.files.read = lambda path, part="": typed.wait(10) and read(path, part)  # type: ignore[method-assign]
+
+    async def script(pilot: Pilot[Any]) -> None:
+        desk.paste("@.env")
+        await pilot.pause()
+        await pilot.press("enter", "n", "e", "w")
+        typed.set()
+        await wait_until(pilot, lambda: bool(desk.refused))
+        assert desk.prompt.text == "@.env\nnew"
+
+    asyncio.run(play(desk, script))
+
+
+def test_attach_and_detach(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        for path in ("src/box.py", "src/box.py:1-2", '"with space.md"', "@src/box.py"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.chips) == 3)
+        assert set(desk.chips) == {"src/box.py", "src/box.py:1-2", "with space.md"}
+        await wait_until(pilot, lambda: "src/box.py 47 bytes" in shown(desk))
+        for path in (".env", "", "nothing.py"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.refused) == 3)
+        assert "name a file: /attach PATH" in desk.refused
+        desk.prompt.detach()
+        await pilot.pause()
+        assert desk.chips == []
+        assert "box.py" not in shown(desk)
+
+    asyncio.run(play(desk, script))
+
+
+def test_backspace_in_an_empty_prompt_drops_the_last_attachment(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        desk.paste("x\n" * 40)
+        desk.paste("y\n" * 40)
+        await type_in(pilot, "a")
+        await pilot.press("backspace")
+        assert desk.chips == ["pasted 1", "pasted 2"]
+        await pilot.press("backspace")
+        assert desk.chips == ["pasted 1"]
+        await pilot.press("backspace", "backspace")
+        assert desk.chips == []
+
+    asyncio.run(play(desk, script))
+
+
+def test_commands_leave_what_is_attached(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        desk.paste("x\n" * 40)
+        await type_in(pilot, "/role reviewer \n")
+        assert [(one.text, one.attachments) for one in desk.sent] == [("/role reviewer", ())]
+        assert desk.chips == ["pasted 1"]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert [one.name for one in desk.sent[1].attachments] == ["pasted 1"]
+        assert desk.chips == []
+
+    asyncio.run(play(desk, script))
+
+
+def test_an_unknown_command_stays(folder: Path) -> None:
+    desk = Desk(folder)
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, "/zzqq\n")
+        assert desk.refused == ["there is no /zzqq; F1 lists the commands"]
+        assert (desk.prompt.text, desk.sent) == ("/zzqq", [])
+
+    asyncio.run(play(desk, script))
+
+
+def test_a_message_that_comes_back(folder: Path) -> None:
+    desk = Desk(folder)
+    attachments = (
+        Attachment("file", "src/box.py", "old"),
+        Attachment("file", "gone.py", "gone"),
+        Attachment("paste", "pasted 1", "x"),
+    )
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, "typed")
+        desk.prompt.put_back("see @src/box.py \x1b", attachments)
+        await pilot.pause()
+        assert desk.prompt.text == "see @src/box.py ␛\ntyped"
+        assert desk.chips == ["gone.py", "pasted 1"]
+        assert not desk.suggestions.is_open
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.sent or desk.refused))
+        if desk.refused:
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: bool(desk.sent))
+        assert {one.name for one in desk.sent[0].attachments} >= {"gone.py", "pasted 1"}
+
+    asyncio.run(play(desk, script))

@@ -1,0 +1,163 @@
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.messages import StepRecord
+from localdflash.tui.speed_panel import LEGEND, SpeedPanel, SpeedView, bar, panel_text, sparkline
+from localdflash.tui.themes import VARIABLE_DEFAULTS
+from tests.tui.stage import Stage, play, shown
+
+
+@dataclass
+class View:
+    acceptance: Sequence[float] = ()
+    offered: Sequence[int] = ()
+    step_ms: tuple[float, float] | None = None
+    by_drafter: dict[str, int] = field(default_factory=dict)
+    rates: Sequence[float] = ()
+    tau: float | None = None
+    accepted: int | None = None
+    drafted: int | None = None
+
+
+VIEW = View(
+    acceptance=(0.92, 0.7, 0.35, 0.0),
+    offered=(1310, 300, 200, 10),
+    step_ms=(12.34, 30.06),
+    by_drafter={"lookup": 30, "dflash": 60, "": 10},
+    rates=(10.0, 40.0, 60.0, 58.0),
+    tau=3.917,
+    accepted=210,
+    drafted=412,
+)
+
+
+def test_bars_are_as_long_as_their_share() -> None:
+    assert [bar(share, 4) for share in (0, 0.01, 0.5, 0.99, 1, 7, -1, math.nan)] == [
+        "────",
+        "█───",
+        "██──",
+        "████",
+        "████",
+        "████",
+        "────",
+        "────",
+    ]
+
+
+def test_a_sparkline_shows_the_last_values() -> None:
+    assert sparkline([0, 50, 100], 10) == "▁▅█"
+    assert sparkline([100, 0, 50, 100], 3) == "▁▅█"
+    assert sparkline([math.nan, 0], 5) == "▁▁"
+    assert sparkline([], 5) == sparkline([1.0], 0) == ""
+
+
+def test_every_number_stands_in_words() -> None:
+    text = panel_text(VIEW, 38).plain
+    for expected in (
+        "3.92 tokens a step",
+        "210 of 412 drafted accepted, 51 %",
+        "p50 12.3 ms, p95 30.1 ms",
+        "10 to 60, now 58",
+        "92 % of 1 310",
+        "35 % of 200",
+        "0 % of 10",
+        "60 % 60",
+        "30 % 30",
+        "nobody",
+    ):
+        assert expected in text
+    rows = text.split("\n")
+    order = [next(i for i, row in enumerate(rows) if row.startswith(name)) for name in ("dflash ", "lookup ", "nobody")]
+    assert order == sorted(order)
+
+
+def test_the_legend_names_every_colour() -> None:
+    assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS}
+    for view in (VIEW, View()):
+        text = panel_text(view, 38).plain
+        assert all(name in text and meaning in text for name, meaning in LEGEND.items())
+
+
+def test_without_numbers_it_says_so() -> None:
+    text = panel_text(View(), 38).plain
+    assert "No numbers yet" in text
+    assert "nan" not in text
+    assert "0 %" not in text
+
+
+def test_it_shows_what_is_counted_of_an_answer_while_it_grows() -> None:
+    now = [0.0]
+    counted = Acceptance(lambda: now[0])
+    for _ in range(8):
+        now[0] += 0.5
+        counted.add(StepRecord("dflash", 4, 2, (1, 1, 1), 25.0), "abc")
+    view: SpeedView = counted
+    text = panel_text(view, 38).plain
+    for said in ("3.00 tokens a step", "16 of 32 drafted accepted, 50 %", "p50 25.0 ms, p95 25.0 ms", "now 6"):
+        assert said in text
+    assert [row.split()[-4:] for row in text.split("\n") if " of 8" in row][0][0] == "100"
+
+
+def test_names_are_harmless() -> None:
+    text = panel_text(View(by_drafter={"\x1b[31m[b]": 1}), 38).plain
+    assert "\x1b" not in text
+
+
+SHARES = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=20)
+
+
+@given(SHARES, st.lists(st.integers(0, 10**6), max_size=20), st.lists(st.floats(), max_size=80), st.integers(30, 60))
+def test_no_row_is_wider_than_the_panel(
+    shares: list[float], offered: list[int], rates: list[float], width: int
+) -> None:
+    rates = [rate for rate in rates if not math.isfinite(rate) or abs(rate) < 1e6]
+    text = panel_text(View(shares, offered, None, {"dflash": 3}, rates), width).plain
+    rows = [row for row in text.split("\n") if "█" in row or "─" in row or "▁" in row]
+    assert all(cell_len(row) <= width for row in rows)
+
+
+@pytest.mark.parametrize(("size", "side"), [((140, 40), "right"), ((60, 30), "below")])
+def test_it_stands_at_the_side_or_below(size: tuple[int, int], side: str) -> None:
+    async def check(pilot: Pilot[Any]) -> None:
+        region = pilot.app.query_one(SpeedPanel).region
+        if side == "right":
+            assert region.right == size[0]
+            assert region.width == 40
+            assert region.y == 0
+        else:
+            assert region.width == size[0]
+            assert region.bottom == size[1]
+            assert region.height == 12
+        assert "3.92 tokens a step" in shown(pilot.app)
+
+    asyncio.run(play(Stage(SpeedPanel(VIEW)), check, size))
+
+
+def test_update_view_shows_other_numbers() -> None:
+    async def check(pilot: Pilot[Any]) -> None:
+        panel = pilot.app.query_one(SpeedPanel)
+        assert "No numbers yet" in shown(pilot.app)
+        panel.update_view(VIEW)
+        await pilot.pause()
+        assert "3.92 tokens a step" in shown(pilot.app)
+        assert "No numbers yet" not in shown(pilot.app)
+
+    asyncio.run(play(Stage(SpeedPanel()), check))
+
+
+def test_a_tiny_terminal() -> None:
+    async def check(pilot: Pilot[Any]) -> None:
+        pilot.app.query_one(SpeedPanel).focus()
+        await pilot.press("down", "pagedown", "end")
+
+    asyncio.run(play(Stage(SpeedPanel(VIEW)), check, (20, 5)))

@@ -1,0 +1,126 @@
+"""The acceptance view against an oracle that goes byte by byte."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from localdflash.chat.messages import StepRecord
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.entry import copied_of
+from localdflash.tui.tints import Tinted, tint_of
+
+_TEXT = st.text(st.sampled_from("ab\n\té錯😋\x1b\r\u202e\ud800 "), max_size=60)
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["dflash", "lookup", "", "another"]), st.lists(st.integers(0, 6), max_size=5)),
+    max_size=12,
+)
+
+
+def _steps(described: Sequence[tuple[str, list[int]]]) -> list[StepRecord]:
+    return [
+        StepRecord(drafter, len(sizes), len(sizes) - 1 if drafter and sizes else 0, tuple(sizes), 1.0)
+        for drafter, sizes in described
+    ]
+
+
+def _oracle(text: str, steps: Sequence[StepRecord]) -> list[tuple[str, str]]:
+    """Each shown character with its style, without hard wraps."""
+    of_byte: list[str] = []
+    number = 0
+    for step in steps:
+        for place, size in enumerate(step.sizes):
+            tint = tint_of(step.drafter if place < step.accepted else "")
+            of_byte += [tint + (" step" if number % 2 else "")] * size
+        number += bool(sum(step.sizes))
+    shown: list[tuple[str, str]] = []
+    byte = 0
+    for character in text:
+        style = of_byte[byte] if byte < len(of_byte) else ""
+        byte += len(character.encode("utf-8", "surrogatepass"))
+        replaced = character if character == "\n" else sanitize(character).replace("\t", "    ")
+        shown += [(one, "" if one == "\n" else style) for one in replaced]
+    return shown
+
+
+def _shown(tinted: Tinted, width: int) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for line in tinted.lines(width):
+        found += [(one, run.style) for run in line.runs for one in run.text]
+        if line.joined is None:
+            found.append(("\n", ""))
+    return found[:-1]
+
+
+@given(_TEXT, _STEPS, st.integers(1, 30))
+def test_each_character_has_the_tint_of_the_token_with_its_first_byte(
+    text: str, described: list[tuple[str, list[int]]], width: int
+) -> None:
+    steps = _steps(described)
+    assert _shown(Tinted(text, steps), width) == _oracle(text, steps)
+
+
+@given(st.lists(st.one_of(_TEXT, _STEPS), max_size=8), st.integers(2, 30))
+def test_growing_gives_what_making_it_at_once_gives(
+    events: list[str | list[tuple[str, list[int]]]], width: int
+) -> None:
+    """Text and steps in any order; rows before changed_from() stay as they were."""
+    growing, text, steps = Tinted(), "", list[StepRecord]()
+    before = list(growing.lines(width))
+    for event in events:
+        if isinstance(event, str):
+            growing.append(event)
+            text += event
+        else:
+            for step in _steps(event):
+                growing.add(step)
+                steps.append(step)
+        rows = list(growing.lines(width))
+        assert rows == list(Tinted(text, steps).lines(width))
+        assert rows[: growing.changed_from()] == before[: growing.changed_from()]
+        before = rows
+
+
+@given(_TEXT, st.integers(2, 12))
+def test_no_row_is_wider_than_the_screen(text: str, width: int) -> None:
+    for line in Tinted(text).lines(width):
+        assert line.width <= width
+        assert line.width == cell_len(line.text)
+
+
+def test_hard_wraps_are_not_copied() -> None:
+    rows = Tinted("0123456789\nab").lines(4)
+    assert [row.text for row in rows] == ["0123", "4567", "89", "ab"]
+    assert "".join(map(copied_of, rows)) == "0123456789\nab\n"
+
+
+def test_a_growing_line_is_all_that_is_made_anew() -> None:
+    tinted = Tinted("line\n" * 1000)
+    tinted.lines(80)
+    tinted.append("more")
+    tinted.lines(80)
+    assert tinted.changed_from() == 1000
+
+
+def test_the_legend_counts_tokens_and_steps() -> None:
+    steps = [StepRecord("dflash", 7, 3, (1, 1, 1, 1), 1.0), StepRecord("", 0, 0, (1,), 1.0)]
+    legend = Tinted("abcde", steps).legend()
+    assert [run.text for run in legend] == [
+        " dflash 3 ",
+        " the model itself 2 ",
+        "2 steps, every second one underlined",
+    ]
+    assert [run.style for run in legend] == ["tint.dflash", "tint.own", "muted"]
+
+
+def test_text_without_steps_says_so() -> None:
+    assert [run.text for run in Tinted("text").legend()] == ["how these tokens came is not known"]
+
+
+@pytest.mark.parametrize("name", ["x\x1b]0;evil\x07", "\u202e" * 40])
+def test_names_of_drafters_are_sanitised(name: str) -> None:
+    shown = "".join(run.text for run in Tinted("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
+    assert shown == sanitize(shown)
+    assert "\x1b" not in shown

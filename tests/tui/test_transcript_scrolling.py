@@ -1,0 +1,189 @@
+"""Where the reader is: long conversations, heights that become known, other widths."""
+
+import gc
+import random
+import time
+import tracemalloc
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.messages import Message
+from localdflash.tui.column import Column, Place
+from localdflash.tui.entry import View
+from tests.tui.transcript_stage import Stage, run, talk, until
+
+
+def _uneven(turns: int) -> list[Message]:
+    """Messages whose heights the estimate gets wrong."""
+    random_ = random.Random(3)
+    messages = talk(turns)
+    for n in range(0, len(messages), 3):
+        words = " ".join("word" * random_.randint(1, 6) for _ in range(random_.randint(1, 120)))
+        messages[n] = Message("assistant", f"{words}\n\n{words}", finish="stop")
+    return messages
+
+
+def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript._measuring.pause()  # type: ignore[union-attr]
+        begun = time.perf_counter()
+        stage.transcript.show(talk(500, 30))
+        stage.rows  # noqa: B018
+        assert time.perf_counter() - begun < 0.3
+        assert "Done 499." in stage.screen_text
+        laid = [entry for entry in stage.transcript._column.entries if entry.laid_out(stage.transcript._column.view)]
+        assert len(laid) < 20
+        assert len(stage.query("*")) < 10
+
+    run(test, [], (120, 40))
+
+
+def test_all_heights_are_known_after_a_while_and_the_text_stays_where_it_is() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        column = stage.transcript._column
+        stage.transcript._measuring.pause()  # type: ignore[union-attr]
+        stage.transcript.show(_uneven(60))
+        stage.transcript._measuring.pause()  # type: ignore[union-attr]
+        await pilot.press("pageup", "pageup")
+        before, guessed = stage.rows, column.height
+        stage.transcript._measuring.resume()  # type: ignore[union-attr]
+        await until(lambda: not column._guessed)
+        assert stage.rows == before
+        assert column.height != guessed
+        true = Column()
+        true.view = column.view
+        true.show(stage.messages)
+        for index in range(len(true.entries)):
+            true.lay_out(index)
+        assert column.height == true.height
+
+    messages = _uneven(60)
+    run(test, messages, (80, 20))
+
+
+def test_page_by_page_to_the_top_shows_every_row_once() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        transcript = stage.transcript
+        transcript._measuring.pause()  # type: ignore[union-attr]
+        transcript.show(_uneven(30))
+        transcript._measuring.pause()  # type: ignore[union-attr]
+        transcript.following = False
+        pages = [stage.rows]
+        while transcript.scroll_offset.y:
+            before = transcript.scroll_offset.y
+            transcript.scroll_page_up(animate=False)
+            if transcript.scroll_offset.y == 0 and before < 20:
+                break
+            pages.append([row.replace("▾ more below", "").rstrip() for row in stage.rows])
+        shown = [row for page in reversed(pages) for row in page]
+        column = transcript._column
+        for index in range(len(column.entries)):
+            column.lay_out(index)
+        true = [column.entries[i].line(r).text.rstrip() for i, r in map(column.at, range(column.height))]
+        # The hint covers text only where rows are long.
+        assert [row[2:40] for row in shown] == [row[:38].rstrip() for row in true[len(true) - len(shown) :]]
+
+    run(test, [], (80, 20))
+
+
+@pytest.mark.parametrize("key", ["home", "end"])
+def test_home_and_end_go_all_the_way(key: str) -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press("pageup", key)
+        assert ("you #1" if key == "home" else "Done 199.") in stage.screen_text
+        assert stage.transcript.following is (key == "end")
+
+    run(test, talk(200))
+
+
+def test_the_row_at_the_top_stays_there_at_another_width() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press("home")
+        for _ in range(7):
+            await pilot.press("pagedown")
+        transcript = stage.transcript
+        index, row = transcript._column.at(transcript.scroll_offset.y)
+        entry = transcript._column.entries[index]
+        first = entry.copied(entry.offset(row), None)[:8]
+        for width in (33, 120, 25, 80, 60):
+            await pilot.resize_terminal(width, 20)
+            index_now, row_now = transcript._column.at(transcript.scroll_offset.y)
+            entry = transcript._column.entries[index_now]
+            assert index_now == index
+            assert first in entry.copied(entry.offset(row_now), entry.offset(row_now + 1)) + entry.copied(
+                entry.offset(row_now + 1), None
+            )
+
+    run(test, _uneven(40))
+
+
+def test_the_end_stays_in_view_at_another_size() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        for size in ((33, 10), (120, 40), (25, 5), (80, 20)):
+            await pilot.resize_terminal(*size)
+            assert "Done 19." in stage.screen_text
+
+    run(test, talk(20))
+
+
+def test_the_wheel_scrolls_and_lets_the_end_go() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript._on_mouse_scroll_up(_wheel(stage))
+        assert not stage.transcript.following
+        stage.transcript.scroll_relative(y=100, animate=False)
+        assert stage.transcript.following
+
+    run(test, talk(20))
+
+
+def _wheel(stage: Stage):  # type: ignore[no-untyped-def]
+    from textual.events import MouseScrollUp
+
+    return MouseScrollUp(stage.transcript, 1, 1, 0, 0, 0, False, False, False)
+
+
+def test_a_place_is_found_again_at_every_width() -> None:
+    column = Column()
+    column.show(_uneven(5))
+    for index in range(len(column.entries)):
+        column.lay_out(index)
+    for row in range(column.height):
+        assert column.row(column.place(row)) == row
+    places = [column.place(row) for row in range(column.height)]
+    column.guess(View(31))
+    for index in range(len(column.entries)):
+        column.lay_out(index)
+    rows = [column.row(place) for place in places]
+    assert rows == sorted(rows)
+    assert column.row(Place(99, 0)) == 0
+
+
+def test_memory_is_flat_over_2000_turns() -> None:
+    """What is kept of an answer that was scrolled away is its text."""
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        text = "".join(f"value_{n} = compute({n})\n" for n in range(20))
+
+        def turns(count: int) -> None:
+            for _ in range(count):
+                stage.transcript.add(Message("user", "question"))
+                stage.transcript.add(Message("assistant", ""))
+                stage.transcript.feed(f"```python\n{text}")
+                stage.transcript._frame()
+                stage.transcript.feed("```\n")
+                stage.transcript.finish(Message("assistant", f"```python\n{text}```\n", finish="stop"))
+
+        turns(100)
+        tracemalloc.start()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        turns(1900)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert grown / 1900 < 4 * len(text)
+        laid = [entry for entry in stage.transcript._column.entries if entry.strips]
+        assert len(laid) < 40
+
+    run(test)

@@ -1,0 +1,107 @@
+"""Text selected with the mouse: as it was written, and where it was."""
+
+from textual.geometry import Offset
+from textual.pilot import Pilot
+from textual.selection import Selection
+
+from localdflash.chat.messages import Message
+from tests.tui.transcript_stage import Stage, run, talk, until
+
+_LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+
+
+async def _drag(pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]) -> None:
+    await pilot.mouse_down(offset=start)
+    await pilot.hover(offset=(end[0] - 1, end[1]))
+    await pilot.hover(offset=end)
+    await pilot.mouse_up(offset=end)
+
+
+def _at(stage: Stage, text: str) -> tuple[int, int]:
+    """Where a text begins on the screen."""
+    row = next(y for y, row in enumerate(stage.rows) if text in row)
+    return stage.rows[row].index(text), row
+
+
+def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        x, y = _at(stage, "sixteen")
+        await _drag(pilot, _at(stage, "two"), (x + 6, y))
+        assert stage.screen.get_selected_text() == _LONG[4:]
+        x, y = _at(stage, "short")
+        await _drag(pilot, _at(stage, "fifteen"), (x + 4, y))
+        assert stage.screen.get_selected_text() == "fifteen sixteen\n\nshort"
+
+    run(test, [Message("user", _LONG), Message("assistant", "short answer")], (40, 20))
+
+
+def test_a_selection_from_the_gutter_begins_with_the_row() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        x, y = _at(stage, "second")
+        await _drag(pilot, (0, y), (x + 5, y))
+        assert stage.screen.get_selected_text() == "second"
+        await _drag(pilot, _at(stage, "first"), (39, y - 1))
+        assert (stage.screen.get_selected_text() or "").strip() == "first"
+
+    run(test, [Message("user", "```\nfirst\n\nsecond\n```")], (40, 20))
+
+
+def test_what_is_selected_looks_so() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        x, y = _at(stage, "two")
+        await _drag(pilot, (x, y), (x + 2, y))
+        ground = stage.screen.get_component_rich_style("screen--selection").bgcolor
+        marked = [one.text for one in stage.transcript.render_line(y) if one.style and one.style.bgcolor == ground]
+        assert marked == ["two"]
+        stage.screen.clear_selection()
+        await pilot.pause()
+        assert not [one for one in stage.transcript.render_line(y) if one.style and one.style.bgcolor == ground]
+
+    run(test, [Message("user", "one two three")], (40, 20))
+
+
+def test_a_selection_survives_later_text_measuring_and_another_width() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        x, y = _at(stage, "value_19_2")
+        await _drag(pilot, (x, y), (x + 9, y))
+        for _ in range(30):
+            stage.transcript.feed("more text\n\n")
+        await until(lambda: not stage.transcript.busy)
+        assert stage.screen.get_selected_text() == "value_19_2"
+        await until(lambda: not stage.transcript._column._guessed)
+        await pilot.resize_terminal(33, 20)
+        assert stage.screen.get_selected_text() == "value_19_2"
+        stage.transcript.show(talk(1))
+        assert not stage.screen.get_selected_text()
+
+    run(test, talk(20))
+
+
+def test_two_clicks_select_a_word_and_three_a_line() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        x, y = _at(stage, "value_0_3")
+        await pilot.click(offset=(x + 2, y), times=2)
+        assert stage.screen.get_selected_text() == "value_0_3"
+        await pilot.click(offset=(x + 2, y), times=3)
+        assert (stage.screen.get_selected_text() or "").strip() == "value_0_3 = 3"
+
+    run(test, talk(1))
+
+
+def test_everything_selected_is_all_the_text() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        text, _ = stage.transcript.get_selection(Selection(None, None)) or ("", "")
+        assert [f"question {n}" in text for n in range(50)] == [True] * 50
+        assert stage.transcript.get_selection(Selection(Offset(0, 99), Offset(3, 7))) is not None
+
+    run(test, talk(50))
+
+
+def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await pilot.click(offset=_at(stage, "docs"))
+        await pilot.click(offset=_at(stage, "plain"))
+        await pilot.click(offset=_at(stage, "evil"))
+
+    stage = run(test, [Message("user", "[docs](https://example.org/a) plain [evil](javascript:x)")])
+    assert stage.posted == ["https://example.org/a"]

@@ -1,0 +1,209 @@
+"""An answer that grows: nothing is lost, the reader keeps the place, and nothing stops the chat."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from textual.events import Resize
+from textual.geometry import Size
+from textual.pilot import Pilot
+
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.tui.markdown import Document
+from localdflash.tui.transcript import Transcript
+from tests.tui.transcript_stage import Stage, run, talk, until
+
+_ANSWER = (
+    "Text with *marks* é 錯 😋.\r\n\n```python\ndef f():\n\treturn '\x1b[0m'\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
+
+
+def _chunks(text: str, random_: random.Random) -> list[str]:
+    chunks, at = [], 0
+    while at < len(text):
+        size = random_.choice((1, 1, 2, 3, 7, 16, 40))
+        chunks.append(text[at : at + size])
+        at += size
+    return chunks
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped(seed: int) -> None:
+    """1 000 chunkings and places to stop at, 100 in each of ten runs."""
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        random_ = random.Random(seed)
+        for _ in range(100):
+            chunks = _chunks(_ANSWER, random_)
+            received = ""
+            stage.transcript.show([Message("user", "q"), Message("assistant", "")])
+            for chunk in chunks[: random_.randint(0, len(chunks))]:
+                stage.transcript.feed(chunk)
+                received += chunk
+                if random_.random() < 0.2:
+                    stage.transcript._frame()
+                assert received.startswith(stage.transcript.source_shown())
+            stage.transcript.finish(Message("assistant", received, finish="cancelled"))
+            assert stage.transcript.source_shown() == received
+
+    run(test)
+
+
+def test_an_answer_is_on_the_screen_without_finish() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.add(Message("assistant", ""))
+        for word in ("one ", "two ", "three"):
+            stage.transcript.feed(word)
+        await until(lambda: "one two three" in stage.screen_text)
+        assert stage.transcript.source_shown() == "one two three"
+
+    run(test, [Message("user", "count")])
+
+
+def test_text_that_differs_from_what_was_fed_replaces_it() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.feed("what was fed")
+        stage.transcript.finish(Message("assistant", "what is true", finish="stop"))
+        await pilot.pause()
+        assert stage.transcript.source_shown() == "what is true"
+        assert "fed" not in stage.screen_text
+
+    run(test)
+
+
+def test_an_answer_can_be_gone_on_with() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.feed("x = 2\n```\n")
+        await until(lambda: not stage.transcript.busy)
+        assert "stopped" not in stage.screen_text
+        assert stage.transcript.code_blocks() == ["x = 1\nx = 2\n"]
+
+    run(test, [Message("assistant", "```python\nx = 1\n", finish="cancelled")])
+
+
+def test_an_answer_that_begins_anew_loses_what_was_waiting() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.feed("half of")
+        stage.transcript.replace_last(Message("assistant", ""))
+        stage.transcript.feed("all of it")
+        await until(lambda: not stage.transcript.busy)
+        assert stage.transcript.source_shown() == "all of it"
+
+    run(test, [Message("user", "q"), Message("assistant", "")])
+
+
+def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press("pageup")
+        before = stage.rows
+        assert before[-1].endswith("▾ more below")
+        for _ in range(40):
+            stage.transcript.feed("a new line\n\n")
+        await until(lambda: not stage.transcript.busy)
+        await pilot.pause()
+        assert stage.rows == before
+        await pilot.press("end")
+        assert "a new line" in stage.screen_text
+        assert "more below" not in stage.screen_text
+        stage.transcript.feed("the last line")
+        await until(lambda: "the last line" in stage.screen_text)
+
+    run(test, talk(10))
+
+
+def test_another_message_brings_the_end_back() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await pilot.press("home")
+        stage.transcript.add(Message("user", "the newest"))
+        await pilot.pause()
+        assert "the newest" in stage.screen_text
+
+    run(test, talk(10))
+
+
+def test_200_changes_of_the_size_while_it_grows_lose_nothing() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        random_ = random.Random(5)
+        text = "".join(f"row {n} of the answer\n\n" for n in range(400))
+        stage.transcript.feed("")
+        for n in range(200):
+            stage.transcript.feed(text[n * len(text) // 200 : (n + 1) * len(text) // 200])
+            size = Size(random_.randint(1, 150), random_.randint(1, 50))
+            stage.post_message(Resize(size, size))
+            await asyncio.sleep(0.003)
+        await until(lambda: not stage.transcript.busy)
+        await pilot.resize_terminal(80, 900)
+        stage.transcript.finish(Message("assistant", text, finish="stop"))
+        await pilot.pause()
+        assert stage.transcript.following
+        assert [row.strip() for row in stage.rows if row.startswith("  row")] == [
+            f"row {n} of the answer" for n in range(400)
+        ]
+
+    run(test)
+
+
+def test_another_theme_while_it_grows_gives_all_rows_its_colours() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        def ground() -> Any:
+            return {
+                segment.style.bgcolor
+                for y in range(20)
+                for segment in stage.transcript.render_line(y)
+                if segment.style and segment.text
+            }
+
+        stage.transcript.feed("some text\n\n" * 4)
+        await until(lambda: "some text" in stage.screen_text)
+        dark = ground()
+        stage.theme = "localdflash-light"
+        stage.transcript.feed("more text\n\n" * 30)
+        await until(lambda: not stage.transcript.busy)
+        await pilot.pause()
+        assert len(dark) == len(ground()) == 1
+        assert dark != ground()
+
+    run(test)
+
+
+def test_tints_come_while_it_grows() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.tinted = True
+        stage.transcript.add(Message("assistant", ""))
+        stage.transcript.feed("ab", StepRecord("lookup", 4, 1, (1, 1), 1.0))
+        stage.transcript.feed("cd", StepRecord("lookup", 4, 2, (1, 1), 1.0))
+        await until(lambda: "abcd" in stage.screen_text)
+        assert " lookup 3  the model itself 1 2 steps" in stage.screen_text
+        row = next(y for y, text in enumerate(stage.rows) if "abcd" in text)
+        runs = [(one.text, one.style) for one in stage.transcript.render_line(row) if one.text.strip()]
+        assert [text for text, _ in runs] == ["a", "b", "cd"]
+        assert len({style.bgcolor for _, style in runs if style}) == 2
+        assert [bool(style.underline) for _, style in runs if style] == [False, False, True]
+
+    run(test)
+
+
+def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Document, width: int) -> None:
+        raise RecursionError
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        monkeypatch.setattr(Document, "lines", broken)
+        stage.transcript.feed("**as it came**")
+        await until(lambda: "**as it came**" in stage.screen_text)
+
+    run(test)
+
+
+def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        grow = Transcript._last_grew
+        monkeypatch.setattr(Transcript, "_last_grew", lambda self: 1 / 0)
+        stage.transcript.feed("one ")
+        await until(lambda: not stage.transcript.busy)
+        monkeypatch.setattr(Transcript, "_last_grew", grow)
+        stage.transcript.feed("two")
+        await until(lambda: "one two" in stage.screen_text)
+
+    run(test)

@@ -1,0 +1,54 @@
+import asyncio
+from typing import Any
+
+from textual.pilot import Pilot
+
+from localdflash.tui.welcome import Welcome
+from tests.tui.stage import Stage, play, shown
+
+
+def text_of(welcome: Welcome, size: tuple[int, int] = (120, 20)) -> list[str]:
+    rows: list[str] = []
+
+    async def read(pilot: Pilot[Any]) -> None:
+        assert pilot.app.query_one("#welcome") is welcome
+        rows.extend(row.strip() for row in shown(pilot.app).split("\n") if row.strip())
+
+    asyncio.run(play(Stage(welcome), read, size))
+    return rows
+
+
+def test_the_first_run_is_explained_in_five_lines() -> None:
+    rows = text_of(Welcome(first_run=True))
+    assert len(rows) == 5
+    text = " ".join(rows)
+    for said in ("runs on this machine", "nothing you type leaves it", "often wrong", "localdflash models list", "/model"):
+        assert said in text
+    for said in ("F1", "Ctrl+Q leaves", "--no-log"):
+        assert said in text
+
+
+def test_later_runs_have_two_lines() -> None:
+    rows = text_of(Welcome(first_run=False))
+    assert len(rows) == 2
+    assert "F1" in rows[0]
+    assert "Ctrl+O" in rows[1]
+
+
+def test_with_a_server_nothing_is_called_local() -> None:
+    text = " ".join(text_of(Welcome(first_run=True, model="gpt", server="https://api.example.com/v1")))
+    assert "what you send goes there" in text
+    assert "https://api.example.com/v1" in text
+    assert "nothing you type leaves" not in text
+
+
+def test_another_model_is_named_and_not_called_small() -> None:
+    text = " ".join(text_of(Welcome(first_run=True, model="/m/[b]q\x1bwen.gguf")))
+    assert "[b]q" in text
+    assert "\x1b" not in text
+    assert "small" not in text
+
+
+def test_it_wraps_on_a_narrow_terminal_and_survives_a_tiny_one() -> None:
+    assert "Leaving" in " ".join(text_of(Welcome(first_run=True), (40, 30)))
+    assert text_of(Welcome(first_run=True), (20, 5))

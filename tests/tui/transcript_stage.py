@@ -1,0 +1,86 @@
+"""An app with nothing but a transcript, and what the tests of it ask again and again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from localdflash.chat.messages import Message
+from localdflash.tui.themes import DEFAULT, VARIABLE_DEFAULTS, register
+from localdflash.tui.transcript import Transcript
+
+
+class Stage(App[None]):
+    """Shows messages and keeps what the transcript posts."""
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        super().__init__()
+        self.messages = messages
+        self.transcript = Transcript()
+        self.posted: list[object] = []
+        register(self)
+        self.theme = DEFAULT
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(VARIABLE_DEFAULTS)
+
+    def compose(self) -> ComposeResult:
+        yield self.transcript
+
+    def on_mount(self) -> None:
+        self.transcript.show(self.messages)
+        self.transcript.focus()
+
+    def on_transcript_copied(self, event: Transcript.Copied) -> None:
+        self.posted.append((event.text, event.what))
+
+    def on_transcript_message_picked(self, event: Transcript.MessagePicked) -> None:
+        self.posted.append((event.index, event.action))
+
+    def on_transcript_link_clicked(self, event: Transcript.LinkClicked) -> None:
+        self.posted.append(event.url)
+
+    @property
+    def rows(self) -> list[str]:
+        """What is on the screen."""
+        return [self.transcript.render_line(y).text.rstrip() for y in range(self.transcript.size.height)]
+
+    @property
+    def screen_text(self) -> str:
+        return "\n".join(self.rows)
+
+
+def run(
+    test: Callable[[Stage, Pilot[None]], Awaitable[None]],
+    messages: Sequence[Message] = (),
+    size: tuple[int, int] = (60, 20),
+) -> Stage:
+    """Run a test, a coroutine function, in the app."""
+    stage = Stage(messages)
+
+    async def inside() -> None:
+        async with stage.run_test(size=size) as pilot:
+            await test(stage, pilot)
+
+    asyncio.run(inside())
+    return stage
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for it."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def talk(turns: int, lines: int = 6) -> list[Message]:
+    """Questions and answers that are told apart by their words."""
+    messages: list[Message] = []
+    for turn in range(turns):
+        messages.append(Message("user", f"question {turn}"))
+        body = "\n".join(f"    value_{turn}_{n} = {n}" for n in range(lines))
+        messages.append(
+            Message("assistant", f"Answer {turn}.\n\n```python\ndef f():\n{body}\n```\n\nDone {turn}.", finish="stop")
+        )
+    return messages

@@ -1,0 +1,156 @@
+"""The blocks of a text, and how each becomes lines of a width."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+
+from localdflash.tui.inline import clean, inline
+from localdflash.tui.lines import Line, Run
+from localdflash.tui.wrap import wrap
+
+NARROWEST = 8  # cells that bars and indents leave to the text; with less there are none
+_BAR = Run("│ ", "quote")
+_TASK = re.compile(r"\[([ xX])\][ \t]+")
+
+
+class Block(ABC):
+    """`gap`: a blank line stands before it. Lines are kept for the last width asked for."""
+
+    gap = False
+    _grows = False  # then _layout is asked each time, and keeps what it can itself
+    _width = 0
+    _lines: Sequence[Line] = ()
+
+    def lines(self, width: int) -> Sequence[Line]:
+        """Without the gap."""
+        if self._grows or width != self._width:
+            self._lines, self._width = self._layout(width), width
+        return self._lines
+
+    def forget(self) -> None:
+        """Lay it out again when it is next asked for."""
+        for part in self.parts():
+            part._width = 0
+
+    @abstractmethod
+    def _layout(self, width: int) -> Sequence[Line]: ...
+
+    def parts(self) -> Iterator["Block"]:
+        """Itself and the blocks in it, in order."""
+        yield self
+
+
+class Paragraph(Block):
+    """Running text; a heading has a level from 1 to 6."""
+
+    def __init__(self, content: str, level: int = 0) -> None:
+        self.content = content
+        self.level = level
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        return wrap(inline(self.content, f"heading{self.level}" if self.level else ""), width)
+
+
+class Rule(Block):
+    """A line across."""
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        return [Line((Run("─" * width, "rule"),), 1)]
+
+
+class Container(Block):
+    """Blocks under each other, behind a bar or a bullet."""
+
+    def __init__(self, children: Sequence[Block]) -> None:
+        self.children = children
+
+    def parts(self) -> Iterator[Block]:
+        """As above."""
+        yield self
+        for child in self.children:
+            yield from child.parts()
+
+
+class Quote(Container):
+    """Behind a bar."""
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        inner = _left(width, 2)
+        rows = stacked(self.children, inner)
+        return rows if inner == width else [behind(_BAR, line) for line in rows]
+
+
+class Item(Container):
+    """Of a list; `marker` is its bullet, or its number as written."""
+
+    def __init__(self, marker: str, children: Sequence[Block]) -> None:
+        super().__init__(children)
+        first = children[0] if children else None
+        task = _TASK.match(first.content) if isinstance(first, Paragraph) else None
+        if task and isinstance(first, Paragraph):
+            first.content = first.content[task.end() :]
+        self._task = bool(task)
+        self._marker = Run(f"[{task[1].lower()}] " if task else f"{clean(marker)} ", "bullet")
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        indent = cell_len(self._marker.text)
+        inner = _left(width, indent)
+        rows = stacked(self.children, inner) or [Line()]
+        if inner == width:
+            return [*wrap([self._marker], width), *rows]
+        first, *rest = rows
+        decoration = 0 if self._task else first.decoration + 1
+        first = Line((self._marker, *first.runs), decoration, first.joined)
+        blank = Run(" " * indent)
+        return [first, *(behind(blank, line) for line in rest)]
+
+
+class Verbatim(Block):
+    """Text as typed, line by line and without markup, which may grow: only lines that were open are laid out again."""
+
+    _grows = True
+
+    def __init__(self, style: str = "") -> None:
+        self._style = style
+        self._open = ""
+        self._rows: list[Line] = []
+        self._complete: list[str] = []
+        self._laid = 0
+
+    def append(self, text: str) -> None:
+        """More of it, in pieces of any size."""
+        *complete, self._open = (self._open + text).split("\n")
+        self._complete += complete
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        if width != self._width:
+            self._width, self._laid, self._rows = width, 0, []
+        for line in self._complete[self._laid :]:
+            self._rows += self._wrapped(line)
+        self._laid = len(self._complete)
+        return [*self._rows, *self._wrapped(self._open)] if self._open else self._rows
+
+    def _wrapped(self, line: str) -> list[Line]:
+        return wrap([Run(clean(line), self._style)] if line else [], self._width)
+
+
+def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
+    """Under each other."""
+    rows: list[Line] = []
+    for block in blocks:
+        if block.gap and rows:
+            rows.append(Line())
+        rows += block.lines(width)
+    return rows
+
+
+def behind(prefix: Run, line: Line) -> Line:
+    """The line after a piece of decoration."""
+    return Line((prefix, *line.runs), line.decoration + 1, line.joined)
+
+
+def _left(width: int, prefix: int) -> int:
+    """What a prefix leaves; the whole width where that is too little: the prefix then stands elsewhere or nowhere."""
+    return width - prefix if width - prefix >= NARROWEST else width

@@ -1,0 +1,68 @@
+"""The rows around a message's text: who says it, what is attached, how an answer ended, what the program notes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from localdflash.chat.messages import Attachment, Message
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.lines import Line, Run
+
+_ENDS = {
+    "length": "cut: max_tokens is reached",
+    "context": "cut: the context is full",
+    "cancelled": "stopped",
+    "gone": "the engine went away",
+}
+
+
+def header(message: Message, number: int, model: str) -> Line:
+    """Who says it, and the number by which commands take it. `model`: of an answer that does not say."""
+    who = "you" if message.role == "user" else message.role
+    if message.role == "assistant":
+        named = message.numbers.get("model")
+        who = one_line(named if isinstance(named, str) and named else model or "answer")
+    runs = (Run(who, message.role), Run(f" #{number}", "muted"))
+    return Line(runs, decoration=len(runs), joined="")
+
+
+def attachment_line(attachment: Attachment) -> Run:
+    """What went along, and how much."""
+    lines = attachment.text.count("\n") + (not attachment.text.endswith("\n") and bool(attachment.text))
+    return Run(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
+
+
+def footer(message: Message) -> Run | None:
+    """Why a finished answer ended, if not by itself, and its numbers; None where nothing is known."""
+    if message.role != "assistant":
+        return None
+    parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_told(message.numbers)]
+    return Run(" · ".join(parts), "muted") if parts else None
+
+
+def _told(numbers: Mapping[str, Any]) -> list[str]:
+    """Numbers of another server may be missing or make no sense: those are left out."""
+    tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
+    tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
+    return [
+        *([f"{tokens:.0f} token{'' if tokens == 1 else 's'}"] if tokens is not None else []),
+        *([f"{rate:.0f} tok/s"] if rate else []),
+        *([f"{tau:.1f} per verify"] if tau and numbers.get("draft", True) else []),
+        *([f"first token {ttft / 1000:.2f} s"] if ttft is not None else []),
+    ]
+
+
+def _number(numbers: Mapping[str, Any], name: str) -> float | None:
+    value = numbers.get(name)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+    return float(value) if good else None
+
+
+def note_run(text: str, kind: str) -> Run:
+    """A line of the program's own; one that tells of an error says so without colours too."""
+    mark = "✗" if kind == "error" else "·"
+    return Run(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
+
+
+def one_line(text: str) -> str:
+    """Safe to show, on one line."""
+    return " ".join(sanitize(text).split())

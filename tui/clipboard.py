@@ -1,0 +1,97 @@
+"""Copying, byte-true: the terminal is asked (OSC 52), and a clipboard program of the system where there is one.
+
+Nobody hears back from a terminal, so the result says what is known. No shell is used; text goes by standard input.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from localdflash.text.sanitize import sanitize
+
+TERMINAL_LIMIT = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word
+_PATIENCE = 1.0  # seconds
+
+# Command, the variable without which it cannot work (desktop sessions), encoding of its input.
+_PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("wl-copy",), "WAYLAND_DISPLAY", "utf-8"),
+    (("xclip", "-selection", "clipboard", "-in"), "DISPLAY", "utf-8"),
+    (("xsel", "--clipboard", "--input"), "DISPLAY", "utf-8"),
+    (("pbcopy",), "", "utf-8"),
+    (("clip.exe",), "", "utf-16"),
+)
+
+
+class Terminal(Protocol):
+    """An app of Textual's: it asks the terminal by OSC 52."""
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was done with `characters`; `program` is the one that took them, "" for none."""
+
+    characters: int
+    asked: bool  # the terminal
+    program: str
+    unseen: bool  # some of the characters are not seen when the text is shown
+
+    def line(self, what: str) -> str:
+        """One line for the user; `what` was to be copied, such as "the answer"."""
+        amount = f"{self.characters} character{'' if self.characters == 1 else 's'}"
+        warning = "; it has characters that cannot be seen" if self.unseen else ""
+        if self.program:
+            return f"Copied {what}: {amount}{warning}"
+        if self.asked:
+            return f"Asked the terminal to copy {what}: {amount}{warning}"
+        return f"{amount} are too much for the terminal, and no clipboard program took them: not copied"
+
+
+async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = os.environ) -> Result:
+    """Copy in every way there is. Lone surrogates, which no clipboard can take, become U+FFFD."""
+    encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    asked = len(encodable.encode()) <= TERMINAL_LIMIT
+    if asked:
+        terminal.copy_to_clipboard(encodable)
+    program = await _native(encodable, environment)
+    shown = text.replace("\r\n", "\n")
+    return Result(len(text), asked, program, sanitize(shown) != shown)
+
+
+async def _native(text: str, environment: Mapping[str, str]) -> str:
+    """The first program that took the text, "" for none."""
+    for command, needed, encoding in _PROGRAMS:
+        path = shutil.which(command[0], path=environment.get("PATH", ""))
+        if (
+            path
+            and (not needed or environment.get(needed))
+            and await _took((path, *command[1:]), text.encode(encoding))
+        ):
+            return command[0]
+    return ""
+
+
+async def _took(command: tuple[str, ...], data: bytes) -> bool:
+    """Whether a program read it all and was content, in time."""
+    nowhere = asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await process.communicate(data)
+    except (TimeoutError, OSError):
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        return False
+    return process.returncode == 0

@@ -1,0 +1,178 @@
+"""The entries of a conversation one below the other, most of them with a height that is only guessed.
+
+Rows count from the top. Laying an entry out may change its height and so move all rows below it: a Place is how a row
+is found again, also at another width.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from localdflash.chat.messages import Message
+from localdflash.tui.entry import Entry, View
+
+_NEAR = 1  # screens above and below that are laid out too
+_FAR = 4  # screens beyond which rows are dropped
+_LONG = 100_000  # characters; longer entries are measured only when they are scrolled to
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of an entry, as the offset of its text; `above`: rows that it is above the one with that offset."""
+
+    index: int
+    offset: int
+    above: int = 0
+
+
+class Column:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.view = View(80)
+        self._tops = [0]  # the row of each entry's first, and the height of all
+        self._laid: set[int] = set()
+        self._guessed: list[int] = []  # indexes of entries whose height is a guess, the next to measure last
+
+    @property
+    def height(self) -> int:
+        """Rows of all entries."""
+        return self._tops[-1]
+
+    def top(self, index: int) -> int:
+        """The first row of an entry."""
+        return self._tops[index]
+
+    def at(self, row: int) -> tuple[int, int]:
+        """The entry that has this row, and which of its rows that is; there must be entries."""
+        index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
+        return index, row - self._tops[index]
+
+    # What it is made of
+
+    def show(self, messages: Sequence[Message]) -> None:
+        """Other messages."""
+        self.entries = [Entry(message, number) for number, message in enumerate(messages, 1)]
+        self.guess()
+
+    def add(self, message: Message | None) -> Entry:
+        """One more below the others; None is room for notes."""
+        before = self.entries[-1].number if self.entries else 0
+        entry = Entry(message, before + 1 if message else before)
+        entry.estimate(self.view)
+        self.entries.append(entry)
+        self._guessed.append(len(self.entries) - 1)
+        self._tops.append(self.height + entry.height)
+        return entry
+
+    def replace_last(self, message: Message) -> None:
+        """Another message in the place of the last one."""
+        last = len(self.entries) - 1
+        self.entries[last] = Entry(message, self.entries[last].number)
+        self.entries[last].estimate(self.view)
+        self._laid.discard(last)
+        self._sum_up(last)
+
+    def guess(self, view: View | None = None) -> None:
+        """Nothing is laid out any more; for another view if one is given."""
+        self.view = view or self.view
+        for entry in self.entries:
+            entry.drop()
+            entry.estimate(self.view)
+        self._laid.clear()
+        self._guessed = list(range(len(self.entries)))
+        self._sum_up(0)
+
+    # Laying out
+
+    def lay_out(self, index: int) -> range:
+        """Lay one entry out; its own rows that changed."""
+        entry = self.entries[index]
+        before = entry.height
+        changed = entry.lay_out(self.view)
+        self._laid.add(index)
+        if entry.height != before or index == len(self.entries) - 1:
+            self._sum_up(index)
+        return changed
+
+    def settle(self, place: Place, rows: int) -> int:
+        """Lay out what is on a screen that begins at the place, and around it; the row at which it begins."""
+        while True:
+            first = self.row(place)
+            low, high = max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows
+            if not self._lay_out_between(low, high):
+                return first
+
+    def settle_end(self, rows: int) -> None:
+        """Lay out what is on a screen that ends at the end, and above it."""
+        while self._lay_out_between(max(0, self.height - (1 + _NEAR) * rows), self.height):
+            pass
+
+    def is_settled(self, first: int, rows: int) -> bool:
+        """Whether all that is on the screen, and around it, is laid out."""
+        return not self._not_laid(max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows)
+
+    def _lay_out_between(self, low: int, high: int) -> bool:
+        """Lay out the entries with these rows; whether there was any that was not."""
+        missing = self._not_laid(low, high)
+        for index in reversed(missing):
+            self.lay_out(index)
+        return bool(missing)
+
+    def _not_laid(self, low: int, high: int) -> list[int]:
+        if not self.entries:
+            return []
+        first, last = self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0]
+        return [index for index in range(first, last + 1) if not self.entries[index].laid_out(self.view)]
+
+    def measure_one(self) -> bool:
+        """Turn one guessed height into the true one, nearest to the end first; whether there was one."""
+        while self._guessed:
+            index = self._guessed.pop()
+            if index not in self._laid and len(self.entries[index].text) < _LONG:
+                self.lay_out(index)
+                self._drop(index)
+                return True
+        return False
+
+    def drop_far(self, first: int, rows: int) -> None:
+        """Drop the rows of entries far from the screen."""
+        if not self.entries:
+            return
+        low, high = self.at(max(0, first - _FAR * rows))[0], self.at(min(first + _FAR * rows, self.height - 1))[0]
+        for index in [index for index in self._laid if not low <= index <= high]:
+            if not self.entries[index].growing:
+                self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        self.entries[index].drop()
+        self._laid.discard(index)
+
+    def _sum_up(self, index: int) -> None:
+        """The rows from this entry on, after heights changed."""
+        heights = (entry.height for entry in self.entries[index:])
+        self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
+
+    # Places
+
+    def place(self, row: int) -> Place:
+        """How a row is found again; of an entry that is not laid out, its beginning."""
+        if not self.entries:
+            return Place(0, 0)
+        index, row = self.at(max(0, min(row, self.height - 1)))
+        entry = self.entries[index]
+        if not entry.laid_out(self.view):
+            return Place(index, 0)
+        offset = entry.offset(row)
+        return Place(index, offset, entry.row(offset) - row)
+
+    def row(self, place: Place) -> int:
+        """Where the place is now."""
+        if place.index >= len(self.entries):
+            return 0
+        entry, top = self.entries[place.index], self._tops[place.index]
+        if not entry.laid_out(self.view):
+            return top
+        return top + max(0, entry.row(place.offset) - place.above)

@@ -1,0 +1,122 @@
+"""A diff as rows: numbers before and after, a sign, the line. Only what is on the screen is laid out.
+
+Long lines go on to the right, under numbers and signs that stay. Signs say what colours say too.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from localdflash.text.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from localdflash.chat.file_text import Hunk
+
+LONGEST = 4_000  # characters of a line that are shown
+_TAB = 4
+_NARROW = 60  # cells: below, one number is enough
+_LOOKS = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
+
+
+class _Row(NamedTuple):
+    """`old` and `new` count from 1, 0 for none; `sign` is one of `_LOOKS`."""
+
+    old: int
+    new: int
+    sign: str
+    text: str
+
+
+class DiffView(ScrollView):
+    """The hunks of one file."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"diff-view--{look}" for look in (*_LOOKS.values(), "number")}
+    DEFAULT_CSS = """
+    DiffView {
+        height: 1fr; scrollbar-size-horizontal: 1; scrollbar-size-vertical: 1;
+        .diff-view--added { color: $success; background: $success 12%; }
+        .diff-view--removed { color: $error; background: $error 12%; }
+        .diff-view--same { color: $foreground; }
+        .diff-view--number { color: $text-muted; }
+        .diff-view--place, .diff-view--remark { color: $text-muted; text-style: italic; }
+        &:ansi .diff-view--added, &:ansi .diff-view--removed { background: transparent; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[_Row] = []
+        self._digits = 1
+        self._widest = 0
+
+    def show(self, hunks: Sequence["Hunk"]) -> None:
+        """Another file, from its first row on."""
+        self._rows = [row for hunk in hunks for row in _rows(hunk)]
+        self._digits = len(str(max((max(row.old, row.new) for row in self._rows), default=0)))
+        self._widest = max((_width(row.text) for row in self._rows), default=0)
+        self._arrange()
+        self.scroll_to(0, 0, animate=False, force=True)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """What stands before the lines depends on the width."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self.virtual_size = Size(self._gutter + self._widest, len(self._rows))
+
+    @property
+    def _gutter(self) -> int:
+        """Cells of numbers and sign."""
+        return self._digits + 3 if self.size.width < _NARROW else 2 * self._digits + 4
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        left, top = self.scroll_offset
+        width = self.scrollable_content_region.width
+        if top + y >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        row = self._rows[top + y]
+        style = self.get_component_rich_style(f"diff-view--{_LOOKS[row.sign]}")
+        number = self.get_component_rich_style("diff-view--number")
+        sign = row.sign if row.sign in "+-" else " "
+        gutter = [Segment(self._numbers(row), number), Segment(f"{sign} ", style)]
+        line = Strip([Segment(shown(row.text), style)]).crop(left, left + max(width - self._gutter, 0))
+        return Strip([*gutter, *line]).adjust_cell_length(width, style)
+
+    def _numbers(self, row: _Row) -> str:
+        old, new = (str(number) if number else "" for number in (row.old, row.new))
+        if self.size.width < _NARROW:
+            return f"{new or old:>{self._digits}} "
+        return f"{old:>{self._digits}} {new:>{self._digits}} "
+
+
+def shown(text: str) -> str:
+    """A line as it can be shown: nothing a terminal obeys, tabs as blanks, and cut where it is beyond all use."""
+    rest = len(text) - LONGEST
+    if rest > 0:
+        text = f"{text[:LONGEST]} … {rest} more characters"
+    if text.isascii() and text.isprintable():
+        return text
+    return sanitize(text.replace("\r", "\u240d").expandtabs(_TAB))
+
+
+def _width(text: str) -> int:
+    return len(text) if len(text) <= LONGEST and text.isascii() and text.isprintable() else cell_len(shown(text))
+
+
+def _rows(hunk: "Hunk") -> Iterator[_Row]:
+    old, new = hunk.old, hunk.new
+    removed = sum(line[0] in " -" for line in hunk.lines)
+    added = sum(line[0] in " +" for line in hunk.lines)
+    yield _Row(0, 0, "@", f"@@ -{old},{removed} +{new},{added} @@")
+    for line in hunk.lines:
+        sign = line[0]
+        yield _Row(old if sign in " -" else 0, new if sign in " +" else 0, sign, line[1:])
+        old += sign in " -"
+        new += sign in " +"

@@ -1,0 +1,206 @@
+"""One message as rows of the screen: who says it, its text, how an answer ended, and notes of the program's own.
+
+An entry is laid out for one View at a time, in parts: after growth only new rows are made. Far from the screen it drops
+its rows and keeps its text and its height. Offsets are in characters of what copying gives of all rows: decoration is
+left out and hard wraps are undone, so that an offset means the same at every width.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.strip import Strip
+
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.tui.captions import attachment_line, footer, header, note_run
+from localdflash.tui.lines import Line
+from localdflash.tui.markdown import Document
+from localdflash.tui.tints import Tinted
+from localdflash.tui.wrapping import wrapped
+
+_BLANK = Line(joined="")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the conversation is shown: in cells, as raw tinted text or not, and the name of a model that has none."""
+
+    width: int
+    tinted: bool = False
+    model: str = ""
+
+
+class Entry:
+    """A message with its number in the conversation; without a message, only notes."""
+
+    def __init__(self, message: Message | None, number: int = 0) -> None:
+        self.message, self.number = message, number
+        self.text = message.text if message else ""
+        self.steps: list[StepRecord] = list(message.steps) if message else []
+        self.notes: list[tuple[str, str]] = []  # text, kind
+        self.growing = False
+        self.thoughts_open = False
+        self.height = 0  # rows; an estimate until it was laid out
+        self.strips: dict[int, Strip] = {}  # of rows that were drawn
+        self._view: View | None = None  # None: not laid out
+        self._document: Document | None = None
+        self._tinted: Tinted | None = None
+        self._head: Sequence[Line] = ()
+        self._body: Sequence[Line] = ()
+        self._tail: Sequence[Line] = ()
+        self._offsets: list[int] = []
+
+    # Its text
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a model wrote it."""
+        return self.message is not None and self.message.role == "assistant"
+
+    def grow(self, text: str, step: StepRecord | None = None) -> None:
+        """More text of an answer under way."""
+        if not self.growing:
+            self.growing, self._document = True, None
+        self.text += text
+        if self._document:
+            self._document.append(text)
+        if self._tinted:
+            self._tinted.append(text)
+        if step:
+            self.steps.append(step)
+            if self._tinted:
+                self._tinted.add(step)
+
+    def finish(self, message: Message, rest: str) -> None:
+        """The answer as it is complete; `rest` is what was not shown yet."""
+        if message.text == self.text + rest:
+            self.grow(rest)
+        else:
+            self.text, self._document, self._tinted = message.text, None, None
+        self.message, self.growing = message, False
+        if message.steps and list(message.steps) != self.steps:
+            self.steps, self._tinted = list(message.steps), None
+        if self._document:
+            self._document.finish()
+
+    def code_blocks(self) -> list[str]:
+        """The code of its fences, byte-true."""
+        return [fence.code for fence in self._of_text(growing=False).fences]
+
+    def _of_text(self, *, growing: bool) -> Document:
+        document = Document()
+        document.append(self.text)
+        if not growing:
+            document.finish()
+        return document
+
+    # Its rows
+
+    def estimate(self, view: View) -> None:
+        """Guess the height without laying anything out."""
+        self._view = None
+        attachments = len(self.message.attachments) if self.message else 0
+        self.height = 3 + attachments + self.text.count("\n") + len(self.text) // max(1, view.width)
+
+    def laid_out(self, view: View) -> bool:
+        """Whether its rows are there for this view."""
+        return self._view == view
+
+    def drop(self) -> None:
+        """Forget the rows; the height stays."""
+        self._view = self._document = self._tinted = None
+        self._head = self._body = self._tail = ()
+        self._offsets, self.strips = [], {}
+
+    def lay_out(self, view: View) -> range:
+        """Make the rows; those of them that changed."""
+        again = self._view == view
+        before = len(self._head)
+        old_head = self._head
+        self._head = self._make_head(view)
+        self._body, changed = self._make_body(view)
+        self._tail = self._make_tail(view)
+        first = changed + before if again and len(self._head) == before else 0
+        self._view, self.height = view, len(self._head) + len(self._body) + len(self._tail)
+        self._measure(first)
+        for row in [row for row in self.strips if row >= first]:
+            del self.strips[row]
+        if first and self._head != old_head:
+            for row in range(before):
+                self.strips.pop(row, None)
+            first = 0
+        return range(first, self.height)
+
+    def line(self, row: int) -> Line:
+        """One row; it must be laid out."""
+        for part in (self._head, self._body, self._tail):
+            if row < len(part):
+                return part[row]
+            row -= len(part)
+        return _BLANK
+
+    def _make_head(self, view: View) -> list[Line]:
+        if self.message is None:
+            return []
+        lines = [header(self.message, self.number, view.model)]
+        for attachment in self.message.attachments:
+            lines += wrapped([attachment_line(attachment)], view.width, copied=False)
+        if view.tinted and self.is_answer:
+            lines += wrapped(self._tints().legend(), view.width, copied=False)
+        return lines
+
+    def _make_body(self, view: View) -> tuple[Sequence[Line], int]:
+        """The text, and the first row of it that changed."""
+        if view.tinted and self.is_answer:
+            return self._tints().lines(view.width), self._tints().changed_from()
+        if not self.text:
+            return (), 0
+        if self._document is None:
+            self._document = self._of_text(growing=self.growing)
+        self._document.thoughts_open = self.thoughts_open
+        try:
+            return self._document.lines(view.width), self._document.changed_from()
+        except Exception:  # whatever markup the renderer cannot take is still read as it came
+            return Tinted(self.text).lines(view.width), 0
+
+    def _tints(self) -> Tinted:
+        if self._tinted is None:
+            self._tinted = Tinted(self.text, self.steps)
+        return self._tinted
+
+    def _make_tail(self, view: View) -> list[Line]:
+        lines: list[Line] = []
+        if self.message and not self.growing and (ended := footer(self.message)):
+            lines += wrapped([ended], view.width, copied=False)
+        for text, kind in self.notes:
+            lines += wrapped([note_run(text, kind)], view.width)
+        return [*lines, _BLANK]
+
+    # What copying gives
+
+    def offset(self, row: int) -> int:
+        """Characters before this row."""
+        return self._offsets[row]
+
+    def row(self, offset: int) -> int:
+        """The row with this character."""
+        return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
+
+    def copied(self, start: int, end: int | None) -> str:
+        """The characters between two offsets, up to the end for None."""
+        return "".join(map(copied_of, (*self._head, *self._body, *self._tail)))[start:end]
+
+    def _measure(self, first: int) -> None:
+        """Sum up the offsets from this row on."""
+        total = self._offsets[first] if first < len(self._offsets) else 0
+        del self._offsets[first:]
+        for row in range(first, self.height):
+            self._offsets.append(total)
+            total += len(copied_of(self.line(row)))
+        self._offsets.append(total)
+
+
+def copied_of(line: Line) -> str:
+    """What copying gives of one row."""
+    ending = "\n" if line.joined is None else line.joined
+    return "".join(run.text for run in line.runs[line.decoration :]) + ending

@@ -1,0 +1,151 @@
+"""Blocks of code, which may grow line by line: a line is highlighted and wrapped once, the open one each time."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from rich.cells import cell_len, set_cell_size
+
+from localdflash.tui.blocks import NARROWEST, Block, behind
+from localdflash.tui.highlight import START, Highlighter, State
+from localdflash.tui.inline import clean
+from localdflash.tui.lines import Line, Run
+from localdflash.tui.wrap import wrap
+
+_GUTTER = Run("  ", "fence")
+_OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A block of code in a Document; `first_line` is the index of its label among the lines."""
+
+    language: str
+    code: str
+    closed: bool
+    first_line: int
+
+
+class Code(Block):
+    """`number`: which fence of the Document, from 1; 0 for code that is only indented, which has no label.
+
+    Lines are raw, each with its line feed. `open_line` is one that has none yet; it may still become another.
+    """
+
+    _grows = True
+
+    def __init__(self, info: str = "", number: int = 0) -> None:
+        self.info = info
+        self.number = number
+        self.closed = False
+        self.settled = False
+        self.open_line = ""
+        self._raw: list[str] = []
+        self._runs: list[tuple[Run, ...]] = []
+        self._states: list[State] = [START]
+        self._highlighter = Highlighter(self.language)
+        self._rows: list[Line] = []
+        self._laid = 0
+
+    @property
+    def language(self) -> str:
+        """The first word after the ticks, as written."""
+        return (self.info.split() or [""])[0]
+
+    @property
+    def code(self) -> str:
+        """Byte-true."""
+        return "".join(self._raw) + self.open_line
+
+    @property
+    def raw_lines(self) -> Sequence[str]:
+        """Those that are complete."""
+        return self._raw
+
+    def add(self, line: str) -> None:
+        """One more, complete."""
+        runs, state = self._highlighter.line(_shown(line), self._states[-1])
+        self._raw.append(line)
+        self._runs.append(runs)
+        self._states.append(state)
+
+    def become(self, lines: Sequence[str]) -> None:
+        """Have these lines, where the last may still grow; what is the same is not highlighted again."""
+        complete = lines[:-1]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._raw, complete, strict=False)))
+        del self._raw[same:], self._runs[same:], self._states[same + 1 :]
+        if self._laid > same:
+            self._width = 0
+        self.settled &= same == len(complete)
+        for line in complete[same:]:
+            self.add(line)
+        self.open_line = lines[-1] if lines else ""
+
+    def settle(self, runs: Sequence[tuple[Run, ...]]) -> None:
+        """Take exact highlighting, one entry for each complete line and one for what follows the last line feed."""
+        self.settled = True
+        if [_text(line) for line in runs[: len(self._runs)]] == [_text(line) for line in self._runs]:
+            self._runs = list(runs[: len(self._runs)])
+            self._width = 0
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        if width != self._width:
+            self._width, self._laid, self._rows = width, 0, self._label(width)
+        for runs in self._runs[self._laid :]:
+            self._rows += self._wrapped(runs)
+        self._laid = len(self._runs)
+        if not self.open_line:
+            return self._rows
+        return [*self._rows, *self._wrapped(self._highlighter.line(_shown(self.open_line), self._states[-1])[0])]
+
+    def _label(self, width: int) -> list[Line]:
+        if not self.number:
+            return []
+        label = f"{clean(self.info) or 'code'}  {self.number}"
+        if cell_len(label) > width:
+            label = f"{set_cell_size(label, width - 1).rstrip()}…" if width > 1 else "…"
+        return [Line((Run(label, "fence-label"),), 1)]
+
+    def _wrapped(self, runs: tuple[Run, ...]) -> Iterator[Line]:
+        room = self._width - 2
+        if room < NARROWEST:
+            yield from wrap(runs, self._width, words=False)
+        else:
+            yield from (behind(_GUTTER, line) for line in wrap(runs, room, words=False))
+
+
+class OpenFence:
+    """What ends a fence at the outermost level, and what of a line in it is code."""
+
+    def __init__(self, opener: str) -> None:
+        """The line that opens it; ValueError where it does not."""
+        found = _OPENER.match(opener.replace("\r", ""))
+        if found is None:
+            raise ValueError(f"not the opener of a fence: {opener!r}")
+        self.info = found[3]
+        self._indent = len(found[1])
+        mark = re.escape(found[2][0])
+        self._end = re.compile(rf" {{0,3}}{mark}{{{len(found[2])},}}[ \t]*$")
+        self._maybe = re.compile(rf" {{0,3}}{mark}*$")
+
+    def ends_with(self, line: str) -> bool:
+        """Whether this line is its end, as far as it is there."""
+        return bool(self._end.match(line.replace("\r", "").removesuffix("\n")))
+
+    def may_end_with(self, line: str) -> bool:
+        """Whether a line that still grows may become its end."""
+        return bool(self._maybe.match(line))
+
+    def code(self, line: str) -> str:
+        """The line without the indent that the fence has itself."""
+        spaces = len(line) - len(line.lstrip(" "))
+        return line[min(spaces, self._indent) :]
+
+
+def _shown(line: str) -> str:
+    return line.removesuffix("\n")
+
+
+def _text(runs: Sequence[Run]) -> str:
+    return "".join(run.text for run in runs)

@@ -1,0 +1,186 @@
+"""Code to runs, line by line as it arrives, or whole and exact.
+
+Line by line the lexer goes on in the state in which the line before left it, so a line costs the same wherever it
+stands. What a lexer only sees across lines comes right with `exact`. Unknown languages stay plain.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.lines import Run
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+
+LONGEST = 2_000  # characters of a line that is highlighted
+TAB = 4
+
+# Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
+State = tuple[tuple[str, ...], bool]
+START: State = (("root",), False)
+
+_NAME = re.compile(r"[\w+#.-]+")
+_STYLES = {
+    "Token.Keyword.Type": "type",
+    "Token.Keyword.Constant": "number",
+    "Token.Keyword": "keyword",
+    "Token.Literal.String": "string",
+    "Token.Literal.Number": "number",
+    "Token.Literal": "string",
+    "Token.Comment": "comment",
+    "Token.Name.Function": "function",
+    "Token.Name.Class": "type",
+    "Token.Name.Builtin": "function",
+    "Token.Name.Exception": "type",
+    "Token.Name.Decorator": "function",
+    "Token.Name.Tag": "keyword",
+    "Token.Name.Attribute": "name",
+    "Token.Operator.Word": "keyword",
+    "Token.Operator": "operator",
+    "Token.Error": "error",
+    "Token.Generic.Inserted": "inserted",
+    "Token.Generic.Deleted": "deleted",
+    "Token.Generic.Heading": "heading",
+    "Token.Generic.Subheading": "heading",
+}
+
+
+@lru_cache(64)
+def lexer_for(language: str) -> "Lexer | None":
+    """The lexer of a fence's language as it is written there; None where there is none of that name."""
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    name = _NAME.match(language.lstrip("{."))
+    if not name or name[0].lower() in {"text", "txt", "plain", "plaintext", "output", "console-output"}:
+        return None
+    for alias in (name[0], name[0].rpartition(".")[2]):
+        try:
+            lexer: Lexer = get_lexer_by_name(alias, stripnl=False, ensurenl=False)
+            return lexer
+        except (ClassNotFound, ImportError):
+            continue
+    return None
+
+
+class Highlighter:
+    """One language; `line` gives the runs of a line from the state before it, and the state after it."""
+
+    def __init__(self, language: str) -> None:
+        self._lexer = lexer_for(language)
+        self._keeps_states = hasattr(self._lexer, "_tokens")
+
+    def line(self, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
+        """`text` without its line feed."""
+        text = sanitize(text)
+        if self._lexer is None or len(text) > LONGEST:
+            return tuple(_runs([("", text)])), state
+        try:
+            pieces, state = self._pieces(text, state)
+        except Exception:  # a lexer's own rules: none of them may cost the answer
+            pieces = [("", text)]
+        return tuple(_runs(pieces)), state
+
+    def _pieces(self, text: str, state: State) -> tuple[list[tuple[str, str]], State]:
+        states, commented = state
+        end = text.find("*/") + 2 if commented else 0
+        if commented and end < 2:
+            return [("syntax.comment", text)], state
+        before = [("syntax.comment", text[:end])] if end else []
+        tokens, states = self._tokens(text[end:], states)
+        opened = _opened_comment(tokens)
+        pieces = [(_style(kind), value) for kind, value in tokens[:opened]]
+        if opened is not None:
+            pieces.append(("syntax.comment", "".join(value for _, value in tokens[opened:])))
+        return before + pieces, (states if opened is None else state[0], opened is not None)
+
+    def _tokens(self, text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
+        from pygments.lexer import ExtendedRegexLexer, LexerContext
+
+        assert self._lexer is not None
+        if self._keeps_states:
+            context = LexerContext(text + "\n", 0, list(states))
+            with suppress(Exception):  # rules written for whole texts only
+                found = _bounded(ExtendedRegexLexer.get_tokens_unprocessed(self._lexer, context=context), text)
+                return found, tuple(context.stack)
+        return _bounded(self._lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
+
+
+def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
+    """The runs of all lines, read as a whole; None where they cannot be. For a thread of its own: it takes a while."""
+    lexer = lexer_for(language)
+    if lexer is None:
+        return None
+    text = "\n".join(sanitize(line) for line in lines)
+    found: list[list[tuple[str, str]]] = [[]]
+    try:
+        for _, kind, value in lexer.get_tokens_unprocessed(text):
+            for number, piece in enumerate(value.split("\n")):
+                if number:
+                    found.append([])
+                found[-1].append((_style(kind), piece))
+    except Exception:  # as above
+        return None
+    if "\n".join("".join(value for _, value in line) for line in found) != text:
+        return None
+    return [tuple(_runs(line)) for line in found]
+
+
+def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
+    """The tokens of one line; ValueError where they are not its text, as from a rule that never goes on."""
+    found: list[tuple[Any, str]] = []
+    for _, kind, value in tokens:
+        found.append((kind, value.removesuffix("\n")))
+        if len(found) > 4 * len(text) + 16:
+            raise ValueError("the lexer does not go on")
+    if "".join(value for _, value in found) != text:
+        raise ValueError("the lexer lost text")
+    return found
+
+
+def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
+    """The token at which a comment opens that goes on in the next line, where the lexer needs both to see it."""
+    from pygments.token import Comment, Operator, Punctuation, String
+
+    for number, (kind, value) in enumerate(tokens):
+        if not value.startswith("/"):
+            continue
+        rest = value + "".join(piece for _, piece in tokens[number + 1 : number + 3])
+        if not rest.startswith("/*") or "*/" in "".join(piece for _, piece in tokens[number:])[2:]:
+            continue
+        if kind in Comment.Multiline or kind in Operator or kind in Punctuation or kind in String.Regex:
+            return number
+    return None
+
+
+@cache
+def _style(kind: Any) -> str:
+    while kind:
+        if name := _STYLES.get(str(kind)):
+            return f"syntax.{name}"
+        kind = kind.parent
+    return ""
+
+
+def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[Run]:
+    """Neighbours of one style as one run, tabs as spaces to the next stop."""
+    column = 0
+    style, text = "", ""
+    for name, value in pieces:
+        if "\t" in value:
+            value = _untabbed(value, column)  # noqa: PLW2901
+        column += len(value)
+        if name != style and text:
+            yield Run(text, f"fence {style}".rstrip())
+            text = ""
+        style, text = name, text + value
+    if text:
+        yield Run(text, f"fence {style}".rstrip())
+
+
+def _untabbed(text: str, column: int) -> str:
+    return (" " * (column % TAB) + text).expandtabs(TAB)[column % TAB :]

@@ -1,0 +1,156 @@
+"""What was sent before: one JSON string a line in a file that only its owner can read, the newest last.
+
+Several chats may write to it at once. A line that is broken counts as none. Where the file cannot be read or written
+that is told once, and what this chat sends is still remembered until it ends.
+"""
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from localdflash.errors import LocaldflashError
+from localdflash.paths import create_private, data_folder
+from localdflash.text.sanitize import sanitize
+
+MOST = 500
+LONGEST = 20_000  # characters of one that is kept
+_ROOM = 2 * MOST  # lines before the old ones are dropped
+_LARGEST = 32_000_000  # bytes: a larger file is none of ours
+_WAIT = 1.0  # seconds for another chat that writes
+
+
+def history_file() -> Path:
+    """Return where it is kept; nothing is touched."""
+    return data_folder() / "chat-history"
+
+
+class History:
+    """What was sent, and where in it the user is. `path` None keeps nothing on disk. `say` gets a line, from any
+    thread, when that fails.
+    """
+
+    def __init__(self, path: Path | None, say: Callable[[str], None] = lambda line: None) -> None:
+        self._path, self._say = path, say
+        self._texts: list[str] | None = None  # read when it is first asked for
+        self._writer: ThreadPoolExecutor | None = None
+        self._at: int | None = None  # None: not among what was sent, but at what is being typed
+        self._edited: dict[int | None, str] = {}  # what was left behind on the way
+
+    def add(self, text: str) -> None:
+        """Remember what was sent, as the newest; the way back begins there again."""
+        texts = self._read()
+        self._at = None
+        self._edited.clear()
+        if not text.strip() or (texts and texts[-1] == text):
+            return
+        texts.append(text)
+        del texts[:-MOST]
+        if self._path is not None and len(text) <= LONGEST:
+            self._writer = self._writer or ThreadPoolExecutor(1, "history")
+            self._writer.submit(self._write, self._path, text)
+
+    def close(self) -> None:
+        """Wait until all of it is on disk."""
+        if self._writer is not None:
+            self._writer.shutdown()
+
+    def older(self, current: str) -> str | None:
+        """The one before; None where there is none. `current` is what stands in the prompt now: it is kept."""
+        texts = self._read()
+        at = len(texts) if self._at is None else self._at
+        if self._at is None and texts and texts[-1] == current:
+            at -= 1  # it is there already
+        return self._go(at - 1, current) if at > 0 else None
+
+    def newer(self, current: str) -> str | None:
+        """The one after, at last what was being typed; None where that is there already."""
+        if self._at is None:
+            return None
+        after = self._at + 1
+        return self._go(after if after < len(self._read()) else None, current)
+
+    def _go(self, to: int | None, current: str) -> str:
+        self._edited[self._at] = current
+        self._at = to
+        return self._edited.get(to, "" if to is None else self._read()[to])
+
+    def _read(self) -> list[str]:
+        if self._texts is None:
+            self._texts = []
+            if self._path is not None:
+                try:
+                    self._texts = _load(self._path)[-MOST:]
+                except OSError as error:
+                    self._fail(error)
+        return self._texts
+
+    def _write(self, path: Path, text: str) -> None:
+        from filelock import FileLock, Timeout
+
+        try:
+            create_private(path.parent)
+            with FileLock(f"{path}.lock", timeout=_WAIT, mode=0o600):
+                _append(path, text)
+        except Timeout:
+            self._fail(TimeoutError(0, "another chat holds it"))
+        except OSError as error:
+            self._fail(error)
+        except LocaldflashError as error:
+            self._path = None
+            self._say(str(error))
+
+    def _fail(self, error: OSError) -> None:
+        path, self._path = self._path, None
+        self._say(f"{path}: {error.strerror or error}: what you send is not remembered after this chat")
+
+
+def _append(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(handle, "r+b") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(0, "not a plain file")
+        os.fchmod(handle, 0o600)
+        ended = file.tell() == 0
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+            ended = file.read(1) == b"\n"
+        file.write((b"" if ended else b"\n") + json.dumps(text).encode("ascii") + b"\n")
+    texts = _load(path, _ROOM + 1)
+    if len(texts) > _ROOM:
+        _replace(path, texts[-MOST:])
+
+
+def _load(path: Path, most: int = MOST) -> list[str]:
+    """The newest of what is in the file, safe to show."""
+    try:
+        about = path.lstat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
+            raise OSError(0, "not a file of what was sent")
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    texts = []
+    for line in lines:
+        try:
+            text = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(text, str) and text:
+            texts.append(sanitize(text))
+    return texts[-most:]
+
+
+def _replace(path: Path, texts: list[str]) -> None:
+    handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.writelines(json.dumps(text).encode("ascii") + b"\n" for text in texts)
+        os.replace(unfinished, path)
+    except OSError:
+        Path(unfinished).unlink(missing_ok=True)
+        raise

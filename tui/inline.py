@@ -1,0 +1,148 @@
+"""Text inside a block to runs: emphasis, code, links, breaks. Everything that is not markup is kept.
+
+Markup longer or more tangled than people write is shown as typed: what reading it costs grows with its square.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.lines import Run
+
+LONGEST = 8_000  # characters that are read as markup
+MOST_BRACKETS = 400
+TAB = "    "
+
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_TAG = re.compile(r"<(?!https?:|mailto:)[a-zA-Z/!]")
+_URL = re.compile(r"\bhttps?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}*]")
+_LINKED = re.compile(r"(?:https?://|mailto:)\S+", re.IGNORECASE)
+_SCHEME = re.compile(r"^(?:https?://|mailto:)|/$", re.IGNORECASE)
+_STYLES = {"strong": "strong", "em": "emphasis", "s": "strike"}
+
+
+class Markdown(MarkdownIt):
+    """CommonMark without HTML. URLs are kept as written: which may be followed is decided here, when they are shown."""
+
+    def __init__(self) -> None:
+        super().__init__("commonmark", {"html": False, "maxNesting": 100})
+        self.enable("strikethrough")
+
+    def validateLink(self, url: str) -> bool:  # noqa: D102, N802
+        return True
+
+    def normalizeLink(self, url: str) -> str:  # noqa: D102, N802
+        return url
+
+
+def clean(text: str) -> str:
+    """What may be shown of a piece of text without line feeds."""
+    return sanitize(text).replace("\t", TAB).replace("\n", " ")
+
+
+def followable(url: str) -> str:
+    """The URL where a click may open it, else ""."""
+    return url if _LINKED.fullmatch(url) and sanitize(url) == url else ""
+
+
+@lru_cache(1024)
+def inline(content: str, style: str = "") -> tuple[Run, ...]:
+    """The runs of a block's text, all in `style` besides their own; a line feed is a hard break."""
+    if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
+        return (Run(clean(content), style),) if content else ()
+    tokens: list[Token] = []
+    markdown = _markdown()
+    markdown.inline.parse(content, markdown, {}, tokens)
+    return tuple(_Runs(style, "\n" if _TAG.match(content) else " ").of(tokens))
+
+
+@cache
+def _markdown() -> Markdown:
+    return Markdown()
+
+
+class _Runs:
+    """Goes through the tokens with the styles and the link that are open."""
+
+    def __init__(self, style: str, softbreak: str) -> None:
+        self._styles = [style] if style else []
+        self._softbreak = softbreak
+        self._url: str | None = None
+        self._shown = ""
+        self._found: list[Run] = []
+
+    def of(self, tokens: list[Token]) -> list[Run]:
+        for token in tokens:
+            self._take(token)
+        return self._found
+
+    def _take(self, token: Token) -> None:
+        name = _STYLES.get(token.tag)
+        if token.type in {"softbreak", "hardbreak"}:
+            self._break("\n" if token.type == "hardbreak" else self._softbreak)
+        elif token.type == "code_inline":
+            self._add(clean(token.content), "code")
+        elif token.type == "image":
+            self._image(token)
+        elif token.type == "link_open":
+            self._url, self._shown = str(token.attrGet("href") or ""), ""
+            self._styles.append("link")
+        elif token.type == "link_close":
+            self._end_link()
+        elif name and token.nesting > 0:
+            self._styles.append(name)
+        elif name and token.nesting < 0:
+            self._styles.remove(name)
+        else:
+            self._text(token.content)
+
+    def _text(self, text: str) -> None:
+        for number, piece in enumerate(_BREAK.split(text)):
+            if number:
+                self._break("\n")
+            for part, url in _with_urls(piece) if self._url is None else [(piece, "")]:
+                self._add(clean(part), "link" if url else "", followable(url))
+
+    def _end_link(self) -> None:
+        url, self._url = self._url or "", None
+        self._styles.remove("link")
+        if url and _bare(url) != _bare(self._shown):
+            self._add(f" ({clean(url)})", "muted")
+
+    def _image(self, token: Token) -> None:
+        url = str(token.attrGet("src") or "")
+        self._add(f"[image: {clean(token.content)}]", "link", followable(url))
+        if url and self._url is None:
+            self._add(f" ({clean(url)})", "muted")
+
+    def _break(self, text: str) -> None:
+        self._shown += text
+        self._found.append(Run(text, " ".join(self._styles)))
+
+    def _add(self, text: str, style: str = "", link: str = "") -> None:
+        self._shown += text
+        styles = " ".join(dict.fromkeys([*self._styles, style] if style else self._styles))
+        link = link or followable(self._url or "")
+        last = self._found[-1] if self._found else None
+        if last and last.text != "\n" and (last.style, last.link) == (styles, link):
+            self._found[-1] = Run(last.text + text, styles, link)
+        elif text:
+            self._found.append(Run(text, styles, link))
+
+
+def _with_urls(text: str) -> Iterator[tuple[str, str]]:
+    """Pieces of text with the URL that each is, "" for none."""
+    done = 0
+    for found in _URL.finditer(text):
+        yield text[done : found.start()], ""
+        yield found[0], found[0]
+        done = found.end()
+    yield text[done:], ""
+
+
+def _bare(url: str) -> str:
+    return _SCHEME.sub("", url)

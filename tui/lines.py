@@ -1,0 +1,74 @@
+"""What is drawn of a text: lines made of runs, safe to show and as wide as they say.
+
+Text of a run is sanitised and has no line feeds or tabs. Runs name styles, never colours: themes give those.
+"""
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+STYLES: tuple[str, ...] = (
+    "strong",
+    "emphasis",
+    "strike",
+    "code",
+    "link",
+    "heading1",
+    "heading2",
+    "heading3",
+    "heading4",
+    "heading5",
+    "heading6",
+    "quote",
+    "bullet",
+    "table",
+    "rule",
+    "muted",
+    "fence",
+    "fence-label",
+    "syntax.keyword",
+    "syntax.string",
+    "syntax.comment",
+    "syntax.number",
+    "syntax.function",
+    "syntax.type",
+    "syntax.operator",
+    "syntax.name",
+    "syntax.error",
+    "syntax.inserted",
+    "syntax.deleted",
+    "syntax.heading",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
+
+    text: str
+    style: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the screen.
+
+    decoration: how many leading runs are bars, bullets and gutters, which copying leaves out.
+    joined: None where a line feed follows when copied; else the text that wrapping swallowed ("" or " "), and the
+    next Line goes on in the same logical line.
+    """
+
+    runs: tuple[Run, ...] = ()
+    decoration: int = 0
+    joined: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All runs, decoration too."""
+        return "".join(run.text for run in self.runs)
+
+    @property
+    def width(self) -> int:
+        """In cells."""
+        return sum(cell_len(run.text) for run in self.runs)

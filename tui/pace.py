@@ -1,0 +1,80 @@
+"""When which piece of an answer is put on the screen: text comes in bursts and is shown evenly.
+
+Each burst is spread over the time until the next one is expected. Nothing is lost or reordered, no character is shown
+later than LAG after it came, and what is shown follows the rate at which text comes.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+LAG = 0.15  # seconds
+_WEIGHT = 0.3  # of the newest interval in the expected one
+
+
+@dataclass(slots=True)
+class _Burst:
+    text: str
+    came: float
+    spread: float  # seconds over which it is shown
+    shown: int = 0  # characters
+
+
+class Pace:
+    """A queue of text. `whole`: bursts are shown as they come (for people who want no motion)."""
+
+    def __init__(self, *, whole: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._whole = whole
+        self._clock = clock
+        self._bursts: deque[_Burst] = deque()
+        self._expected = 0.0  # seconds between bursts
+        self._last: float | None = None
+
+    def put(self, text: str) -> None:
+        """Text has come."""
+        if not text:
+            return
+        now = self._clock()
+        if self._last is not None:
+            interval = min(now - self._last, LAG)
+            self._expected += (interval - self._expected) * _WEIGHT
+        self._last = now
+        self._bursts.append(_Burst(text, now, 0.0 if self._whole else min(self._expected, LAG)))
+
+    def take(self) -> str:
+        """What is due now and was not taken yet, in order."""
+        now = self._clock()
+        due: list[str] = []
+        while self._bursts:
+            burst = self._bursts[0]
+            end = _due(burst, now)
+            due.append(burst.text[burst.shown : end])
+            burst.shown = max(burst.shown, end)
+            if burst.shown < len(burst.text):
+                break
+            self._bursts.popleft()
+        return "".join(due)
+
+    def rest(self) -> str:
+        """All that was not taken yet, due or not."""
+        left = "".join(burst.text[burst.shown :] for burst in self._bursts)
+        self._bursts.clear()
+        return left
+
+    def __bool__(self) -> bool:
+        """Whether there is text that was not taken yet."""
+        return bool(self._bursts)
+
+
+def _due(burst: _Burst, now: float) -> int:
+    """How many of its characters are due; the first one is at once."""
+    passed = now - burst.came
+    if passed >= burst.spread:
+        return len(burst.text)
+    return 1 + int(len(burst.text) * passed / burst.spread) if passed >= 0 else 0
+
+
+def motion_unwanted(environment: Mapping[str, str]) -> bool:
+    """Whether the user asked for no motion: NO_MOTION, or TEXTUAL_ANIMATIONS=none."""
+    return bool(environment.get("NO_MOTION")) or environment.get("TEXTUAL_ANIMATIONS", "").lower() == "none"

@@ -1,0 +1,101 @@
+"""How each style name looks in the theme of the moment; lines name styles, this gives them colours.
+
+What a colour says is also said by bold, italic or underlined text, for terminals and eyes without colours.
+"""
+
+from collections.abc import Mapping
+
+from rich.style import Style
+from textual.color import Color, ColorParseError
+
+# name: colour (a variable of the theme), ground (the same), attributes
+_LOOKS: dict[str, tuple[str, str, str]] = {
+    "strong": ("", "", "bold"),
+    "emphasis": ("", "", "italic"),
+    "strike": ("", "", "strike"),
+    "code": ("secondary", "", ""),
+    "link": ("primary", "", "underline"),
+    "heading1": ("primary", "", "bold underline"),
+    "heading2": ("primary", "", "bold"),
+    "heading3": ("primary", "", "bold"),
+    "heading4": ("", "", "bold"),
+    "heading5": ("", "", "bold"),
+    "heading6": ("", "", "bold"),
+    "quote": ("text-muted", "", "italic"),
+    "bullet": ("accent", "", ""),
+    "table": ("text-muted", "", ""),
+    "rule": ("text-muted", "", ""),
+    "muted": ("text-muted", "", ""),
+    "fence": ("", "", ""),
+    "fence-label": ("text-muted", "", ""),
+    "syntax.keyword": ("primary", "", ""),
+    "syntax.string": ("success", "", ""),
+    "syntax.comment": ("text-muted", "", "italic"),
+    "syntax.number": ("warning", "", ""),
+    "syntax.function": ("secondary", "", ""),
+    "syntax.type": ("accent", "", ""),
+    "syntax.operator": ("", "", ""),
+    "syntax.name": ("", "", ""),
+    "syntax.error": ("error", "", ""),
+    "syntax.inserted": ("success", "", ""),
+    "syntax.deleted": ("error", "", ""),
+    "syntax.heading": ("primary", "", "bold"),
+    "tint.dflash": ("dflash", "dflash-tint", ""),
+    "tint.lookup": ("lookup", "lookup-tint", "italic"),
+    "tint.grammar": ("grammar", "grammar-tint", "bold italic"),
+    "tint.own": ("", "own-tint", "bold"),
+    "step": ("", "", "underline"),
+    "user": ("primary", "", "bold"),
+    "assistant": ("secondary", "", "bold"),
+    "system": ("accent", "", "bold"),
+    "note": ("text-muted", "", "italic"),
+    "error": ("error", "", "bold"),
+    "bar": ("accent", "", "bold"),
+    "more": ("primary", "", ""),
+}
+
+
+class Palette:
+    """Styles of one theme, by names separated by spaces. `variables`: the app's theme variables."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        self._styles: dict[str, Style] = {}
+
+    def __getitem__(self, names: str) -> Style:
+        """Of all the names together, later ones over earlier ones; a name that is not known says nothing."""
+        found = self._styles.get(names)
+        if found is None:
+            found = self._styles[names] = Style.combine([Style.null(), *map(self._look, names.split())])
+        return found
+
+    def _look(self, name: str) -> Style:
+        if name not in _LOOKS:
+            return Style.null()
+        colour, ground, attributes = _LOOKS[name]
+        tinted = self._colour(ground) if ground else None
+        if tinted and tinted.ansi != -1:
+            colour = ""  # a tint is chosen for the theme's own text
+        text = self._colour(colour) if colour else None
+        return Style(
+            color=text.rich_color if text else None,
+            bgcolor=tinted.rich_color if tinted else None,
+            bold="bold" in attributes or None,
+            italic="italic" in attributes or None,
+            underline="underline" in attributes or None,
+            strike="strike" in attributes or None,
+            dim=(colour == "text-muted" and bool(text) and text.ansi == -1) or None if text else None,
+        )
+
+    def _colour(self, variable: str) -> Color | None:
+        """None where the theme has no such colour; "auto 60%" and the like are made of its text and its ground."""
+        value = self._variables.get(variable, "")
+        try:
+            colour = Color.parse(value.split(" ")[0])
+        except ColorParseError:
+            return self._muted() if value.startswith("auto") else None
+        return colour if colour.ansi is not None else Color(colour.r, colour.g, colour.b)
+
+    def _muted(self) -> Color | None:
+        text, ground = self._colour("foreground"), self._colour("background")
+        return ground.blend(text, 0.6) if text and ground else None

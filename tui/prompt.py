@@ -1,0 +1,258 @@
+"""Where messages are typed.
+
+Enter sends; Shift+Enter, Alt+Enter, Ctrl+J, or Enter after a backslash begin a new line. `/` at the start suggests
+commands, `@` files and symbols (`localdflash.tui.suggesting`). Up in the first row and Down in the last go through what
+was sent before; Up in an empty prompt takes the last message back first. A long paste is attached, and Backspace in an
+empty prompt drops what was attached last. What is typed is never lost: a message that cannot be sent comes back.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.widget import Widget
+
+from localdflash.chat.files import Files, size
+from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
+from localdflash.chat.messages import Attachment
+from localdflash.errors import UsageError
+from localdflash.tui import commands, pasting
+from localdflash.tui.attachments import Attachments
+from localdflash.tui.history import History
+from localdflash.tui.suggesting import SuggestingArea
+from localdflash.tui.triggers import Choices
+
+MOST_ROWS = 8
+_NEW_LINE = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r")
+
+
+class Prompt(SuggestingArea):
+    """The text being typed; `above` stands right over it on the screen."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: auto;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+        background: $surface;
+        &, &:focus { border: none; }
+    }
+    """
+
+    @dataclass
+    class Submitted(Message):
+        """A message, or a command, was sent."""
+
+        text: str
+        attachments: tuple[Attachment, ...] = ()
+
+    class EditLast(Message):
+        """Up in an empty prompt: the last message is to come back."""
+
+    @dataclass
+    class Refused(Message):
+        """What was asked for cannot be: one line says why. Nothing of what was typed is gone."""
+
+        reason: str
+
+    @dataclass
+    class Told(Message):
+        """Something that the user should know, in one line."""
+
+        line: str
+
+    def __init__(
+        self,
+        files: Files,
+        history: History,
+        *,
+        placeholder: str = "",
+        choices: Choices = lambda command: (),
+        editable: Callable[[], bool] = lambda: True,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """`choices`: what may follow a command, by its name. `editable`: whether a last message can come back."""
+        super().__init__(files, choices=choices, placeholder=placeholder, id=id)
+        self._sent, self._editable, self._chips = history, editable, Attachments()
+        self._insisted = ""  # refused once; sent without what was refused when it comes again
+        self._sending = asyncio.Lock()
+
+    # What the app does with it
+
+    @property
+    def above(self) -> tuple[Widget, ...]:
+        """What the app puts on the screen right over the prompt: what is attached, and the suggestions."""
+        return self._chips, self.suggestions
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """What goes along with the next message, beside what its text mentions."""
+        return self._chips.items
+
+    def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
+        """Put a message back to be changed, before what is being typed."""
+        spelt = {spelling for one in attachments if one.kind != "paste" for spelling in spellings(one.name)}
+        mentioned = {one.name for one in mentions(text, lambda path: False, spelt)}
+        self.picked |= spelt
+        for one in attachments:
+            if one.name not in mentioned:
+                self._chips.add(one)
+        if text:
+            self.put_all(f"{text}\n{self.text}" if self.text else text)
+
+    def attach(self, path: str) -> None:
+        """Have a file, or a part of it (`box.py:12-40`), go along."""
+        if not path.strip():
+            self.post_message(self.Refused("name a file: /attach PATH"))
+            return
+        self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
+
+    def detach(self) -> None:
+        """Have nothing go along."""
+        self._chips.items = ()
+
+    # Keys
+
+    def on_key(self, event: events.Key) -> None:
+        """Keys that mean something else here than in a text area."""
+        if (self.suggestions.is_open and self.key_of_suggestions(event.key)) or self._key(event.key):
+            event.stop()
+            event.prevent_default()
+
+    def _key(self, key: str) -> bool:
+        """Keys of the prompt itself."""
+        if key in _NEW_LINE:
+            self.replace("\n", *self.selection, maintain_selection_offset=False)
+        elif key == "enter":
+            self._enter()
+        elif key == "up" and self.navigator.is_first_wrapped_line(self.cursor_location):
+            return self._up()
+        elif key == "down" and self.navigator.is_last_wrapped_line(self.cursor_location):
+            return self._recall(self._sent.newer(self.text), first_row=False)
+        elif key == "backspace" and not self.text and self.attachments:
+            self._chips.items = self.attachments[:-1]
+        else:
+            return False
+        return True
+
+    def _enter(self) -> None:
+        row, column = self.cursor_location
+        if self.selection.is_empty and self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
+            return
+        self._send()
+
+    def _up(self) -> bool:
+        if not self.text and self._editable():
+            self.post_message(self.EditLast())
+            return True
+        return self._recall(self._sent.older(self.text), first_row=True)
+
+    def _recall(self, text: str | None, *, first_row: bool) -> bool:
+        """Show what was sent before, the cursor where the same key goes on."""
+        if text is None:
+            return False
+        self.put_all(text)
+        if first_row:
+            self.move_cursor((0, len(self.document.get_line(0))))
+        return True
+
+    def action_paste(self) -> None:
+        """Paste what was copied here."""
+        self._take_paste(self.app.clipboard)
+
+    # Sending
+
+    def _send(self) -> None:
+        text, attachments = self.text, self.attachments
+        self.close_suggestions()
+        try:
+            command = commands.parse(text.rstrip())
+        except UsageError as error:
+            self.post_message(self.Refused(str(error)))
+            return
+        if command is not None:
+            text, attachments = text.rstrip(), ()
+        elif not text.strip() and not attachments:
+            return
+        else:
+            self.detach()
+        picked, self.picked = self.picked, set()
+        self.put_all("")
+        if self._sending.locked() or (command is None and "@" in text):
+            self.run_worker(self._send_with_files(text, attachments, picked), group="send")
+        else:
+            self._submit(text, attachments)
+
+    async def _send_with_files(self, text: str, attachments: Sequence[Attachment], picked: set[str]) -> None:
+        """Read what is mentioned first; in the order in which messages were sent."""
+        async with self._sending:
+            found = await asyncio.to_thread(attach, text, self.files, picked)
+            if found.refused and text != self._insisted:
+                self._insisted = text
+                self.picked |= picked
+                self.put_back(text, attachments)
+                self.post_message(self.Refused(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
+                return
+            named = {one.name: one for one in (*attachments, *found.attachments)}
+            self._submit(text, tuple(named.values()))
+
+    def _submit(self, text: str, attachments: Sequence[Attachment]) -> None:
+        self._insisted = ""
+        self._sent.add(text)
+        self.post_message(self.Submitted(text, tuple(attachments)))
+
+    async def _attach_file(self, path: str) -> None:
+        try:
+            found = await asyncio.to_thread(lambda: self.files.read(*parted(path, self.files.exists)))
+        except UsageError as error:
+            self.post_message(self.Refused(str(error)))
+            return
+        self._chips.add(found)
+
+    # Pasting
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take what the terminal pastes."""
+        event.stop()
+        event.prevent_default()
+        self._take_paste(event.text)
+
+    def _take_paste(self, text: str) -> None:
+        if len(text) > pasting.LARGEST:
+            most, found = size(pasting.LARGEST), size(len(text))
+            self.post_message(
+                self.Refused(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
+            )
+            return
+        if pasting.is_long(text):
+            numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
+            name = f"pasted {max(numbers, default=0) + 1}"
+            self._chips.add(Attachment("paste", name, pasting.line_ends(text)))
+            return
+        plain, hidden = pasting.for_prompt(text)
+        start = min(self.selection)
+        self.put(plain, *self.selection)
+        if hidden:
+            what = "1 character" if hidden == 1 else f"{hidden} characters"
+            self.post_message(self.Told(f"{what} that cannot be seen: spelled out in what you pasted"))
+        if (path := pasting.dropped_path(text)) is not None:
+            self.run_worker(self._mention(path, plain, start), group="paste")
+
+    async def _mention(self, path: str, pasted: str, start: tuple[int, int]) -> None:
+        """Mention a dropped file instead of naming it, where it may be used and the text still stands there."""
+        below = await asyncio.to_thread(self.files.relative, path)
+        end = (start[0], start[1] + len(pasted))
+        if below is not None and "\n" not in pasted and self.get_text_range(start, end) == pasted:
+            self.picked.add(spelled(below))
+            self.put(f"{spelled(below)} ", start, end)
+
+    # Size
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many rows as there are, up to 8 or half of the screen."""
+        most = max(1, min(MOST_ROWS, viewport.height // 2))
+        return min(super().get_content_height(container, viewport, width), most)

@@ -1,0 +1,87 @@
+"""/bench: the same turn answered plainly and with drafting, round by round, and what came of it.
+
+Two bars with their numbers, the ratio, and whether both texts were the same to the byte. Closing it stops a comparison
+that still runs: the caller waits for that.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from localdflash.chat.compare import Comparison, Way
+from localdflash.tui.screens.dialog import Dialog, one_line
+from localdflash.tui.speed_panel import bar
+from localdflash.tui.status_bar import grouped
+
+
+def compare_text(seen: Comparison, width: int) -> Content:
+    """All of the screen for a width in cells."""
+    rows = [_way("plain", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
+    return Content("\n").join([*rows, Content(), *_verdict(seen)])
+
+
+def _way(name: str, way: Way, seen: Comparison, width: int) -> Content:
+    most = max(seen.plain.rate, seen.drafting.rate)
+    known = way.rate > 0 and math.isfinite(way.rate)
+    number = f"{way.rate:.1f} tok/s" if known else "–"
+    left, right = f"{name:<9}", f" {number:>12}"
+    room = max(width - len(left) - len(right), 0)
+    details = [f"{way.rounds} of {seen.rounds} rounds", f"{grouped(way.tokens)} tokens"]
+    details += [f"τ {way.tau:.2f}"] if way.tau else []
+    details += [f"first {way.ttft_ms / 1e3:.2f} s"] if way.ttft_ms else []
+    below = f"\n{'':<9}{' · '.join(details)}" if way.rounds else "\n"
+    style = "$dflash" if name == "drafting" else "$own"
+    drawn = bar(way.rate / most if known else 0.0, room)
+    return Content.assemble(left, (drawn, style), right, (below, "$text-muted"))
+
+
+def _verdict(seen: Comparison) -> Iterable[Content]:
+    if seen.ratio:
+        yield Content.styled(f"Drafting is {seen.ratio:.2f} times as fast", "bold")
+    if seen.identical is not None:
+        same = "✓ Both texts are the same, to the byte" if seen.identical else "✗ The texts differ"
+        yield Content.styled(same, "$success" if seen.identical else "$error")
+    if seen.problem:
+        yield Content.styled(one_line(seen.problem), "$error")
+    elif seen.running:
+        yield Content.styled(one_line(seen.running), "$text-muted")
+
+
+class CompareScreen(Dialog[None]):
+    """A comparison while it runs, and its result."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    CompareScreen {
+        #box { max-width: 80; }
+        #all { height: auto; max-height: 1fr; margin: 1 0; }
+        &.-low #all { height: 1fr; margin: 0; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("Plain and drafting, the same turn", "Esc closes, and stops what still runs")
+        self._seen = Comparison(running="Starting…")
+        self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
+
+    def body(self) -> Iterable[Widget]:
+        """One text."""
+        with self._all:
+            yield self._text
+
+    def update_rounds(self, seen: Comparison) -> None:
+        """What is known by now."""
+        self._seen = seen
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Bars are as wide as there is room."""
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        if self.is_attached and (width := self._all.scrollable_content_region.width):
+            self._text.update(compare_text(self._seen, width))

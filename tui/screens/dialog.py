@@ -1,0 +1,110 @@
+"""What the dialogs of the chat have in common: a box with a title and a line of keys, Esc to close, fields that are safe.
+
+On a terminal that is narrow or low the box takes all of it.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.text_area import Edit, EditResult
+
+from localdflash.text.sanitize import sanitize
+
+T = TypeVar("T")
+
+
+class Dialog(ModalScreen[T | None]):
+    """A box over the chat; its result is None where it was closed with Esc."""
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (60, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (14, "-high")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        #box {
+            width: 90%; max-width: 96; height: auto; max-height: 90%; padding: 0 1;
+            background: $surface; border: round $border;
+        }
+        #title { height: 1; text-style: bold; color: $foreground; }
+        #keys { color: $text-muted; }
+        .note { color: $text-muted; }
+        .problem { color: $error; }
+        Input, Input:focus { height: 1; padding: 0; border: none; background: $panel; }
+        TextArea, TextArea:focus { padding: 0; border: none; background: $panel; }
+        OptionList, OptionList:focus {
+            padding: 0; border: none; background-tint: $foreground 0%; text-wrap: nowrap; text-overflow: ellipsis;
+        }
+        &.-narrow #box, &.-low #box { width: 100%; height: 100%; max-height: 100%; padding: 0; border: none; }
+        &.-low #title, &.-low #keys { display: none; }
+    }
+    """
+
+    def __init__(self, title: str, keys: str) -> None:
+        super().__init__()
+        self._heading = title
+        self._keys = keys
+
+    def compose(self) -> ComposeResult:
+        """The title, what the dialog is about, and its keys."""
+        with Vertical(id="box"):
+            yield Static(one_line(self._heading), id="title", markup=False)
+            yield from self.body()
+            yield Static(self._keys, id="keys", markup=False)
+
+    def body(self) -> Iterable[Widget]:
+        """What stands between the title and the keys."""
+        raise NotImplementedError
+
+    def action_close(self) -> None:
+        """Leave, and change nothing."""
+        self.dismiss(None)
+
+
+class Field(Input):
+    """One line to type into; what is pasted or given is shown without anything that a terminal obeys."""
+
+    def validate_value(self, value: str) -> str:
+        """See the class."""
+        return one_line(value)
+
+
+class TextField(TextArea):
+    """The same, of many lines."""
+
+    def edit(self, edit: Edit) -> EditResult:
+        """See the class."""
+        edit.text = sanitize(edit.text)
+        return super().edit(edit)
+
+
+class Choices(OptionList):
+    """A list whose rows are cut at its edge, never read as markup."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, markup=False)
+
+    def move(self, rows: int) -> None:
+        """Move the highlight from a field that has the focus; it stops at both ends."""
+        if self.option_count:
+            at = -1 if self.highlighted is None else self.highlighted
+            self.highlighted = min(max(at + rows, 0), self.option_count - 1)
+
+
+def one_line(text: str) -> str:
+    """Text of anybody's as one safe line."""
+    return sanitize(text.strip("\r\n")).replace("\n", " ").replace("\t", " ")
+
+
+def two_rows(first: str, second: str, third: str = "") -> Content:
+    """A row of a list: what it is, below it what there is to know of it, muted."""
+    rows = [Content(one_line(first))]
+    rows += [Content.styled(f"  {one_line(text)}", "$text-muted") for text in (second, third) if text]
+    return Content("\n").join(rows)

@@ -1,0 +1,175 @@
+"""What an answer would change: the files to choose from, the diff of one of them, and Enter writes the chosen ones.
+
+Deleted files are not chosen to begin with. What cannot be applied is listed with the reason. The result is what was
+written, None where nothing was.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
+
+from localdflash.errors import LocaldflashError
+from localdflash.tui.diff_view import DiffView
+from localdflash.tui.screens.dialog import Choices, Dialog, one_line
+
+if TYPE_CHECKING:
+    from localdflash.chat.applying import Outcome
+    from localdflash.chat.proposals import Proposal
+
+Apply = Callable[[Sequence["Proposal"]], "Outcome"]  # may take its time: it is called on a thread
+_KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
+_KEYS = "Enter writes   Space chooses   N P next, previous file   Tab   Esc closes"
+
+
+class FileList(Choices, inherit_bindings=False):
+    """The files. Enter and Space are the screen's; a click on the mark chooses, one elsewhere only shows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "cursor_down", show=False),
+        Binding("up", "cursor_up", show=False),
+        Binding("home", "first", show=False),
+        Binding("end", "last", show=False),
+        Binding("pagedown", "page_down", show=False),
+        Binding("pageup", "page_up", show=False),
+    ]
+
+    class Marked(Message):
+        """The mark of a file was clicked."""
+
+    def on_click(self, event: Click) -> None:
+        """See the class."""
+        if event.x < 2 and event.style.meta.get("option") is not None:
+            self.post_message(self.Marked())
+
+
+class DiffScreen(Dialog[list["Proposal"]]):
+    """See the module."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,a", "apply", show=False),
+        Binding("space", "toggle", show=False),
+        Binding("n", "move(1)", show=False),
+        Binding("p", "move(-1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    DiffScreen {
+        #box { width: 96%; max-width: 100%; height: 94%; max-height: 94%; }
+        FileList, FileList:focus { height: auto; max-height: 30%; margin: 0 0 1 0; }
+        #note { height: auto; max-height: 40%; display: none; }
+        #note.-shown { display: block; }
+        &.-low { FileList, FileList:focus { max-height: 2; margin: 0; } }
+    }
+    """
+
+    def __init__(self, proposals: Sequence["Proposal"], apply: Apply) -> None:
+        files = "1 file" if len(proposals) == 1 else f"{len(proposals)} files"
+        super().__init__(f"Changes to {files}", _KEYS)
+        self._proposals = proposals
+        self._apply = apply
+        self._chosen = {at for at, one in enumerate(proposals) if not one.problem and one.kind != "delete"}
+        self._written: dict[int, Proposal] = {}
+        self._writing = False
+
+    def body(self) -> Iterable[Widget]:
+        """The list, what there is to say, the diff."""
+        yield FileList()
+        yield Static(id="note", markup=False)
+        yield DiffView()
+
+    def on_mount(self) -> None:
+        """The diff itself has the focus where there is nothing to choose."""
+        files = self._files
+        files.add_options(self._row(at) for at in range(len(self._proposals)))
+        files.highlighted = 0
+        (files if len(self._proposals) > 1 else self.query_one(DiffView)).focus()
+
+    @property
+    def _files(self) -> FileList:
+        return self.query_one(FileList)
+
+    @property
+    def _current(self) -> int:
+        return self._files.highlighted or 0
+
+    def _row(self, at: int) -> Content:
+        one = self._proposals[at]
+        mark = "✗" if one.problem else "●" if at in self._written else "✓" if at in self._chosen else "○"
+        lines = [line[0] for hunk in one.hunks for line in hunk.lines]
+        about = one.problem or f"{_KINDS[one.kind]}+{lines.count('+')} -{lines.count('-')}"
+        written = "written, " if at in self._written else ""
+        return Content.assemble(f"{mark} {one_line(one.path)}  ", (f"{written}{one_line(about)}", "$text-muted"))
+
+    @on(OptionList.OptionHighlighted)
+    def _show(self) -> None:
+        """Show the file that is highlighted now: there may have been others since this was sent."""
+        one = self._proposals[self._current]
+        self.query_one(DiffView).show(one.hunks)
+        if one.problem:
+            self._say(f"{one.path} {one.problem}. It is not changed.")
+        elif one.kind == "delete" and self._current not in self._chosen:
+            self._say("The file would be deleted. It is not chosen: Space chooses it.")
+        else:
+            self._say("" if one.hunks else "The file has no lines.")
+
+    def _say(self, line: str) -> None:
+        note = self.query_one("#note", Static)
+        note.update(one_line(line))
+        note.set_class(bool(line), "-shown")
+
+    def action_move(self, files: int) -> None:
+        """Another file, wherever the focus is."""
+        self._files.move(files)
+
+    @on(FileList.Marked)
+    def action_toggle(self) -> None:
+        """Choose the file, or not."""
+        at = self._current
+        if self._writing or self._proposals[at].problem or at in self._written:
+            return
+        self._chosen ^= {at}
+        self._files.replace_option_prompt_at_index(at, self._row(at))
+        self._show()
+
+    def action_apply(self) -> None:
+        """Write what is chosen."""
+        chosen = sorted(self._chosen - self._written.keys())
+        if self._writing:
+            return
+        if not chosen:
+            self._say("Nothing is chosen." if self._written or self._can_choose else "Nothing of it can be applied.")
+            return
+        self._writing = True
+        self.run_worker(self._write(chosen))
+
+    @property
+    def _can_choose(self) -> bool:
+        return any(not one.problem for one in self._proposals)
+
+    async def _write(self, chosen: Sequence[int]) -> None:
+        try:
+            outcome = await asyncio.to_thread(self._apply, [self._proposals[at] for at in chosen])
+        except LocaldflashError as error:
+            self._say(str(error))
+            return
+        finally:
+            self._writing = False
+        self._written |= {at: self._proposals[at] for at in chosen if self._proposals[at] in outcome.done}
+        if not outcome.problem:
+            self.dismiss(list(self._written.values()))
+            return
+        for at in chosen:
+            self._files.replace_option_prompt_at_index(at, self._row(at))
+        self._say(f"{outcome.problem}. {len(outcome.done)} of {len(chosen)} files were written.")
+
+    def action_close(self) -> None:
+        """Leave; not in the middle of writing, which takes no time."""
+        if not self._writing:
+            self.dismiss(list(self._written.values()) or None)

@@ -1,0 +1,133 @@
+"""F1: every command, every key. What is typed narrows it. All commands come from `localdflash.tui.commands`."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from localdflash.tui.commands import COMMANDS, Command
+from localdflash.tui.screens.dialog import Dialog, Field
+
+Entries = tuple[tuple[str, str], ...]
+
+# Keys that belong to one part of the screen; those of the commands work everywhere.
+KEYS: Mapping[str, Entries] = {
+    "In the prompt": (
+        ("Enter", "Send."),
+        ("Shift+Enter, Ctrl+J", "A new line."),
+        ("Up, Down", "Earlier messages, at the first and last line; Up in an empty prompt edits the last message."),
+        ("/", "Commands."),
+        ("@", "A file or a definition that goes along."),
+        ("Tab", "Take a suggestion; otherwise on to the messages."),
+        ("PgUp, PgDn", "Scroll the chat."),
+    ),
+    "In the messages": (
+        ("Tab", "To and from the prompt."),
+        ("j, k or ], [", "The next message, the one before."),
+        ("c", "Copy the message."),
+        ("1 to 9", "Copy a code block of it."),
+        ("e, r, f", "Edit and ask again, answer again, fork here."),
+        ("t", "Unfold or fold what the model thought."),
+        ("Home, End", "To the first line, to the last."),
+        ("Mouse", "Select text to copy it; hold Shift for the terminal's own selection."),
+    ),
+    "Anywhere": (
+        ("Ctrl+P", "All commands, by name."),
+        ("Ctrl+C", "Copy what is selected, or stop the answer."),
+        ("Esc", "Close a dialog."),
+    ),
+}
+
+
+_LEAST = 30  # cells for what an entry does, beside what one types
+
+
+def key_name(key: str) -> str:
+    """As it is printed on a keyboard: ctrl+r is Ctrl+R, f2 is F2."""
+    names = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn"}
+    return "+".join(names.get(part, part.capitalize()) for part in key.split("+"))
+
+
+def sections() -> Iterator[tuple[str, Entries]]:
+    """All of the help: titles, each with what one types and what that does."""
+    for group, commands in groupby(COMMANDS, key=lambda command: command.group):
+        yield group, tuple((_usage(command), command.help) for command in commands)
+    yield from KEYS.items()
+
+
+def _usage(command: Command) -> str:
+    others = [f"/{alias}" for alias in command.aliases]
+    return ", ".join([command.usage, *others, *map(key_name, command.keys)])
+
+
+def help_text(words: str, width: int) -> Content:
+    """Those entries that have all the words, for a width in cells: side by side, below each other where it is narrow."""
+    wanted = words.lower().split()
+    blocks = []
+    for title, entries in sections():
+        having = [entry for entry in entries if all(word in f"{title} {' '.join(entry)}".lower() for word in wanted)]
+        if having:
+            rows = [_entry(typed, does, width) for typed, does in having]
+            blocks.append(Content("\n").join([Content.styled(title, "bold $primary"), *rows]))
+    return Content("\n\n").join(blocks) if blocks else Content("Nothing has these words.")
+
+
+def _entry(typed: str, does: str, width: int) -> Content:
+    column = 2 + max(len(usage) for _, entries in sections() for usage, _ in entries)
+    if width < column + _LEAST:
+        return Content.assemble((typed, "bold"), "\n  ", (does, "$text-muted"))
+    first, *others = Content.styled(does, "$text-muted").wrap(width - column)
+    rows = [Content.assemble((f"{typed:<{column - 1}} ", "bold"), first)]
+    return Content("\n").join([*rows, *(Content(" " * column).append(row) for row in others)])
+
+
+class HelpScreen(Dialog[None]):
+    """The help, scrolled with the keys of a pager while one types words to look for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "close", show=False, priority=True),
+        *(
+            Binding(key, f"scroll_help('{way}')", show=False)
+            for key, way in (("down", "down"), ("up", "up"), ("pagedown", "page_down"), ("pageup", "page_up"))
+        ),
+    ]
+    DEFAULT_CSS = """
+    HelpScreen {
+        #box { height: 90%; max-width: 110; }
+        #all { height: 1fr; margin: 1 0; }
+        &.-low #all { margin: 0; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("Commands and keys", "Type to search   Arrows and PgDn scroll   Esc closes")
+        self._all, self._text = VerticalScroll(id="all", can_focus=False), Static(markup=False)
+
+    def body(self) -> Iterable[Widget]:
+        """The field, and the text."""
+        yield Field(placeholder="Search")
+        with self._all:
+            yield self._text
+
+    def on_mount(self) -> None:
+        """Type at once."""
+        self.query_one(Field).focus()
+
+    def on_resize(self) -> None:
+        """Lay it out for the new width."""
+        self.call_after_refresh(self._draw)
+
+    @on(Input.Changed)
+    def _draw(self) -> None:
+        if self.is_attached and (width := self._all.scrollable_content_region.width):
+            self._text.update(help_text(self.query_one(Field).value, width))
+
+    def action_scroll_help(self, way: str) -> None:
+        """Scroll while the field has the focus."""
+        getattr(self._all, f"scroll_{way}")(animate=False)

@@ -1,0 +1,247 @@
+"""Entries as rows of a screen: where they are, how they look, what of them is selected.
+
+Only what is on the screen and near it is laid out; heights of the rest are guessed, and measured while nothing else is
+to do. The text on the screen stays where it is meanwhile, as it does when the width changes: `following` keeps the end
+in view, else the row at the top.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rich.segment import Segment
+from textual.geometry import Region, Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.timer import Timer
+from textual.widget import Widget
+
+from localdflash.tui.column import Column, Place
+from localdflash.tui.entry import View
+from localdflash.tui.lines import Run
+from localdflash.tui.palette import Palette
+from localdflash.tui.strips import Painter
+
+_SLICE, _BREAK = 0.004, 0.02  # seconds of measuring at a time, and between two times
+_GUTTER = 2  # cells left of the text, on screens that have room for it
+_NARROW = 30  # cells
+_END = 1 << 62  # an offset beyond every text
+_MORE = "▾ more below "
+
+
+class Scroller(ScrollView):
+    """See the module. `busy`: nothing is measured now."""
+
+    following: reactive[bool] = reactive(True, init=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._column = Column()
+        self._painter: Painter | None = None
+        self._picked: int | None = None  # index of the entry that has a bar beside it
+        self._arranging = False
+        self._measuring: Timer | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something better to do than measuring."""
+        return False
+
+    def on_mount(self) -> None:
+        """The timer runs only while there is something to measure."""
+        self._measuring = self.set_interval(_BREAK, self._measure)
+
+    def _measure(self) -> None:
+        """A little of the measuring of entries that were never laid out."""
+        if self.busy or not self._rows:
+            return
+        self._surviving(self._measure_some)
+
+    def _measure_some(self) -> None:
+        end = time.monotonic() + _SLICE
+        place, before = self._place(), self._column.height
+        more = True
+        while more and time.monotonic() < end:
+            more = self._column.measure_one()
+        if self._column.height != before:
+            self._arrange(place)
+        if not more and self._measuring:
+            self._measuring.pause()
+
+    def _surviving(self, doing: Callable[[], None]) -> None:
+        """A defect in what a timer does must not end the chat; the text is kept and shown with the next try."""
+        try:
+            doing()
+        except Exception as error:
+            self.log.error(f"transcript: {error!r}")
+
+    # Where everything is
+
+    @property
+    def _room(self) -> Size:
+        """What is left of the widget beside its scrollbar."""
+        return self.scrollable_content_region.size
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the screen; 0 while there is no screen to show anything on."""
+        return self._room.height if self._room.width else 0
+
+    def _place(self) -> Place | None:
+        """What stays where it is: the row at the top, or None for the end."""
+        return None if self.following else self._column.place(self.scroll_offset.y)
+
+    @contextmanager
+    def _staying(self) -> Iterator[None]:
+        """Keep the place through a change, and draw all of it."""
+        place = self._place()
+        yield
+        self._arrange(place)
+        self.refresh()
+
+    def _arrange(self, place: Place | None) -> None:
+        """Lay out what is on the screen with the place at its top, and scroll there."""
+        if not self._rows or self._arranging:
+            return
+        self._arranging = True
+        try:
+            if place is None:
+                self._column.settle_end(self._rows)
+                first = self._column.height
+            else:
+                first = self._column.settle(place, self._rows)
+            self._set_height(self._column.height)
+            self.scroll_to(y=first, force=True)
+            self._column.drop_far(self.scroll_offset.y, self._rows)
+        finally:
+            self._arranging = False
+
+    def _set_height(self, rows: int) -> None:
+        """Tell the scrollbar, without having the whole screen laid out anew as setting `virtual_size` does."""
+        size = Size(self.size.width, rows)
+        if size == self.virtual_size:
+            return
+        self.set_reactive(Widget.virtual_size, size)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = rows
+            self.vertical_scrollbar.window_size = self._rows
+
+    def scroll_to(self, x: float | None = None, y: float | None = None, **how: object) -> None:
+        """Scroll without an animation: rows move while one would run."""
+        self._scroll_to(x, y, animate=False, force=bool(how.get("force", False)))
+
+    def _draw(self, row: int) -> None:
+        """Draw anew from this row on, as far as it is on the screen."""
+        top = max(0, row - self.scroll_offset.y)
+        if top < self.size.height:
+            self.refresh(Region(0, top, self.size.width, self.size.height - top))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """The user scrolled: lay out what came into view."""
+        super().watch_scroll_y(old_value, new_value)
+        if self._arranging or not self._rows:
+            return
+        self.following = self.scroll_offset.y >= self.max_scroll_y
+        if not self._column.is_settled(self.scroll_offset.y, self._rows):
+            self._arrange(self._place())
+            self.refresh()
+
+    def watch_following(self) -> None:
+        """The hint that there is more is drawn or goes."""
+        self.refresh()
+
+    def _to_end(self) -> None:
+        self.following = True
+        if self._measuring:
+            self._measuring.resume()
+        self._arrange(None)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """Lay out for another width; a change of the height alone moves nothing."""
+        width = self._room.width - (_GUTTER + 1 if self._has_gutter else 0)
+        self._view(replace(self._column.view, width=max(1, width)))
+
+    @property
+    def _has_gutter(self) -> bool:
+        return self._room.width >= _NARROW
+
+    def _view(self, view: View) -> None:
+        with self._staying():
+            if view != self._column.view:
+                self._column.guess(view)
+        if self._measuring:
+            self._measuring.resume()
+
+    # How it looks
+
+    def notify_style_update(self) -> None:
+        """Another theme, or another state of the widget."""
+        super().notify_style_update()
+        self._painter = None
+
+    def _paint(self) -> Painter:
+        if self._painter is None:
+            marked = self.screen.get_component_rich_style("screen--selection")
+            self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked)
+            for entry in self._column.entries:
+                entry.strips.clear()
+        return self._painter
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        painter, width = self._paint(), self.size.width
+        row = self.scroll_offset.y + y
+        if row >= self._column.height:
+            return Strip.blank(width, painter.base)
+        strip = self._strip(*self._column.at(row), painter)
+        kept = self._room.width - len(_MORE)
+        if self.following or y != self._rows - 1 or row >= self._column.height - 1 or kept < 0:
+            return strip
+        hint = Segment(_MORE, painter.base + painter.palette["more"])
+        return Strip([*strip.crop(0, kept), hint]).adjust_cell_length(width, painter.base)
+
+    def _strip(self, index: int, row: int, painter: Painter) -> Strip:
+        entry, width = self._column.entries[index], self.size.width
+        if not entry.laid_out(self._column.view):
+            return Strip.blank(width, painter.base)
+        selection = self.text_selection
+        selected = _span(selection, index) if selection else None
+        if selected is None and index != self._picked and (kept := entry.strips.get(row)) and kept.cell_length == width:
+            return kept
+        picked = index == self._picked
+        gutter = Run("│ " if picked else "  ", "bar") if self._has_gutter else Run("")
+        strip = painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
+        if selected is None and not picked:
+            entry.strips[row] = strip
+        return strip
+
+    # What is selected
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """See textual."""
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """What is selected as it was written: without decoration and hard wraps."""
+        texts: list[str] = []
+        for index, entry in enumerate(self._column.entries):
+            span = _span(selection, index)
+            if span is None:
+                continue
+            if not entry.laid_out(self._column.view):
+                entry.lay_out(self._column.view)
+            texts.append(entry.copied(*span))
+        return "\n\n".join(text.strip("\n") for text in texts), "\n"
+
+
+def _span(selection: Selection, index: int) -> tuple[int, int] | None:
+    """The offsets between which the entry with this index is selected (see `localdflash.tui.strips`)."""
+    start, end = selection
+    if (start is not None and index < start.y) or (end is not None and index > end.y):
+        return None
+    low = start.x if start is not None and start.y == index else 0
+    return low, end.x if end is not None and end.y == index else _END

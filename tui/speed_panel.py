@@ -1,0 +1,197 @@
+"""How the last answer was made: acceptance by slot, what each step took, who drafted. Every bar has its number beside it.
+
+The panel stands at the right, or below where the screen has the class `-narrow` (`HORIZONTAL_BREAKPOINTS` of an app).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from localdflash.cli.output import printable
+from localdflash.tui.status_bar import grouped
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_SLOTS = 16  # rows of slots; a block has no more
+# What each tint of the acceptance view means, and how the text on it looks, so that colours are not needed.
+LEGEND: Mapping[str, str] = {
+    "dflash": "drafted by DFlash",
+    "lookup": "copied from the text",
+    "grammar": "forced by a grammar",
+    "own": "the model's own",
+}
+_LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
+
+
+class SpeedView(Protocol):
+    """Numbers of an answer, as `localdflash.chat.acceptance` counts them; None and empty are unknown."""
+
+    @property
+    def acceptance(self) -> Sequence[float]:
+        """Share of the offered tokens that were accepted, by slot of the draft."""
+
+    @property
+    def offered(self) -> Sequence[int]:
+        """How many they were, by slot."""
+
+    @property
+    def step_ms(self) -> tuple[float, float] | None:
+        """Milliseconds of a step: p50 and p95."""
+
+    @property
+    def by_drafter(self) -> Mapping[str, int]:
+        """Steps by who drafted, "" where nobody did."""
+
+    @property
+    def rates(self) -> Iterable[float]:
+        """Tokens a second over time."""
+
+    @property
+    def tau(self) -> float | None:
+        """Tokens a step."""
+
+    @property
+    def accepted(self) -> int | None:
+        """Drafted tokens that were accepted."""
+
+    @property
+    def drafted(self) -> int | None:
+        """Drafted tokens."""
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of so many cells, filled to a share of 0 to 1; what is more than nothing shows."""
+    if not math.isfinite(share):
+        return "─" * width
+    share = min(max(share, 0.0), 1.0)
+    filled = max(round(share * width), 1 if share else 0)
+    return "█" * filled + "─" * (width - filled)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last `width` values, each a column as high as its share of the largest."""
+    last = [value if math.isfinite(value) and value > 0 else 0.0 for value in values[-width:]] if width > 0 else []
+    most = max(last, default=0.0)
+    return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if most else _LEVELS[0] for value in last)
+
+
+def panel_text(view: SpeedView | None, width: int) -> Content:
+    """All of the panel for a width in cells."""
+    sections = [section for section in _sections(view, width) if section] if view else []
+    if not sections:
+        sections = [[Content("No numbers yet: they come with the first answer.")]]
+    sections.append(_legend())
+    return Content("\n\n").join(Content("\n").join(section) for section in sections)
+
+
+def _sections(view: SpeedView, width: int) -> Iterable[list[Content]]:
+    yield list(_summary(view))
+    yield _rates(list(view.rates), width)
+    yield _slots(view, width)
+    yield _drafters(view.by_drafter, width)
+
+
+def _summary(view: SpeedView) -> Iterable[Content]:
+    if view.tau:
+        yield Content.assemble(("τ ", "bold"), f"{view.tau:.2f} tokens a step")
+    if view.drafted:
+        accepted = view.accepted or 0
+        share = _percent(accepted / view.drafted)
+        yield Content(f"{grouped(accepted)} of {grouped(view.drafted)} drafted accepted, {share}")
+    if view.step_ms:
+        yield Content(f"a step: p50 {view.step_ms[0]:.1f} ms, p95 {view.step_ms[1]:.1f} ms")
+
+
+def _rates(rates: Sequence[float], width: int) -> list[Content]:
+    known = [rate for rate in rates if math.isfinite(rate) and rate > 0]
+    if not known:
+        return []
+    range_ = f"{min(known):.0f} to {max(known):.0f}, now {known[-1]:.0f}"
+    return [_title("Tokens a second"), Content.styled(sparkline(rates, width), "$primary"), Content(range_)]
+
+
+def _slots(view: SpeedView, width: int) -> list[Content]:
+    if not view.acceptance:
+        return []
+    rows = [_title("Accepted, by slot of the draft")]
+    for slot, share in enumerate(view.acceptance[:_SLOTS]):
+        count = f" of {grouped(view.offered[slot])}" if slot < len(view.offered) else ""
+        rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
+    return rows
+
+
+def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
+    steps = sum(by_drafter.values())
+    if not steps:
+        return []
+    rows = [_title("Steps, by who drafted")]
+    for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
+        label = printable(name) or "nobody"
+        style = f"${name}" if name in LEGEND else "$text-muted"
+        rows.append(
+            _row(f"{label:<8.8} ", count / steps, f" {_percent(count / steps):>5} {grouped(count)}", width, style)
+        )
+    return rows
+
+
+def _row(label: str, share: float, number: str, width: int, style: str) -> Content:
+    room = min(max(width - len(label) - len(number), 0), 20)
+    return Content.assemble(label, (bar(share, room), style), number)
+
+
+def _legend() -> list[Content]:
+    rows = [_title("Tints of the acceptance view, F2")]
+    return [
+        *rows,
+        *(Content.assemble((f" {name:<7} ", f"${name} on ${name}-tint"), f" {LEGEND[name]}") for name in LEGEND),
+    ]
+
+
+def _title(text: str) -> Content:
+    return Content.styled(text, "bold $text-muted")
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if math.isfinite(share) else "–"
+
+
+class SpeedPanel(VerticalScroll):
+    """The panel; `update_view` shows other numbers."""
+
+    SCOPED_CSS: ClassVar[bool] = False
+    DEFAULT_CSS = """
+    SpeedPanel {
+        dock: right; width: 40; height: 1fr; padding: 0 1; background: $surface; border-left: solid $border-blurred;
+    }
+    SpeedPanel:focus { border-left: solid $border; }
+    .-narrow SpeedPanel {
+        dock: bottom; width: 1fr; height: 12; max-height: 50%; border-left: none; border-top: solid $border-blurred;
+    }
+    .-narrow SpeedPanel:focus { border-top: solid $border; }
+    """
+
+    def __init__(self, view: SpeedView | None = None, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._view = view
+        self._text = Static(markup=False)
+
+    def compose(self) -> ComposeResult:
+        """One text that is as high as it must be."""
+        yield self._text
+
+    def update_view(self, view: SpeedView) -> None:
+        """Show these numbers from now on."""
+        self._view = view
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Bars are as wide as there is room."""
+        self._draw()
+
+    def _draw(self) -> None:
+        if width := self.scrollable_content_region.width:
+            self._text.update(panel_text(self._view, width))

@@ -1,0 +1,58 @@
+"""What the chat remembers about itself between two starts: `chat-state.json` in the data folder.
+
+A file that is missing or broken is as good as none, and so is each value in it that makes no sense.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localdflash.errors import LocaldflashError
+from localdflash.paths import create_private, data_folder
+from localdflash.tui.themes import DEFAULT, THEMES
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`seen_welcome`: the first run was explained."""
+
+    theme: str = DEFAULT
+    seen_welcome: bool = False
+
+
+def state_file() -> Path:
+    """Return where the state is kept; nothing is touched."""
+    return data_folder() / "chat-state.json"
+
+
+def load() -> State:
+    """The state as it was saved last."""
+    try:
+        found = json.loads(state_file().read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return State()
+    if not isinstance(found, dict):
+        return State()
+    theme = found.get("theme")
+    known = isinstance(theme, str) and theme in THEMES
+    return State(theme if known else DEFAULT, found.get("seen_welcome") is True)
+
+
+def save(state: State) -> None:
+    """Replace the file in one go, readable by this user alone; LocaldflashError where that fails."""
+    path = state_file()
+    folder = create_private(path.parent)
+    unfinished = ""
+    try:
+        handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=folder)
+        with open(handle, "w", encoding="ascii") as file:
+            json.dump(asdict(state), file)
+        os.replace(unfinished, path)
+    except OSError as error:
+        if unfinished:
+            Path(unfinished).unlink(missing_ok=True)
+        raise LocaldflashError(
+            f"{path}: cannot be written: {error.strerror}; this choice lasts until you leave"
+        ) from error

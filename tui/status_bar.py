@@ -1,0 +1,244 @@
+"""One line under the chat: the model, what it is doing, and how fast.
+
+    ○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s
+
+What is not known is left out. Where the line is too narrow the least important parts go first; model and rate stay
+longest. A rate stays until there is another one, so nothing blinks between two steps.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.timer import Timer
+from textual.widget import Widget
+
+from localdflash.cli.output import printable
+
+SEPARATOR = " · "
+NEARLY_FULL = 0.9
+_PULSE = "▁▃▅▇▅▃"
+_TICK = 0.25  # seconds between two pictures of the pulse
+_LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known. None is unknown; `context` 0 too. `stage` as the engine names it: "", starting, loading, ready, gone.
+
+    rate: tokens a second, of the last moments or, with `average`, of the whole answer. accepted: share of drafted tokens.
+    """
+
+    model: str = ""
+    stage: str = ""
+    used: int | None = None
+    context: int = 0
+    rate: float | None = None
+    average: bool = False
+    tau: float | None = None
+    accepted: float | None = None
+    ttft_ms: float | None = None
+    draft: bool = True
+    busy: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the line; of two, the one with the lower `keep` goes first."""
+
+    name: str
+    text: str
+    keep: int
+    style: str = "$text-muted"
+
+
+def parts_of(status: Status, waited: float = 0.0) -> list[Part]:
+    """All that there is to say, in the order of the line; `waited`: seconds since the stage began."""
+    model = status.model.rstrip("/").rpartition("/")[2]
+    parts = [
+        Part("model", printable(model), 100, "$foreground"),
+        Part("message", printable(status.message), 85, "$foreground"),
+    ]
+    if words := _stage(status.stage, waited):
+        parts.append(Part("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
+    else:
+        parts += _numbers(status)
+    return [part for part in parts if part.text]
+
+
+def _stage(stage: str, waited: float) -> str:
+    match stage:
+        case "starting":
+            return "starting the engine…"
+        case "loading":
+            return "loading the model…" + (f" {waited:.0f} s" if waited >= 1 else "")
+        case "gone":
+            return "the engine is gone"
+        case _:
+            return ""
+
+
+def _numbers(status: Status) -> list[Part]:
+    rate = f"{_short(status.rate)} tok/s{' avg' if status.average else ''}" if _positive(status.rate) else ""
+    parts = [_context(status), Part("rate", rate, 90, "$foreground")]
+    if not status.draft:
+        parts.append(Part("draft", "drafting off", 60))
+    else:
+        tau, share = status.tau, status.accepted
+        parts.append(Part("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
+        known = share is not None and 0 <= share <= 1
+        parts.append(Part("accepted", f"{share:.0%} accepted".replace("%", " %") if known else "", 45))
+    first = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
+    return [*parts, Part("first", first, 30)]
+
+
+def _context(status: Status) -> Part:
+    if status.used is None:
+        return Part("context", "", 70)
+    used = grouped(status.used)
+    if not status.context:
+        return Part("context", f"{used} tokens", 55)
+    share = status.used / status.context
+    count = f"{used}/{grouped(status.context)}"
+    if share >= 1:
+        return Part("context", f"{count} context full", 80, "$error")
+    if share > NEARLY_FULL:
+        return Part("context", f"{count} context nearly full", 80, "$warning")
+    return Part("context", count, 70)
+
+
+def grouped(count: int) -> str:
+    """12345 as "12 345"."""
+    return f"{count:,}".replace(",", " ")
+
+
+def _short(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def _positive(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and value > 0
+
+
+def fitting(parts: Sequence[Part], width: int) -> list[Part]:
+    """Those that fit into so many cells; the model's name is cut before the rate has to go."""
+    left = list(parts)
+    while _cells(left) > width and len(left) > 2:
+        left.remove(min(left, key=lambda part: part.keep))
+    over = _cells(left) - width
+    if over <= 0 or not left:
+        return left
+    longest = left[0]
+    room = cell_len(longest.text) - over
+    if len(left) > 1 and room < _LEAST_MODEL:
+        return fitting(left[:1] if left[0].keep >= left[1].keep else left[1:], width)
+    return [replace(longest, text=_cut(longest.text, room)), *left[1:]]
+
+
+def _cells(parts: Sequence[Part]) -> int:
+    return sum(cell_len(part.text) for part in parts) + len(SEPARATOR) * max(len(parts) - 1, 0)
+
+
+def _cut(text: str, room: int) -> str:
+    return set_cell_size(text, room - 1).rstrip() + "…" if room > 1 else set_cell_size(text, max(room, 0))
+
+
+class StatusBar(Widget):
+    """The line. A click on one of its parts is posted as `Picked`."""
+
+    DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
+    ALLOW_SELECT: ClassVar[bool] = False
+
+    class Picked(Message):
+        """A part was clicked: model, context, rate, tau, accepted, first, draft, message, stage."""
+
+        def __init__(self, part: str) -> None:
+            self.part = part
+            super().__init__()
+
+    def __init__(
+        self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic, id: str | None = None
+    ) -> None:
+        """`moving`: whether a pulse is drawn while the engine works; None: as the app's animations are."""
+        super().__init__(id=id)
+        self.status = Status()
+        self._moving = moving
+        self._clock = clock
+        self._since = clock()
+        self._ticks = 0
+        self._timer: Timer | None = None
+
+    def on_mount(self) -> None:
+        """Make the timer of the pulse and of the seconds; it runs only while one of them is shown."""
+        self._timer = self.set_interval(_TICK, self._tick, pause=True)
+        self._run_or_rest()
+
+    def update(self, status: Status) -> None:
+        """Show this from now on; a rate that is not known now is the one from before, of the same model."""
+        before = self.status
+        if not _positive(status.rate) and status.model == before.model:
+            status = replace(status, rate=before.rate, average=before.average)
+        if status.stage != before.stage:
+            self._since = self._clock()
+        if status != before:
+            self.status = status
+            self._run_or_rest()
+            self.refresh()
+
+    @property
+    def line(self) -> str:
+        """What is written, without style and glyph."""
+        return SEPARATOR.join(part.text for part in self._parts())
+
+    def render(self) -> Content:
+        """The glyph and the parts that fit."""
+        shown: list[Content | str | tuple[str, str]] = [(self._glyph(), "$foreground"), " "]
+        for number, part in enumerate(self._parts()):
+            shown += [(SEPARATOR, "$text-muted")] if number else []
+            shown.append((part.text, part.style))
+        return Content.assemble(*shown)
+
+    def on_click(self, event: events.Click) -> None:
+        """Say which part it was."""
+        offset = event.get_content_offset(self)
+        left = 2  # glyph and blank
+        for part in self._parts():
+            if offset is not None and left <= offset.x < left + cell_len(part.text):
+                self.post_message(self.Picked(part.name))
+            left += cell_len(part.text) + len(SEPARATOR)
+
+    def _parts(self) -> list[Part]:
+        width = self.content_size.width - 2
+        return fitting(parts_of(self.status, self._clock() - self._since), width) if width > 0 else []
+
+    def _glyph(self) -> str:
+        if not self._works:
+            return "○"
+        return _PULSE[self._ticks % len(_PULSE)] if self._moves else "●"
+
+    @property
+    def _works(self) -> bool:
+        return self.status.busy or self.status.stage in ("starting", "loading")
+
+    @property
+    def _moves(self) -> bool:
+        return self.app.animation_level != "none" if self._moving is None else self._moving
+
+    def _run_or_rest(self) -> None:
+        if self._timer is None:
+            return
+        if self.status.stage == "loading" or (self._works and self._moves):
+            self._timer.resume()
+        else:
+            self._timer.pause()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self.refresh()

@@ -1,0 +1,172 @@
+"""A text area with suggestions: what `@` and `/` are typed for is looked up where no key waits, and picked by keys.
+
+Tab or Enter picks, arrows move, Esc closes; `suggestions` only shows the rows. Text that nobody typed opens none.
+Keys of `localdflash.tui.commands` are the app's: none of them is used here, and Esc only while suggestions are open.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import events, on
+from textual.binding import Binding, BindingType
+from textual.widgets import TextArea
+
+from localdflash.chat.files import Files
+from localdflash.text.sanitize import sanitize
+from localdflash.tui import commands
+from localdflash.tui.suggestions import Suggestions
+from localdflash.tui.triggers import (
+    Asked,
+    Choices,
+    Suggestion,
+    argument_suggestions,
+    asked,
+    command_suggestions,
+    file_suggestion,
+)
+
+_APPS_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"pageup", "pagedown"}
+
+
+def _bindings() -> Iterable[BindingType]:
+    """Those of a text area, without keys that belong to the app."""
+    for binding in Binding.make_bindings(TextArea.BINDINGS):
+        if binding.key not in _APPS_KEYS:
+            yield binding
+    yield Binding("ctrl+shift+z,super+shift+z", "redo", "Redo", show=False)
+
+
+class SuggestingArea(TextArea, inherit_bindings=False):
+    """What is typed, and its suggestions."""
+
+    BINDINGS: ClassVar[list[BindingType]] = list(_bindings())
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        choices: Choices,
+        placeholder: str,
+        id: str | None,  # noqa: A002
+    ) -> None:
+        super().__init__(placeholder=placeholder, highlight_cursor_line=False, id=id)
+        self.files, self.suggestions, self._choices = files, Suggestions(self.pick), choices
+        self.picked: set[str] = set()  # mentions, as they are spelled
+        self._wanted: Asked | None = None  # files that are to be looked for
+        self._looking = False
+        self._closed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
+        self._untyped: str | None = None  # text that nobody typed
+
+    def key_of_suggestions(self, key: str) -> bool:
+        """Do what a key means while suggestions are open; False where it means nothing to them."""
+        match key, self.suggestions.chosen:
+            case (("up" | "down"), Suggestion()):
+                self.suggestions.move(-1 if key == "up" else 1)
+            case "tab", Suggestion() as chosen:
+                self.pick(chosen)
+            case "enter", Suggestion() as chosen if not self._is_typed(chosen):
+                self.pick(chosen)
+                return not chosen.sends
+            case "escape", _:
+                self._closed_at = self._place()
+                self.close_suggestions()
+            case _:
+                return False
+        return True
+
+    def pick(self, suggestion: Suggestion) -> None:
+        """Put a suggestion in place of what was typed of it."""
+        found = self._asked()
+        if found is None:
+            return
+        if suggestion.mention:
+            self.picked.add(suggestion.text.rstrip())
+        row, column = self.cursor_location
+        follows = self.document.get_line(row)[column : column + 1]
+        text = suggestion.text.rstrip() if follows == " " else suggestion.text
+        self.close_suggestions()
+        self.replace(sanitize(text), (row, found.start), (row, column), maintain_selection_offset=False)
+
+    def close_suggestions(self) -> None:
+        """Take them off the screen, and look for nothing more."""
+        self._wanted = None
+        self.suggestions.close()
+
+    def put(self, text: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Put text there that nobody typed; the cursor goes behind it."""
+        self.replace(sanitize(text), start, end, maintain_selection_offset=False)
+        self._untyped = self.text
+
+    def put_all(self, text: str) -> None:
+        """The same in place of everything. It can be undone."""
+        self.put(text, (0, 0), self.document.end)
+
+    @on(TextArea.Changed)
+    def _suggest_for_typed(self) -> None:
+        if self.text == self._untyped:
+            self.close_suggestions()
+            return
+        self._untyped = None
+        self._suggest()
+
+    @on(TextArea.SelectionChanged)
+    def _follow_cursor(self) -> None:
+        if self.suggestions.is_open or self._wanted:
+            self._suggest()
+
+    @on(events.Blur)
+    def _without_focus(self) -> None:
+        self.close_suggestions()
+
+    def _asked(self) -> Asked | None:
+        row, column = self.cursor_location
+        if not self.selection.is_empty:
+            return None
+        return asked(self.document.get_line(row)[:column], first=row == 0)
+
+    def _place(self) -> tuple[int, int] | None:
+        """Where what is asked for begins."""
+        found = self._asked()
+        return (self.cursor_location[0], found.start) if found else None
+
+    def _suggest(self) -> None:
+        found, place = self._asked(), self._place()
+        if found is None or place == self._closed_at:
+            self.close_suggestions()
+            self._closed_at = place
+            return
+        self._closed_at = None
+        match found.kind:
+            case "command":
+                self._show(command_suggestions(found.query))
+            case "argument":
+                self._show(argument_suggestions(found, self._choices))
+            case "file":
+                self._wanted = found
+                if not self._looking:
+                    self._looking = True
+                    self.run_worker(self._look_for_files(), group="suggestions")
+
+    async def _look_for_files(self) -> None:
+        """One lookup at a time; an answer to what is no longer asked for is dropped."""
+        try:
+            while (wanted := self._wanted) is not None:
+                if not self.files.listed:
+                    self._show([], "looking for files …")
+                hits = await asyncio.to_thread(self.files.find, wanted.query)
+                if self._wanted == wanted:
+                    self._wanted = None
+                    self._show([file_suggestion(hit, mentioned=not wanted.command) for hit in hits])
+        finally:
+            self._looking = False
+
+    def _show(self, rows: Sequence[Suggestion], note: str = "") -> None:
+        if self.has_focus:
+            self.suggestions.show(rows, above=self.region.y, note=note)
+
+    def _is_typed(self, chosen: Suggestion) -> bool:
+        """Whether it stands there already: Enter then sends."""
+        found, (row, column) = self._asked(), self.cursor_location
+        typed = self.document.get_line(row)[found.start : column] if found else ""
+        return chosen.mention and typed == chosen.text.rstrip()

@@ -1,0 +1,134 @@
+"""The acceptance view: an answer's raw text, each token on the ground of who proposed it, steps told apart.
+
+Sizes of tokens are UTF-8 bytes over the whole text: a character belongs to the token with its first byte. Steps may
+come before their text and after it. Every second step is underlined, so that the steps can be told without colours.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from localdflash.chat.messages import StepRecord
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.lines import Line, Run
+from localdflash.tui.wrapping import cut
+
+# How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
+TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.own")
+STEP = "step"
+
+_STYLES = tuple(f"{tint}{mark}" for tint in TINTS for mark in ("", f" {STEP}"))
+_OTHER = "tint.grammar"
+_TAB = 4
+
+
+def tint_of(drafter: str) -> str:
+    """The style of tokens that this drafter proposed; "" is the target itself."""
+    name = f"tint.{drafter or 'own'}"
+    return name if name in TINTS else _OTHER
+
+
+class Tinted:
+    """One answer's text with the steps that made it, both growing; its lines for one width at a time."""
+
+    def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
+        self._ends = array("Q")  # bytes from the start of the text to the end of each span
+        self._styles = bytearray()  # of each span, index into _STYLES
+        self._steps = 0
+        self._tokens: Counter[str] = Counter()
+        self._texts: list[str] = [""]  # logical lines
+        self._starts = array("Q", [0])  # bytes before each
+        self._rows: list[Line] = []
+        self._first_rows = array("Q")  # of each logical line that is laid out
+        self._width = 0
+        self._stale = 0  # the first logical line that is not laid out as it should be
+        self._changed = 0
+        self.append(text)
+        for step in steps:
+            self.add(step)
+
+    def append(self, text: str) -> None:
+        """More text, in pieces of any size."""
+        if not text:
+            return
+        self._stale = min(self._stale, len(self._texts) - 1)
+        first, *others = text.split("\n")
+        self._texts[-1] += first
+        for other in others:
+            self._starts.append(self._starts[-1] + _size(self._texts[-1]) + 1)
+            self._texts.append(other)
+
+    def add(self, step: StepRecord) -> None:
+        """One more step."""
+        drafted = min(step.accepted, len(step.sizes))
+        if drafted:
+            self._tokens[step.drafter] += drafted
+        if drafted < len(step.sizes):
+            self._tokens[""] += len(step.sizes) - drafted
+        start = self._ends[-1] if self._ends else 0
+        if not sum(step.sizes):
+            return
+        self._stale = min(self._stale, bisect_right(self._starts, start) - 1)
+        for sizes, drafter in ((step.sizes[:drafted], step.drafter), (step.sizes[drafted:], "")):
+            if size := sum(sizes):
+                start += size
+                self._ends.append(start)
+                self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._steps % 2)
+        self._steps += 1
+
+    def legend(self) -> list[Run]:
+        """Who proposed how many tokens, each in its own style; or that nobody knows."""
+        if not self._steps:
+            return [Run("how these tokens came is not known", "muted")]
+        counted = [
+            Run(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
+            for name, count in sorted(self._tokens.items(), key=lambda one: (not one[0], one[0]))
+        ]
+        return [*counted, Run(f"{self._steps} steps, every second one underlined", "muted")]
+
+    def lines(self, width: int) -> Sequence[Line]:
+        """All rows; only logical lines that changed since the last call are laid out anew."""
+        if width != self._width:
+            self._width, self._stale = width, 0
+        first = min(self._stale, len(self._first_rows))
+        keep = self._first_rows[first] if first < len(self._first_rows) else len(self._rows)
+        del self._rows[keep:], self._first_rows[first:]
+        for index in range(first, len(self._texts)):
+            self._first_rows.append(len(self._rows))
+            self._rows += cut(self._pieces(index), width)
+        self._changed, self._stale = keep, len(self._texts)
+        return self._rows
+
+    def changed_from(self) -> int:
+        """Index of the first row that the last call of lines() made anew."""
+        return self._changed
+
+    def _pieces(self, index: int) -> Iterator[Run]:
+        """A logical line cut at its spans; the style is "" where no step is known."""
+        text, start = self._texts[index], self._starts[index]
+        offsets = _offsets(text)
+        span, done = bisect_right(self._ends, start), 0
+        while done < len(text) and span < len(self._ends):
+            end = bisect_left(offsets, self._ends[span] - start)
+            if end > done:
+                yield Run(_shown(text[done:end]), _STYLES[self._styles[span]])
+                done = end
+            span += 1
+        if done < len(text):
+            yield Run(_shown(text[done:]))
+
+
+def _shown(text: str) -> str:
+    return sanitize(text).replace("\t", " " * _TAB)
+
+
+def _size(text: str) -> int:
+    """In UTF-8; lone surrogates count as what they would be."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _offsets(text: str) -> Sequence[int]:
+    """Bytes before each character, and all of them."""
+    return range(len(text) + 1) if text.isascii() else list(accumulate(map(_size, text), initial=0))

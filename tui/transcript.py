@@ -1,0 +1,290 @@
+"""The conversation: one widget however many messages there are.
+
+What an answer under way brings is paced (see `localdflash.tui.pace`), and only rows that changed are drawn anew. What
+the user does with a message is posted: the app does it.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Offset
+from textual.message import Message as Event
+from textual.reactive import reactive
+from textual.selection import Selection
+from textual.timer import Timer
+
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.tui.column import Place
+from localdflash.tui.entry import Entry
+from localdflash.tui.pace import Pace, motion_unwanted
+from localdflash.tui.scroller import Scroller
+from localdflash.tui.strips import LINK
+
+_FRAME = 1 / 30  # seconds between repaints of an answer under way
+_WORD = re.compile(r"\w+")
+_LINE = re.compile(r"[^\n]+")
+
+
+class Transcript(Scroller, can_focus=True):
+    """See the module."""
+
+    DEFAULT_CSS = """
+    Transcript { overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("end", "to_end", "End", show=False),
+        Binding("home", "to_start", "Start", show=False),
+        Binding("k,left_square_bracket", "pick(-1)", "Previous message", show=False),
+        Binding("j,right_square_bracket", "pick(1)", "Next message", show=False),
+        Binding("c", "copy_message", "Copy", show=False),
+        *(Binding(str(n), f"copy_block({n})", f"Copy code block {n}", show=False) for n in range(1, 10)),
+        Binding("e", "act('edit')", "Edit", show=False),
+        Binding("r", "act('retry')", "Retry", show=False),
+        Binding("f", "act('fork')", "Fork", show=False),
+        Binding("enter", "thoughts_of_one", "Unfold thoughts", show=False),
+    ]
+
+    tinted: reactive[bool] = reactive(False, init=False)
+    thoughts: reactive[bool] = reactive(False, init=False)
+    model: reactive[str] = reactive("", init=False)  # the name of answers that do not say which model made them
+
+    class Copied(Event):
+        """The user wants `text` on the clipboard; `what` says what it is, such as "message 3"."""
+
+        def __init__(self, text: str, what: str) -> None:
+            super().__init__()
+            self.text, self.what = text, what
+
+    class LinkClicked(Event):
+        """A link was clicked: an http, https or mailto URL."""
+
+        def __init__(self, url: str) -> None:
+            super().__init__()
+            self.url = url
+
+    class MessagePicked(Event):
+        """A key on a message, the `index`-th of those shown, from 0: "edit", "retry" or "fork"."""
+
+        def __init__(self, index: int, action: str) -> None:
+            super().__init__()
+            self.index, self.action = index, action
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pace = Pace(whole=motion_unwanted(os.environ))
+        self._frames: Timer | None = None
+
+    # What is shown
+
+    def show(self, messages: Sequence[Message]) -> None:
+        """Another conversation, from its end."""
+        self._pace.rest()
+        self._picked = None
+        self._column.show(messages)
+        self._to_end()
+
+    def add(self, message: Message) -> None:
+        """One more message at the end, which is brought into view."""
+        self._flush()
+        self._column.add(message)
+        self._to_end()
+
+    def replace_last(self, message: Message) -> None:
+        """Another message in the place of the last one."""
+        self._pace.rest()
+        if not self._last_message():
+            self.add(message)
+            return
+        with self._staying():
+            self._column.replace_last(message)
+
+    def note(self, text: str, kind: str = "note") -> None:
+        """A line of the program's own under the last message; `kind` may be "error"."""
+        with self._staying():
+            if not self._column.entries:
+                self._column.add(None)
+            self._column.entries[-1].notes.append((text, kind))
+            self._lay_out_last()
+
+    def feed(self, text: str, step: StepRecord | None = None) -> None:
+        """More of the answer under way, the last message; without one it begins one."""
+        last = self._last_message()
+        if last is None or not last.is_answer:
+            self.add(Message("assistant", ""))
+            last = self._column.entries[-1]
+        last.grow("", step)
+        self._pace.put(text)
+        if self._frames:
+            self._frames.resume()
+
+    def finish(self, message: Message) -> None:
+        """The answer is complete: all of it is shown at once."""
+        rest = self._pace.rest()
+        last = self._last_message()
+        if last is None or not last.is_answer:
+            self.add(message)
+            return
+        with self._staying():
+            last.finish(message, rest)
+            self._lay_out_last()
+
+    def source_shown(self) -> str:
+        """What has been put on the screen of the last message's text so far."""
+        last = self._last_message()
+        return last.text if last else ""
+
+    def code_blocks(self) -> list[str]:
+        """The code of the last answer's fences, byte-true."""
+        answer = next((entry for entry in reversed(self._column.entries) if entry.is_answer), None)
+        return answer.code_blocks() if answer else []
+
+    def _last_message(self) -> Entry | None:
+        entries = self._column.entries
+        return entries[-1] if entries and entries[-1].message else None
+
+    # An answer under way
+
+    @property
+    def busy(self) -> bool:
+        """While text waits to be shown."""
+        return bool(self._pace)
+
+    def on_mount(self) -> None:
+        """The timer runs only while text waits."""
+        self._frames = self.set_interval(_FRAME, self._frame, pause=not self._pace)
+
+    def _frame(self) -> None:
+        """Put on the screen what is due."""
+        self._surviving(self._grow)
+        if not self._pace and self._frames:
+            self._frames.pause()
+
+    def _grow(self) -> None:
+        text = self._pace.take()
+        last = self._last_message()
+        if text and last:
+            last.grow(text)
+            self._last_grew()
+
+    def _flush(self) -> None:
+        """Show what is waiting: something else comes after it."""
+        last = self._last_message()
+        if (rest := self._pace.rest()) and last:
+            last.grow(rest)
+            self._lay_out_last()
+
+    def _last_grew(self) -> None:
+        """Lay the last entry out, and draw what changed."""
+        if not self._rows:
+            return
+        index = len(self._column.entries) - 1
+        before, place = self._column.height, self._place()
+        changed = self._column.lay_out(index)
+        if self._column.height != before:
+            self._arrange(place)
+        self._draw(self._column.top(index) + changed.start)
+
+    def _lay_out_last(self) -> None:
+        if self._rows:
+            self._column.lay_out(len(self._column.entries) - 1)
+
+    def watch_tinted(self, tinted: bool) -> None:
+        """The acceptance view, or back."""
+        self._view(replace(self._column.view, tinted=tinted))
+
+    def watch_model(self, model: str) -> None:
+        """Answers that do not say get another name."""
+        self._view(replace(self._column.view, model=model))
+
+    def watch_thoughts(self, thoughts: bool) -> None:
+        """Unfold what the model thought, or fold it."""
+        with self._staying():
+            for entry in self._column.entries:
+                entry.thoughts_open = thoughts
+            self._column.guess()
+
+    # What the user does
+
+    def action_to_end(self) -> None:
+        """Go to the end, and stay there."""
+        self._to_end()
+
+    def action_to_start(self) -> None:
+        """Go to the first message."""
+        self.following = False
+        self._arrange(Place(0, 0, above=1 << 30))
+        self.refresh()
+
+    def action_pick(self, step: int) -> None:
+        """Pick the message before (-1) or after (+1) the one that is picked; without one, the last."""
+        count = len(self._column.entries)
+        if not count:
+            return
+        index = count - 1 if self._picked is None else max(0, min(self._picked + step, count - 1))
+        self._picked = index
+        top = self._column.top(index)
+        if not self.scroll_offset.y <= top < self.scroll_offset.y + self._rows:
+            self.following = False
+            self._arrange(Place(index, 0, above=1 << 30))
+        self.refresh()
+
+    def _chosen(self) -> Entry | None:
+        """The message that is picked, or else the last one."""
+        return self._last_message() if self._picked is None else self._column.entries[self._picked]
+
+    def action_copy_message(self) -> None:
+        """Have the text of a message copied, as it was received."""
+        if (entry := self._chosen()) and entry.message:
+            text = entry.text if entry.growing else entry.message.text
+            self.post_message(self.Copied(text, f"message {entry.number}"))
+
+    def action_copy_block(self, number: int) -> None:
+        """Have a code block of a message copied."""
+        if entry := self._chosen():
+            blocks = entry.code_blocks()
+            if number <= len(blocks):
+                self.post_message(self.Copied(blocks[number - 1], f"code block {number}"))
+                return
+        self.app.bell()
+
+    def action_act(self, action: str) -> None:
+        """Have something done with a message."""
+        if (entry := self._chosen()) and entry.number:
+            self.post_message(self.MessagePicked(entry.number - 1, action))
+
+    def action_thoughts_of_one(self) -> None:
+        """Unfold what the model thought before one message, or fold it."""
+        if (entry := self._chosen()) and self._rows:
+            with self._staying():
+                entry.thoughts_open = not entry.thoughts_open
+                entry.drop()
+
+    def on_click(self, event: events.Click) -> None:
+        """A link is followed; two clicks select a word, three a line."""
+        url = event.style.meta.get(LINK) if event.style else None
+        if event.chain == 1 and url:
+            self.post_message(self.LinkClicked(url))
+        elif event.chain in (2, 3):
+            self._select_around(event.screen_x, event.screen_y, _WORD if event.chain == 2 else _LINE)
+
+    def _select_around(self, x: int, y: int, what: re.Pattern[str]) -> None:
+        _, at = self.screen.get_widget_and_offset_at(x, y)
+        if at is None or at.y >= len(self._column.entries):
+            return
+        text = self._column.entries[at.y].copied(0, None)
+        found = next((one for one in what.finditer(text) if one.start() <= at.x < one.end()), None)
+        if found:
+            self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}
+
+    def text_select_all(self) -> None:
+        """Two clicks do not select the whole conversation."""
+
+    @property
+    def select_container(self) -> "Transcript":
+        """Nor do three."""
+        return self

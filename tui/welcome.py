@@ -1,0 +1,46 @@
+"""What an empty chat shows: at the first run what is running and what to expect of it, later two lines."""
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localdflash.cli.output import printable
+
+_EMBEDDED = "embedded"
+_KEYS = (
+    ("Larger models", "localdflash models list says which there are; /model or Ctrl+L shows what fits, and switches."),
+    ("Help", "F1 lists all commands and keys; / begins a command, @ adds a file, F2 shows how each token came."),
+    ("Leaving", "Esc stops an answer, Ctrl+Q leaves; chats are kept on this machine, with --no-log they are not."),
+)
+_LATER = (
+    ("Help", "F1 lists commands and keys; / begins a command, @ adds a file."),
+    ("Chats", "Ctrl+O opens an earlier one; Ctrl+Q leaves."),
+)
+
+
+class Welcome(Static):
+    """The lines; the app hides them once there is a message. `server`: the URL of one that is asked instead, or ""."""
+
+    DEFAULT_CSS = "Welcome { height: auto; padding: 1 2; color: $text-muted; }"
+
+    def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
+        lines = (*_what_runs(model, server), *_KEYS) if first_run else _LATER
+        rows = [Content.assemble((name, "bold $foreground"), "  ", text) for name, text in lines]
+        super().__init__(Content("\n").join(rows), id="welcome", markup=False)
+
+
+def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
+    """Where answers come from and what to expect of them; what is typed is local only where that is true."""
+    if server:
+        return (
+            ("Here", f"The server at {printable(server)} answers: what you send goes there."),
+            ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
+        )
+    if model != _EMBEDDED:
+        return (
+            ("Here", f"{printable(model)} runs on this machine, without a network; nothing you type leaves it."),
+            ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
+        )
+    return (
+        ("Here", "A small code model that ships with localdflash runs on this machine; nothing you type leaves it."),
+        ("Good for", "Short Python functions. It is very small: it knows little, and is often wrong."),
+    )

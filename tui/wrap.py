@@ -1,0 +1,109 @@
+"""Runs cut into rows that fit: between words, beside wide characters, or wherever the width ends.
+
+Widths are those of rich, which the terminal app draws with. No row is wider than asked, except one that holds a single
+character wider than that. The text of all rows, with `joined` between them, is the text that was wrapped.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from rich.cells import cell_len, get_character_cell_size
+
+from localdflash.tui.lines import Line, Run
+
+_EMOJI = "\ufe0f"  # makes the character before it wide
+
+
+def wrap(runs: Sequence[Run], width: int, *, words: bool = True) -> list[Line]:
+    """At least one line; a line feed in a run begins another. `words` False cuts where the width ends, as for code."""
+    text = "".join([run.text for run in runs])
+    if len(text) <= width and text.isascii() and "\n" not in text:
+        return [Line(tuple(runs))]
+    cutter = _Cutter(runs)
+    rows = []
+    start = 0
+    for piece in text.split("\n"):
+        for first, last, joined in _rows(piece, max(1, width), words):
+            rows.append(Line(cutter.cut(start + first, start + last), joined=joined))
+        start += len(piece) + 1
+    return rows
+
+
+def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | None]]:
+    """Start and end of each row of one logical line, and what the wrap swallowed after it."""
+    cells = None if text.isascii() else _cells(text)
+    total = len(text) if cells is None else cells[-1]
+    start = used = 0
+    while total - used > width:
+        end = start + width if cells is None else _fitting(text, cells, start, width)
+        if end == len(text):  # one character, wider than all
+            break
+        after = end
+        if words and (cut := _between_words(text, cells, start, end)) > start:
+            end = cut
+            after = cut + (text[cut] == " ")
+        yield start, end, text[end:after]
+        start = after
+        used = start if cells is None else cells[start]
+    yield start, len(text), None
+
+
+def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
+    """Where to break at the latest, at a space or beside a wide character; `start` where there is no such place."""
+    space = text.rfind(" ", start, limit + 1)
+    if space < 0 or text[start:space].isspace():
+        space = start
+    if cells is not None:
+        for place in range(limit, space, -1):
+            narrow = cells[place] - cells[place - 1] < 2 and cells[place + 1] - cells[place] < 2
+            if not narrow and cells[place + 1] > cells[place] and text[place] != " ":
+                return place
+    return space
+
+
+def _cells(text: str) -> list[int]:
+    """Cells before each character, and before the end."""
+    if _EMOJI not in text:
+        return [0, *accumulate(map(get_character_cell_size, text))]
+    sizes = [get_character_cell_size(character) for character in text]
+    for place in range(1, len(text)):
+        if text[place] == _EMOJI:
+            sizes[place] = cell_len(text[place - 1 : place + 1]) - sizes[place - 1]
+    return [0, *accumulate(sizes)]
+
+
+def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
+    """The end of the longest row from `start`: at least one character, with what combines with it."""
+    end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
+    if end < len(text) and text[end] == _EMOJI:
+        end -= 1
+    if end > start:
+        return end
+    end = start + 1
+    while end < len(text) and (text[end] == _EMOJI or cells[end + 1] == cells[end]):
+        end += 1
+    return end
+
+
+class _Cutter:
+    """Pieces of runs by offsets in their text, asked for from the front to the back."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._at = 0
+        self._offset = 0
+
+    def cut(self, start: int, end: int) -> tuple[Run, ...]:
+        """The runs between two offsets."""
+        found = []
+        while self._at < len(self._runs):
+            run = self._runs[self._at]
+            low, high = max(0, start - self._offset), min(len(run.text), end - self._offset)
+            if low < high:
+                found.append(run if high - low == len(run.text) else Run(run.text[low:high], run.style, run.link))
+            if self._offset + len(run.text) > end:
+                break
+            self._offset += len(run.text)
+            self._at += 1
+        return tuple(found)
