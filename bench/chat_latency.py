@@ -2,8 +2,8 @@
 
 `PYTHONPATH=. taskset -c 0,1 python -P bench/chat_latency.py --json FILE [--only NAME]`. The real program on a
 pseudo-terminal of 100 x 30, with an engine that says what it is told at the pace it is told; times are from the write
-of a key to the read of the bytes that show it, in milliseconds. `fence` runs without a terminal, to see the event loop: a
-ticker that is due every 5 ms says how late it is. Drawing by a terminal is not included.
+of a key to the read of the bytes that show it, in milliseconds. `fence` runs without a terminal, to see the event loop:
+a ticker that is due every 5 ms says how late it is. Drawing by a terminal is not included.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from typing import Any
 from localdflash.bench.machine import commit, device
 from tests import daemons
 from tests.chats import READY, ROOT
-from tests.scripted_engine import Answer, script
+from tests.scripted_answers import Answer
+from tests.scripted_engine import script
 from tests.terminal import Terminal, chat
 
 STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000

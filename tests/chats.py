@@ -10,16 +10,15 @@ import psutil
 import pytest
 
 from tests import daemons, terminal
-from tests.scripted_engine import Answer, ScriptedEngine, script, scripted
+from tests.scripted_answers import Answer
+from tests.scripted_engine import ScriptedEngine, script, scripted
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 READY = "Ask something"  # what an empty prompt says
 # The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
-SCRIPTED = (
-    f"import sys; sys.path.append({str(ROOT)!r}); from localdflash.server import spawn;"
-    f"spawn.PROGRAM = 'import sys; sys.path.append({str(ROOT)!r}); from tests.scripted_engine import main; main()';"
-)
+_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from tests.scripted_engine import main; main()"
+SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
 
 
 @dataclass

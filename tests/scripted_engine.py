@@ -10,18 +10,18 @@ import asyncio
 import json
 import os
 import queue
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from localdflash import paths
 from localdflash.server.sockets import prepare_folder
 from localdflash.server.spawn import own_version
 from tests.instant_engine import chunk, respond
+from tests.scripted_answers import Answer, error, timings, tokens, usage
 
 OPTIONS = {
     "pair": "scripted",
@@ -43,71 +43,8 @@ ABOUT = {
     "predicted": {"target weights": 6701056, "drafter weights": 5121536, "program": 76546048},
     "notice": "",
 }
-HEAD = {"id": "chatcmpl-1", "created": 1, "model": "scripted", "object": "chat.completion.chunk", "usage": None}
-SLOTS = 8
+HEAD = {"id": "chatcmpl-1", "created": 1, "object": "chat.completion.chunk", "usage": None}
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One event of an answer, `wait` seconds after the one before. All its tokens but the last were drafted."""
-
-    text: str
-    wait: float = 0.0
-    drafter: str = "dflash"
-
-    def told(self) -> Json:
-        """As the daemon tells it."""
-        spelled = tokens(self.text)
-        accepted = 0 if self.drafter == "none" else max(len(spelled) - 1, 0)
-        return {
-            "drafter": self.drafter,
-            "drafted": 0 if self.drafter == "none" else max(accepted, SLOTS - 1),
-            "accepted": accepted,
-            "tokens": spelled,
-            "sizes": [len(token.encode()) for token in spelled],
-            "ms": round(max(self.wait * 1e3, 0.1), 3),
-        }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
-
-    The ends beside the proper ones: the connection is closed ("cut"), an error is told ("error", with `message`),
-    nothing comes any more ("hang"), something comes that is no event ("garbage").
-    """
-
-    steps: Sequence[Step] = ()
-    end: Literal["stop", "length", "cut", "error", "hang", "garbage"] = "stop"
-    status: int = 200
-    message: str = ""
-    code: str | None = None
-
-    @classmethod
-    def of(cls, text: str, *, rate: float = 0.0, size: int = 4, first: float = 0.0, **rest: Any) -> Self:
-        """A text in steps of `size` tokens, `rate` tokens a second (0: as fast as they are read)."""
-        spelled = tokens(text)
-        groups = ["".join(spelled[at : at + size]) for at in range(0, len(spelled), size)]
-        pause = size / rate if rate else 0.0
-        drafters = ("dflash", "lookup", "none")
-        steps = [Step(part, pause + first * (not at), drafters[at % 3]) for at, part in enumerate(groups)]
-        return cls(steps, **rest)
-
-    @classmethod
-    def pieces(cls, *texts: str, wait: float = 0.0, **rest: Any) -> Self:
-        """A text in just these pieces, `wait` seconds apart."""
-        return cls([Step(text, wait) for text in texts], **rest)
-
-    @classmethod
-    def read(cls, told: Json) -> Self:
-        """What `asdict` made."""
-        return cls(**{**told, "steps": [Step(**step) for step in told["steps"]]})
-
-
-def tokens(text: str) -> list[str]:
-    """Words with the blank before them, marks and blanks one by one; together they are the text."""
-    return re.findall(r" ?\w+|\s|[^\w\s]", text)
 
 
 @dataclass
@@ -157,13 +94,13 @@ class ScriptedEngine:
                 "model_alias": about["pair"],
             },
             "/v1/models": lambda: {"object": "list", "data": [{"id": about["pair"], "object": "model", "created": 1}]},
-            "/apply-template": lambda: {"prompt": _prompt(body)},
+            "/apply-template": lambda: _counted(body) if body.get("count") else {"prompt": _prompt(body)},
             "/tokenize": lambda: {"tokens": [len(token) for token in tokens(body["content"])]},
             "/load": lambda: about,
             "/script": lambda: {"asked": self.asked, "live": self.live, "left": self.left},
         }
         if target not in known:
-            return _error(Answer(status=404, message="no such path")), 404
+            return error(Answer(status=404, message="no such path")), 404
         return known[target](), 200
 
     @property
@@ -204,7 +141,7 @@ class ScriptedEngine:
             told = f"the prompt has {prompt} tokens: the context holds {room}; shorten it"
             answer = Answer(status=400, message=told, code="context_length_exceeded")
         if answer.status != 200:
-            respond(writer, _error(answer), answer.status)
+            respond(writer, error(answer), answer.status)
             return
         self.live += 1
         try:
@@ -215,15 +152,17 @@ class ScriptedEngine:
 
     async def _stream(self, answer: Answer, prompt: int, body: Json, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        if body.get("draft") is False:
+            answer = replace(answer, steps=[replace(step, drafter="none") for step in answer.steps])
         due = time.monotonic()
         for number, step in enumerate(answer.steps):
             due += step.wait
             if (left := due - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             if not number:
-                _event(writer, _choice({"role": "assistant", "content": ""}))
+                self._event(writer, _choice({"role": "assistant", "content": ""}))
             event = _choice({"content": step.text})
-            _event(writer, {**event, "step": step.told()} if body.get("steps") else event)
+            self._event(writer, {**event, "step": step.told()} if body.get("steps") else event)
             await writer.drain()
         await self._end(answer, prompt, writer)
 
@@ -235,14 +174,17 @@ class ScriptedEngine:
             case "hang":
                 await asyncio.Event().wait()
             case "error":
-                _event(writer, _error(answer))
+                chunk(writer, f"data: {json.dumps(error(answer))}\n\n")
             case "garbage":
                 chunk(writer, "data: {not json\n\n\N{REPLACEMENT CHARACTER}\0 no event at all\n\n")
             case finish:
-                _event(writer, {**_choice({}, finish), "timings": _timings(answer, prompt)})
-                _event(writer, {**HEAD, "choices": [], "usage": _usage(answer, prompt)})
+                self._event(writer, {**_choice({}, finish), "timings": timings(answer, prompt)})
+                self._event(writer, {"choices": [], "usage": usage(answer, prompt)})
         chunk(writer, "data: [DONE]\n\n")
         chunk(writer, "")
+
+    def _event(self, writer: asyncio.StreamWriter, value: Json) -> None:
+        chunk(writer, f"data: {json.dumps({**HEAD, 'model': self._about['pair'], **value})}\n\n")
 
     async def serve(self, started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None] | None = None) -> None:
         """Answer until cancelled, or until the event is set that `started` is given."""
@@ -258,69 +200,17 @@ class ScriptedEngine:
 
 def _prompt(body: Json) -> str:
     turns = "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in body.get("messages", ()))
-    return turns + "<|im_start|>assistant\n"
+    goes_on = body.get("continue_final_message")
+    return turns.removesuffix("<|im_end|>\n") if goes_on else turns + "<|im_start|>assistant\n"
+
+
+def _counted(body: Json) -> Json:
+    return {"tokens": len(tokens(_prompt(body)))}
 
 
 def _choice(delta: Json, finish: str | None = None) -> Json:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return {**HEAD, "choices": [choice]}
-
-
-def _error(answer: Answer) -> Json:
-    kind = "invalid_request_error" if answer.status < 500 else "server_error"
-    return {"error": {"message": answer.message, "type": kind, "param": None, "code": answer.code or answer.status}}
-
-
-def _event(writer: asyncio.StreamWriter, value: Json) -> None:
-    chunk(writer, f"data: {json.dumps(value)}\n\n")
-
-
-def _totals(answer: Answer) -> tuple[int, int, int]:
-    """Tokens, drafted ones, and those of them that were accepted."""
-    told = [step.told() for step in answer.steps]
-    return (
-        sum(len(one["tokens"]) for one in told),
-        sum(one["drafted"] for one in told),
-        sum(one["accepted"] for one in told),
-    )
-
-
-def _timings(answer: Answer, prompt: int) -> Json:
-    total, drafted, accepted = _totals(answer)
-    ms, steps = max(sum(step.wait for step in answer.steps) * 1e3, 1.0), max(len(answer.steps), 1)
-    drafters = [step.drafter for step in answer.steps]
-    return {
-        "queue_ms": 0.1,
-        "cache_n": 0,
-        "prompt_n": prompt,
-        "prompt_ms": 2.0,
-        "prompt_per_token_ms": round(2.0 / prompt, 3),
-        "prompt_per_second": prompt * 500.0,
-        "predicted_n": total,
-        "predicted_ms": round(ms, 3),
-        "predicted_per_token_ms": round(ms / max(total, 1), 3),
-        "predicted_per_second": round(total * 1e3 / ms, 3),
-        "draft_n": drafted,
-        "draft_n_accepted": accepted,
-        "steps": len(answer.steps),
-        "tau": round(total / steps, 3),
-        "accept_by_slot": [round(0.9 / (slot + 1), 4) for slot in range(SLOTS - 1)],
-        "steps_by_drafter": {name: drafters.count(name) for name in sorted(set(drafters))},
-    }
-
-
-def _usage(answer: Answer, prompt: int) -> Json:
-    total, drafted, accepted = _totals(answer)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": total,
-        "total_tokens": prompt + total,
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
-        },
-    }
+    return {"choices": [choice]}
 
 
 @contextmanager

@@ -199,6 +199,10 @@ class Terminal:
             pass
         return -self.child.signalstatus if self.child.signalstatus else int(self.child.exitstatus or 0)
 
+    def hang_up(self) -> None:
+        """Take the terminal away, as when its window is closed."""
+        self.child.ptyproc.fileobj.close()
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to the program, if it still runs."""
         if self.child.isalive():

@@ -16,7 +16,6 @@ from textual.command import DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
 
 from localdflash import paths
-from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.files import Files
 from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import Store
@@ -99,7 +98,6 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         super().__init__(start)
         register(self)
         self.theme = state.load().theme
-        self.acceptance = Acceptance()
         self.talk.engine.on_stage = lambda _: self.refresh_status()
         sent = paths.data_folder() / "chat-history" if start.chats else None
         self.files, self.history = Files(start.folder, self.say_later), History(sent, self.say_later)
@@ -153,6 +151,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
             await self.open_chat(session)
             if self.start.system:
                 await self.talk.instruct(self.start.system)
+            self.count_used()
 
     @work
     async def _start_engine(self) -> None:
@@ -175,14 +174,14 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         """See `Base`."""
         if not self.is_running:
             return
-        engine, answer, speed = self.talk.engine, self.last_answer(), self.acceptance
+        engine, answer, speed = self.talk.engine, self.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
         about, growing = engine.about, self.talk.answering
         self.status_bar.update(
             Status(
                 model=about.pair if about else "",
                 stage="" if engine.stage == "ready" else engine.stage,
-                used=_used(numbers),
+                used=self.talk.used,
                 context=about.context if about else 0,
                 rate=speed.rate if growing else numbers.get("tokens_per_second"),
                 average=not growing,
@@ -256,12 +255,6 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
 
 
 _OF_THE_CHAT = {command.action for command in COMMANDS if command.action != "quit"} | {"scroll_chat"}
-
-
-def _used(numbers: Mapping[str, Any]) -> int | None:
-    """Tokens of the context that the conversation takes after an answer."""
-    prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
-    return prompt + tokens if prompt is not None and tokens is not None else None
 
 
 def _share(numbers: Mapping[str, Any]) -> float | None:

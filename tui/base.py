@@ -5,10 +5,12 @@ Actions are in `localdflash.tui.actions`, one file for each group of commands; `
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
 
@@ -17,6 +19,7 @@ from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.settings import Settings
 from localdflash.chat.sources import Source
 from localdflash.chat.talk import Talk
+from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.commands import Command
 from localdflash.tui.transcript import Transcript
@@ -73,6 +76,13 @@ class Base(App[int]):
         """Put the messages of the conversation on the screen."""
         self.transcript.show(self.talk.messages)
         self.query_one("#welcome").display = not self.talk.messages
+        self.refresh_status()
+
+    @work(exclusive=True, group="count")
+    async def count_used(self) -> None:
+        """Find out how much of the context the chat takes, and show it."""
+        with suppress(LocaldflashError):  # the engine cannot be had: who asks something is told
+            await self.talk.count()
         self.refresh_status()
 
     def refresh_status(self) -> None:

@@ -104,7 +104,7 @@ class Item(Container):
         decoration = 0 if self._task else first.decoration + 1
         first = Line((self._marker, *first.runs), decoration, first.joined)
         blank = Run(" " * indent)
-        return [first, *(behind(blank, line) for line in rest)]
+        return [first, *(behind(blank, line) if line.runs else line for line in rest)]
 
 
 class Verbatim(Block):
@@ -133,7 +133,8 @@ class Verbatim(Block):
         return [*self._rows, *self._wrapped(self._open)] if self._open else self._rows
 
     def _wrapped(self, line: str) -> list[Line]:
-        return wrap([Run(clean(line), self._style)] if line else [], self._width)
+        shown = clean(line)
+        return wrap([Run(shown, self._style)] if shown else [], self._width)
 
 
 def stacked(blocks: Sequence[Block], width: int) -> list[Line]:

@@ -17,7 +17,7 @@ _ENDS = {
 
 def header(message: Message, number: int, model: str) -> Line:
     """Who says it, and the number by which commands take it. `model`: of an answer that does not say."""
-    who = "you" if message.role == "user" else message.role
+    who: str = "you" if message.role == "user" else message.role
     if message.role == "assistant":
         named = message.numbers.get("model")
         who = one_line(named if isinstance(named, str) and named else model or "answer")
@@ -53,8 +53,9 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
 
 def _number(numbers: Mapping[str, Any], name: str) -> float | None:
     value = numbers.get(name)
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-    return float(value) if good else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 1e12 else None
 
 
 def note_run(text: str, kind: str) -> Run:

@@ -100,7 +100,7 @@ def parse(line: str) -> tuple[Command, str] | None:
     """
     if not line.startswith("/") or "\n" in line:
         return None
-    name, _, argument = line[1:].strip().partition(" ")
+    name, _, argument = line[1:].rstrip().partition(" ")
     if "/" in name or not name:
         return None
     command = _BY_NAME.get(name.lower())

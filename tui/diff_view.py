@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST = 4_000  # characters of a line that are shown
 _TAB = 4
+_STEP = 8  # cells to the side
 _NARROW = 60  # cells: below, one number is enough
 _LOOKS = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
 
@@ -66,6 +67,14 @@ class DiffView(ScrollView):
     def on_resize(self) -> None:
         """What stands before the lines depends on the width."""
         self._arrange()
+
+    def action_scroll_left(self) -> None:
+        """A step that is worth a key."""
+        self.scroll_relative(x=-_STEP, animate=False)
+
+    def action_scroll_right(self) -> None:
+        """See `action_scroll_left`."""
+        self.scroll_relative(x=_STEP, animate=False)
 
     def _arrange(self) -> None:
         self.virtual_size = Size(self._gutter + self._widest, len(self._rows))

@@ -23,15 +23,35 @@ _BLANK = Line(joined="")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the conversation is shown: in cells, as raw tinted text or not, and the name of a model that has none."""
+    """How the conversation is shown; `model` is the name of answers that do not say which model made them."""
 
-    width: int
-    tinted: bool = False
+    width: int  # cells
+    tinted: bool = False  # answers as raw text
+    thoughts: bool = False  # unfolded
     model: str = ""
 
 
 class Entry:
     """A message with its number in the conversation; without a message, only notes."""
+
+    __slots__ = (
+        "_body",
+        "_document",
+        "_head",
+        "_offsets",
+        "_tail",
+        "_tinted",
+        "_view",
+        "growing",
+        "height",
+        "message",
+        "notes",
+        "number",
+        "steps",
+        "strips",
+        "text",
+        "unlike_others",
+    )
 
     def __init__(self, message: Message | None, number: int = 0) -> None:
         self.message, self.number = message, number
@@ -39,7 +59,7 @@ class Entry:
         self.steps: list[StepRecord] = list(message.steps) if message else []
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.growing = False
-        self.thoughts_open = False
+        self.unlike_others = False  # its thoughts are folded where others' are not, and the other way round
         self.height = 0  # rows; an estimate until it was laid out
         self.strips: dict[int, Strip] = {}  # of rows that were drawn
         self._view: View | None = None  # None: not laid out
@@ -76,7 +96,8 @@ class Entry:
         if message.text == self.text + rest:
             self.grow(rest)
         else:
-            self.text, self._document, self._tinted = message.text, None, None
+            self._document = self._tinted = None
+        self.text = message.text
         self.message, self.growing = message, False
         if message.steps and list(message.steps) != self.steps:
             self.steps, self._tinted = list(message.steps), None
@@ -157,7 +178,7 @@ class Entry:
             return (), 0
         if self._document is None:
             self._document = self._of_text(growing=self.growing)
-        self._document.thoughts_open = self.thoughts_open
+        self._document.thoughts_open = view.thoughts != self.unlike_others
         try:
             return self._document.lines(view.width), self._document.changed_from()
         except Exception:  # whatever markup the renderer cannot take is still read as it came

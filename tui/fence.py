@@ -8,10 +8,12 @@ from itertools import takewhile
 from rich.cells import cell_len, set_cell_size
 
 from localdflash.tui.blocks import NARROWEST, Block, behind
-from localdflash.tui.highlight import START, Highlighter, State
+from localdflash.tui.highlight import START, State, highlighted
 from localdflash.tui.inline import clean
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.wrap import wrap
+
+LONGEST = 2_000  # lines that are highlighted
 
 _GUTTER = Run("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
@@ -44,7 +46,6 @@ class Code(Block):
         self._raw: list[str] = []
         self._runs: list[tuple[Run, ...]] = []
         self._states: list[State] = [START]
-        self._highlighter = Highlighter(self.language)
         self._rows: list[Line] = []
         self._laid = 0
 
@@ -65,7 +66,7 @@ class Code(Block):
 
     def add(self, line: str) -> None:
         """One more, complete."""
-        runs, state = self._highlighter.line(_shown(line), self._states[-1])
+        runs, state = self._highlighted(line)
         self._raw.append(line)
         self._runs.append(runs)
         self._states.append(state)
@@ -97,7 +98,12 @@ class Code(Block):
         self._laid = len(self._runs)
         if not self.open_line:
             return self._rows
-        return [*self._rows, *self._wrapped(self._highlighter.line(_shown(self.open_line), self._states[-1])[0])]
+        return [*self._rows, *self._wrapped(self._highlighted(self.open_line)[0])]
+
+    def _highlighted(self, line: str) -> tuple[tuple[Run, ...], State]:
+        """The next line; far down it is plain: a whole fence that long, opened later, would hold everything up."""
+        language = self.language if len(self._raw) < LONGEST else ""
+        return highlighted(language, line.removesuffix("\n"), self._states[-1])
 
     def _label(self, width: int) -> list[Line]:
         if not self.number:
@@ -141,10 +147,6 @@ class OpenFence:
         """The line without the indent that the fence has itself."""
         spaces = len(line) - len(line.lstrip(" "))
         return line[min(spaces, self._indent) :]
-
-
-def _shown(line: str) -> str:
-    return line.removesuffix("\n")
 
 
 def _text(runs: Sequence[Run]) -> str:

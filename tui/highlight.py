@@ -67,55 +67,51 @@ def lexer_for(language: str) -> "Lexer | None":
     return None
 
 
-class Highlighter:
-    """One language; `line` gives the runs of a line from the state before it, and the state after it."""
+@lru_cache(4096)
+def highlighted(language: str, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
+    """The runs of a line without its line feed, from the state before it, and the state after it."""
+    text = sanitize(text)
+    lexer = lexer_for(language)
+    pieces = [("", text)]
+    if lexer and len(text) <= LONGEST:
+        with suppress(Exception):  # a lexer's own rules: none of them may cost the answer
+            pieces, state = _pieces(lexer, text, state)
+    return tuple(_runs(pieces)), state
 
-    def __init__(self, language: str) -> None:
-        self._lexer = lexer_for(language)
-        self._keeps_states = hasattr(self._lexer, "_tokens")
 
-    def line(self, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
-        """`text` without its line feed."""
-        text = sanitize(text)
-        if self._lexer is None or len(text) > LONGEST:
-            return tuple(_runs([("", text)])), state
-        try:
-            pieces, state = self._pieces(text, state)
-        except Exception:  # a lexer's own rules: none of them may cost the answer
-            pieces = [("", text)]
-        return tuple(_runs(pieces)), state
+def _pieces(lexer: "Lexer", text: str, state: State) -> tuple[list[tuple[str, str]], State]:
+    states, commented = state
+    end = text.find("*/") + 2 if commented else 0
+    if commented and end < 2:
+        return [("syntax.comment", text)], state
+    before = [("syntax.comment", text[:end])] if end else []
+    tokens, after = _tokens(lexer, text[end:], states)
+    opened = _opened_comment(tokens)
+    pieces = [(_style(kind), value) for kind, value in tokens[:opened]]
+    if opened is None:
+        return before + pieces, (after, False)
+    comment = ("syntax.comment", "".join(value for _, value in tokens[opened:]))
+    return [*before, *pieces, comment], (states, True)
 
-    def _pieces(self, text: str, state: State) -> tuple[list[tuple[str, str]], State]:
-        states, commented = state
-        end = text.find("*/") + 2 if commented else 0
-        if commented and end < 2:
-            return [("syntax.comment", text)], state
-        before = [("syntax.comment", text[:end])] if end else []
-        tokens, states = self._tokens(text[end:], states)
-        opened = _opened_comment(tokens)
-        pieces = [(_style(kind), value) for kind, value in tokens[:opened]]
-        if opened is not None:
-            pieces.append(("syntax.comment", "".join(value for _, value in tokens[opened:])))
-        return before + pieces, (states if opened is None else state[0], opened is not None)
 
-    def _tokens(self, text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
-        from pygments.lexer import ExtendedRegexLexer, LexerContext
+def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
+    """Of one line, and the states after it."""
+    from pygments.lexer import ExtendedRegexLexer, LexerContext, RegexLexer
 
-        assert self._lexer is not None
-        if self._keeps_states:
-            context = LexerContext(text + "\n", 0, list(states))
-            with suppress(Exception):  # rules written for whole texts only
-                found = _bounded(ExtendedRegexLexer.get_tokens_unprocessed(self._lexer, context=context), text)
-                return found, tuple(context.stack)
-        return _bounded(self._lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
+    if isinstance(lexer, RegexLexer):
+        context = LexerContext(text + "\n", 0, list(states))
+        with suppress(Exception):  # rules written for whole texts only
+            found = _bounded(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
+            return found, tuple(context.stack)
+    return _bounded(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
 def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
     """The runs of all lines, read as a whole; None where they cannot be. For a thread of its own: it takes a while."""
-    lexer = lexer_for(language)
-    if lexer is None:
+    lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
+    if lexer is None or any(len(line) > LONGEST for line in clean):
         return None
-    text = "\n".join(sanitize(line) for line in lines)
+    text = "\n".join(clean)
     found: list[list[tuple[str, str]]] = [[]]
     try:
         for _, kind, value in lexer.get_tokens_unprocessed(text):

@@ -51,7 +51,7 @@ class History:
         del texts[:-MOST]
         if self._path is not None and len(text) <= LONGEST:
             self._writer = self._writer or ThreadPoolExecutor(1, "history")
-            self._writer.submit(self._write, self._path, text)
+            self._writer.submit(self._write, text)
 
     def close(self) -> None:
         """Wait until all of it is on disk."""
@@ -88,9 +88,11 @@ class History:
                     self._fail(error)
         return self._texts
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, text: str) -> None:
         from filelock import FileLock, Timeout
 
+        if (path := self._path) is None:
+            return  # it failed meanwhile
         try:
             create_private(path.parent)
             with FileLock(f"{path}.lock", timeout=_WAIT, mode=0o600):

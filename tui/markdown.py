@@ -9,13 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localdflash.tui.blocks import Block
-from localdflash.tui.fence import Code, Fence
+from localdflash.tui.fence import LONGEST, Code, Fence
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.reading import Answer, Typed
 
 __all__ = ["Document", "Fence", "Unsettled"]
-
-LONGEST_SETTLED = 2_000  # lines of a fence that is highlighted again as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class Document:
         return [
             Unsettled(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])
             for code in self._codes()
-            if code.number and code.closed and not code.settled and len(code.raw_lines) <= LONGEST_SETTLED
+            if code.number and code.closed and not code.settled and len(code.raw_lines) <= LONGEST
         ]
 
     def settle(self, number: int, runs: Sequence[tuple[Run, ...]] | None) -> None:

@@ -25,7 +25,7 @@ from localdflash.tui.lines import Run
 from localdflash.tui.palette import Palette
 from localdflash.tui.strips import Painter
 
-_SLICE, _BREAK = 0.004, 0.02  # seconds of measuring at a time, and between two times
+_SLICE, _BREAK = 0.004, 0.05  # seconds of measuring at a time, and between two times
 _GUTTER = 2  # cells left of the text, on screens that have room for it
 _NARROW = 30  # cells
 _END = 1 << 62  # an offset beyond every text

@@ -7,6 +7,7 @@ longest. A rate stays until there is another one, so nothing blinks between two 
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from localdflash.cli.output import printable
+from localdflash.tui.pace import motion_unwanted
 
 SEPARATOR = " · "
 NEARLY_FULL = 0.9
@@ -166,10 +168,10 @@ class StatusBar(Widget):
     def __init__(
         self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic, id: str | None = None
     ) -> None:
-        """`moving`: whether a pulse is drawn while the engine works; None: as the app's animations are."""
+        """`moving`: whether a pulse is drawn while the engine works; None: unless the user wants no motion."""
         super().__init__(id=id)
         self.status = Status()
-        self._moving = moving
+        self._moves = not motion_unwanted(os.environ) if moving is None else moving
         self._clock = clock
         self._since = clock()
         self._ticks = 0
@@ -226,10 +228,6 @@ class StatusBar(Widget):
     @property
     def _works(self) -> bool:
         return self.status.busy or self.status.stage in ("starting", "loading")
-
-    @property
-    def _moves(self) -> bool:
-        return self.app.animation_level != "none" if self._moving is None else self._moving
 
     def _run_or_rest(self) -> None:
         if self._timer is None:

@@ -85,6 +85,8 @@ class Transcript(Scroller, can_focus=True):
         """Another conversation, from its end."""
         self._pace.rest()
         self._picked = None
+        if self.is_attached and self.text_selection:
+            self.screen.clear_selection()
         self._column.show(messages)
         self._to_end()
 
@@ -187,7 +189,7 @@ class Transcript(Scroller, can_focus=True):
         changed = self._column.lay_out(index)
         if self._column.height != before:
             self._arrange(place)
-        self._draw(self._column.top(index) + changed.start)
+        pass
 
     def _lay_out_last(self) -> None:
         if self._rows:
@@ -203,10 +205,7 @@ class Transcript(Scroller, can_focus=True):
 
     def watch_thoughts(self, thoughts: bool) -> None:
         """Unfold what the model thought, or fold it."""
-        with self._staying():
-            for entry in self._column.entries:
-                entry.thoughts_open = thoughts
-            self._column.guess()
+        self._view(replace(self._column.view, thoughts=thoughts))
 
     # What the user does
 
@@ -261,7 +260,7 @@ class Transcript(Scroller, can_focus=True):
         """Unfold what the model thought before one message, or fold it."""
         if (entry := self._chosen()) and self._rows:
             with self._staying():
-                entry.thoughts_open = not entry.thoughts_open
+                entry.unlike_others = not entry.unlike_others
                 entry.drop()
 
     def on_click(self, event: events.Click) -> None:
@@ -270,6 +269,7 @@ class Transcript(Scroller, can_focus=True):
         if event.chain == 1 and url:
             self.post_message(self.LinkClicked(url))
         elif event.chain in (2, 3):
+            event.stop()  # or the screen selects all that it has
             self._select_around(event.screen_x, event.screen_y, _WORD if event.chain == 2 else _LINE)
 
     def _select_around(self, x: int, y: int, what: re.Pattern[str]) -> None:

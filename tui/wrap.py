@@ -66,10 +66,16 @@ def _cells(text: str) -> list[int]:
     """Cells before each character, and before the end."""
     if _EMOJI not in text:
         return [0, *accumulate(map(get_character_cell_size, text))]
-    sizes = [get_character_cell_size(character) for character in text]
-    for place in range(1, len(text)):
-        if text[place] == _EMOJI:
-            sizes[place] = cell_len(text[place - 1 : place + 1]) - sizes[place - 1]
+    sizes = []
+    base = ""  # the character that a selector still may widen
+    for character in text:
+        size = get_character_cell_size(character)
+        if character == _EMOJI:
+            size = cell_len(base + _EMOJI) - cell_len(base)
+            base = ""
+        elif size:
+            base = character
+        sizes.append(size)
     return [0, *accumulate(sizes)]
 
 
@@ -78,6 +84,8 @@ def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
     end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
     if end < len(text) and text[end] == _EMOJI:
         end -= 1
+        while end > start and cells[end + 1] == cells[end]:
+            end -= 1
     if end > start:
         return end
     end = start + 1

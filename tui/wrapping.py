@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import cell_len, split_graphemes
 
 from localdflash.tui.lines import Line, Run
 
@@ -18,7 +18,7 @@ def cut(runs: Iterable[Run], width: int) -> list[Line]:
     for run in runs:
         text = run.text
         while text:
-            fitting = _fitting(text, width - column) or (0 if column else 1)
+            fitting = _fitting(text, width - column) or (0 if column else 1)  # at least one in a row
             if fitting:
                 row.append(Run(text[:fitting], run.style))
                 column += cell_len(text[:fitting])
@@ -59,8 +59,8 @@ def _fitting(text: str, cells: int) -> int:
     """How many characters from the start fit."""
     if text.isascii():
         return min(len(text), max(0, cells))
-    for index, character in enumerate(text):
-        cells -= get_character_cell_size(character)
+    for start, _, size in split_graphemes(text)[0]:
+        cells -= size
         if cells < 0:
-            return index
+            return start
     return len(text)

@@ -156,13 +156,13 @@ def undo(journal: Journal) -> Undone | None:
     while taken := journal.take():
         restored: list[str] = []
         left: list[tuple[_Entry, str]] = []
+        _sweep(journal.target, taken)
         for entry in reversed(taken.files):
             try:
                 if _restored(journal.target, entry, taken.temporary):
                     restored.append(entry.path)
             except UsageError as error:
                 left.append((entry, f"{clean(entry.path)} {error}"))
-        _sweep(journal.target, taken)
         taken.files = [entry for entry, _ in reversed(left)]
         journal.close(taken)
         if restored or left:  # else a set that never got to the disk, or was taken back by another chat
@@ -183,14 +183,13 @@ def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
     """Whether there was something to put back; UsageError where the file is not as we left it."""
     found = target.read(checked(entry.path))
     now = found.data if found else None
-    if now == entry.before:
-        return False
-    if _digest(now) != entry.after:
-        raise UsageError("was changed since: it is left as it is")
-    _write(target, entry.path, now, entry.before, temporary, entry.mode)
+    if now != entry.before:
+        if _digest(now) != entry.after:
+            raise UsageError("was changed since: it is left as it is")
+        _write(target, entry.path, now, entry.before, temporary, entry.mode)
     for folder in reversed(entry.folders):
         _remove_empty(target, folder)
-    return True
+    return now != entry.before
 
 
 def _write(

@@ -120,14 +120,15 @@ class Engine:
             if not source.model:
                 raise
             return About(source.model)
-        known = {str(one.get("id")): one for one in models or () if isinstance(one, dict)}
+        models = models if isinstance(models, list) else []
+        known = {str(one["id"]): one for one in models if isinstance(one, dict) and one.get("id")}
         name = source.model or next(iter(known), "default")
         model = known.get(name, {})
         self.ours = model.get("owned_by") == "localdflash"
         if not self.ours:
             return About(name)
-        meta = model.get("meta") or {}
-        return _about({**meta, "pair": name, "context": meta.get("n_ctx")})
+        meta = model.get("meta")
+        return _about({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
 
     def _enter(self, stage: str) -> None:
         if stage != self.stage:
@@ -255,12 +256,7 @@ class Engine:
         """Have another pair loaded, after the requests that are there. Where that fails the one before stays."""
         about = await self.ready()
         if isinstance(self._source, Named):
-            names = [one.get("id") for one in (await self._get("/v1/models")).get("data") or ()]
-            if pair not in names:
-                raise ModelError(f"the server has no model {pair!r}")
-            self._source.loaded(pair)
-            self.about = await self._look()
-            return self.about
+            return await self._name(self._source, pair)
         self._enter("loading")
         try:
             about = _about(await self._again_if_gone("/load", {"pair": pair}))
@@ -270,6 +266,15 @@ class Engine:
         self._source.loaded(pair)
         self.about = about
         return about
+
+    async def _name(self, source: Named, model: str) -> About:
+        """Another model of another server."""
+        models = (await self._get("/v1/models")).get("data")
+        if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
+            raise ModelError(f"the server has no model {model!r}")
+        source.loaded(model)
+        self.about = await self._look()
+        return self.about
 
     async def _again_if_gone(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
         """POST; once more where the engine has left since it was last asked."""
@@ -298,8 +303,10 @@ class Engine:
 
         assert self._address
         connection = self._idle.pop() if self._idle else Connection(self._address, decode)
-        yield connection
-        self._idle.append(connection)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)  # closed by itself, unless its last answer was read to the end
 
 
 def _import_client(*_: object) -> None:

@@ -72,8 +72,8 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write a new file, or replace one: all of it or nothing. UsageError where it is there, StoreFailed if it fails."""
-    path = Path(os.path.realpath(path))  # a link stays one
     try:
+        path = Path(os.path.realpath(path))  # a link stays one
         mode = _replaceable(path, overwrite)
         draft = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
@@ -91,6 +91,8 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
             raise
     except OSError as error:
         raise StoreFailed(f"{path}: cannot write: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{str(path)!a}: no name for a file") from error
 
 
 def _replaceable(path: Path, overwrite: bool) -> int | None:

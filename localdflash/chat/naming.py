@@ -122,7 +122,7 @@ def in_info(info: str) -> str:
     if len(info) > _LONGEST:
         return ""
     if found := _ATTRIBUTE.search(info):
-        return str(found[found.lastindex or 0])
+        return str(next(group for group in found.groups() if group))
     words = info.split()
     for word in words:
         if _is_path(word):
@@ -136,7 +136,8 @@ def in_info(info: str) -> str:
 def in_comment(line: str) -> str:
     """The path in a first line such as `# src/box.py`."""
     found = _COMMENT.match(line) if len(line) <= _LONGEST else None
-    return found[1] if found and _is_path(found[1]) else ""
+    path = str(found[1]) if found else ""
+    return path if _is_path(path) else ""
 
 
 def above(line: str, info: str) -> str:

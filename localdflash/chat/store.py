@@ -178,7 +178,10 @@ class Store:
             return copy
 
     def delete(self, session: int) -> None:
-        """Delete the chat: nothing of its text stays in the file, its search index or the log beside it."""
+        """Delete the chat: nothing of its text stays in the file, its search index or the log beside it.
+
+        Takes about a second for each 100 MB of the file. StoreFailed may mean that the chat is gone and traces are not.
+        """
         with self._database.writing() as database:
             _head(database, session)
             database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))
@@ -187,7 +190,8 @@ class Store:
             for index in INDEXES:  # a deleted word stays in an index until its parts are merged
                 database.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
         with self._database.reading() as database:
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            database.execute("VACUUM")  # pages may hold copies of cells that have moved, `secure_delete` or not
+            database.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchall()
 
 
 def _head(database: Connection, session: int) -> int | None:

@@ -7,13 +7,14 @@ stored stays here and is stored with the next message that can: `unsaved` says t
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.settings import Settings
 from localdflash.chat.store import Store
@@ -44,6 +45,8 @@ class Talk:
         self.session: int | None = None
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.unsaved = False
+        self.used: int | None = None  # tokens of the context that the messages take, where that is known
+        self.speed = Acceptance()  # of the answer under way, or the last one
         self._store: Store | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._reading: asyncio.Task[None] | None = None
@@ -85,13 +88,13 @@ class Talk:
 
     def new(self) -> None:
         """Another chat, empty, with the same instructions."""
-        self.messages, self.session, self.left_out = [], None, 0
+        self.messages, self.session, self.left_out, self.used = [], None, 0, None
 
     async def open(self, session: int) -> None:
         """An earlier chat, as it was left."""
         info = await self.kept(Store.info, session)
         self.messages = await self.kept(Store.path, session)
-        self.session, self.system, self.left_out = session, info.system, 0
+        self.session, self.system, self.left_out, self.used = session, info.system, 0, None
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """One more message of the user's."""
@@ -172,12 +175,12 @@ class Talk:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            growing.finish = "cancelled"
+            growing.finish, growing.numbers = "cancelled", self.speed.numbers()
         except BaseException:
             if not growing.text and not goes_on:
                 self.messages.pop()
                 raise
-            growing.finish = "gone"
+            growing.finish, growing.numbers = "gone", self.speed.numbers()
             raise
         finally:
             self._reading = None
@@ -185,6 +188,12 @@ class Talk:
                 self.messages[-1] = growing.message(self.messages[-1].id)
             await self.save(changed=True)
         return self.messages[-1]
+
+    async def count(self) -> None:
+        """Ask the engine what the messages take of the context, where no answer has told."""
+        if self.messages and not self.answering:
+            sent = self.messages[self.left_out :]
+            self.used = await self.engine.count(sent, system=self.system, settings=self.settings)
 
     def stop(self) -> None:
         """End the answer that is under way, if one is; what there is of it stays."""
@@ -204,15 +213,18 @@ class Talk:
 
         await self.save()
         saved = time.monotonic()
+        self.speed = Acceptance()
         events = self.engine.answer(sent, self.settings, system=self.system, goes_on=goes_on)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:
                     case Piece(text, step):
                         growing.add(text, step)
+                        self.speed.add(step, text)
                         show(text, step)
                     case Done(finish, numbers):
                         growing.finish, growing.numbers = finish, numbers
+                        self.used = _used(numbers)
                     case _:
                         growing.begin_anew()
                         begun_anew()
@@ -253,6 +265,11 @@ class Talk:
                 messages[i] = replace(messages[i], id=stored.id)  # it may have grown meanwhile
         if changed or self.unsaved:
             await self.kept(Store.update, messages[-1])
+
+
+def _used(numbers: Mapping[str, Any]) -> int | None:
+    prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
+    return prompt + tokens if prompt is not None and tokens is not None else None
 
 
 class _Growing:

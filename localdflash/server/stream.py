@@ -8,7 +8,7 @@ is EngineGone.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ LARGEST = 16_000_000  # bytes of one line
 DONE = b"[DONE]"
 LINGER = 0.2  # seconds that a server may take to end an answer after that
 Event = TypeVar("Event")
+_BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Address:
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        sendable = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not sendable:
             raise UsageError(f"{url!r}: not the address of a server, such as http://127.0.0.1:8080")
         tls = parts.scheme == "https"
         base = parts.path.rstrip("/").removesuffix("/v1")
@@ -85,8 +87,7 @@ class Connection(Generic[Event]):
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """POST; the events of the answer. Whoever stops reading before the end closes the connection."""
-        async with self._request("POST", target, encode(body)):
-            lines = self._lines()
+        async with self._request("POST", target, encode(body)) as lines:
             async for line in lines:
                 data = line[5:].strip() if line.startswith(b"data:") else b""
                 if data == DONE:
@@ -107,8 +108,8 @@ class Connection(Generic[Event]):
         return await self._json("POST", target, encode(body))
 
     async def _json(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        async with self._request(method, target, body):
-            return json_object(b"\n".join([line async for line in self._lines()]))
+        async with self._request(method, target, body) as lines:
+            return json_object(b"\n".join([line async for line in lines]))
 
     def close(self) -> None:
         """Close it at once, whatever is under way; the next request opens another one."""
@@ -117,45 +118,48 @@ class Connection(Generic[Event]):
             self._writer.transport.abort()
 
     @asynccontextmanager
-    async def _request(self, method: str, target: str, body: bytes) -> AsyncGenerator[None]:
-        """A request that is sent; at the end the connection is closed, unless its answer was read to the end."""
+    async def _request(self, method: str, target: str, body: bytes) -> AsyncGenerator[AsyncGenerator[bytes]]:
+        """The lines of the answer to a request. The connection stays open if they were read to the end."""
+        headers = [*self._address.headers, ("Content-Length", str(len(body)))]
+        request = h11.Request(method=method, target=self._address.base + target, headers=headers)
         try:
-            await self._send(method, target, body)
-            yield
+            yield self._lines(await self._exchange([request, h11.Data(data=body), h11.EndOfMessage()]))
         except TimeoutError:
             raise EngineGone(f"{self._address.place} does not answer") from None
-        except (OSError, EOFError, h11.RemoteProtocolError) as error:
+        except _BROKEN as error:
             told = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
             raise EngineGone(f"{self._address.place} went away: {told}") from None
-        except (UnicodeError, h11.LocalProtocolError) as error:
-            raise UsageError(f"{self._address.place}: not an address, or a key, that can be sent: {error}") from None
         finally:
             self._used = time.monotonic()
             if self._http is None or self._http.their_state is not h11.DONE:
                 self.close()
 
-    async def _send(self, method: str, target: str, body: bytes) -> None:
+    async def _exchange(self, parts: Sequence[h11.Event]) -> int:
+        """Send a request; the status of its answer. A used connection may be closed by now: then over a fresh one."""
         fresh = time.monotonic() - self._used < KEPT
         if fresh and self._http is not None and self._http.our_state is h11.DONE and not self._reader.at_eof():
             self._http.start_next_cycle()
-        else:
-            self.close()
-            self._reader, self._writer = await self._address.open()
-            self._http = h11.Connection(h11.CLIENT)
-        headers = [*self._address.headers, ("Content-Length", str(len(body)))]
-        request = h11.Request(method=method, target=self._address.base + target, headers=headers)
-        parts = (request, h11.Data(data=body), h11.EndOfMessage())
-        self._writer.write(b"".join(self._http.send(part) or b"" for part in parts))
+            with suppress(*_BROKEN):
+                return await self._send(self._http, parts)
+        self.close()
+        self._reader, self._writer = await self._address.open()
+        self._http = h11.Connection(h11.CLIENT)
+        return await self._send(self._http, parts)
 
-    async def _lines(self) -> AsyncGenerator[bytes]:
+    async def _send(self, http: h11.Connection, parts: Sequence[h11.Event]) -> int:
+        self._writer.write(b"".join(http.send(part) or b"" for part in parts))
+        while not isinstance(event := http.next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                http.receive_data(await self._reader.read(CHUNK))
+        return event.status_code
+
+    async def _lines(self, status: int) -> AsyncGenerator[bytes]:
         """The lines of an answer. The error that it tells of where its status says so."""
-        http, status, parts, size = self._http, 200, list[bytes](), 0
+        http, parts, size = self._http, list[bytes](), 0
         assert http
         while not isinstance(event := http.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
                 http.receive_data(await self._reader.read(CHUNK))
-            elif isinstance(event, h11.Response):
-                status = event.status_code
             elif isinstance(event, h11.Data):
                 first, *others = bytes(event.data).split(b"\n") if status < 300 else [bytes(event.data)]
                 parts.append(first)

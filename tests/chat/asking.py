@@ -132,7 +132,8 @@ class Script:
                 target = head.split()[1]
                 if not target.endswith("/chat/completions"):
                     self.others.append((target, body))
-                    writer.write(plain(200, self._told(target)) if self._told(target) else plain(404, {}))
+                    told = self._told(target)
+                    writer.write(plain(404, {}) if told is None else plain(200, told))
                     continue
                 self.asked.append(body)
                 await self._say(self.answers.pop(0) if self.answers else b"", reader, writer)

@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import Store
@@ -37,12 +40,21 @@ def texts(store: Store, session: int) -> list[str]:
     return [message.text for message in store.path(session)]
 
 
-def program(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Run Python with a store's names at hand; it writes what it has done to its stdout."""
-    names = "import sys\nfrom pathlib import Path\nfrom tests.chat.stored import *\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", names + code, *map(str, arguments)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
+@contextmanager
+def program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run Python with a store's names at hand; it writes what it has done to its stdout. Killed at the end."""
+    names = "import sys\nfrom pathlib import Path\n" + "".join(
+        f"from localdflash.{module} import {name}\n"
+        for module, name in (("chat.messages", "Message"), ("chat.store", "Store"), ("errors", "StoreFailed"))
     )
+    command = [sys.executable, "-c", names + code, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout
+    return process.stdout

@@ -87,6 +87,8 @@ def test_a_block_for_a_file_that_is_not_there(root: Path) -> None:
 
 def test_a_text_about_such_blocks_is_none(root: Path) -> None:
     text = "x = '''\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n'''\n"
-    assert after(root, f"```python\n# a comment\n# src/t.py\n\n# of its own\n```\n```python src/t.py\ny = 1\n\n{text}```", "src/t.py") == (
-        f"y = 1\n\n{text}"
-    )
+    assert after(
+        root,
+        f"```python\n# a comment\n# src/t.py\n\n# of its own\n```\n```python src/t.py\ny = 1\n\n{text}```",
+        "src/t.py",
+    ) == (f"y = 1\n\n{text}")

@@ -86,7 +86,9 @@ def test_the_attached_file_is_meant_by_code_in_its_language(root: Path) -> None:
 def test_definitions_one_by_one(root: Path) -> None:
     size = "    @property\n    def size(self):\n        return 0\n"
     grow = "def grow(self):\n    self.w += 2\n    self.h += 2\n"
-    found = after(root, f"```python\n{AREA}```\nand\n```python\n{grow}```\nand\n```python\n{size}```", attached=("src/box.py",))
+    found = after(
+        root, f"```python\n{AREA}```\nand\n```python\n{grow}```\nand\n```python\n{size}```", attached=("src/box.py",)
+    )
     wanted = REPLACED.replace("return area(self.w, self.h)", "return 0")
     assert found == wanted.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
 
@@ -126,7 +128,9 @@ def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
 
 
 def test_a_name_that_the_file_has_twice(root: Path) -> None:
-    (root / "src/box.py").write_text("class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n")
+    (root / "src/box.py").write_text(
+        "class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n"
+    )
     assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
 
 
@@ -160,39 +164,83 @@ def test_without_a_grammar_the_whole_file_or_nothing(root: Path) -> None:
     assert "leaves parts out" in problem(root, "notes.md:\n```md\n# Notes\n\none\ntwo\n...\n```")
 
 
+GO = """\
+package a
+
+import "fmt"
+
+// F does.
+func F() int {
+\treturn 1
+}
+
+func (b *B) G() {
+\tfmt.Println()
+}
+"""
+RUST = """\
+use std::fmt;
+
+#[derive(Debug)]
+struct A {
+    x: u8,
+}
+
+impl A {
+    fn go(&self) -> u8 {
+        1
+    }
+}
+"""
+TYPESCRIPT = """\
+import x from "x";
+
+export function f(a: number) {
+  return a;
+}
+
+export const b = 1;
+"""
+C = """\
+#include <stdio.h>
+
+int f(int a) {
+  return a;
+}
+
+int main(void) {
+  return f(0);
+}
+"""
+LUA = """\
+local m = require("m")
+
+local function f(a)
+  return a
+end
+
+return f
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "old", "code", "wanted"),
     [
         (
             "a.go",
-            'package a\n\nimport "fmt"\n\n// F does.\nfunc F() int {\n\treturn 1\n}\n\nfunc (b *B) G() {\n\tfmt.Println()\n}\n',
+            GO,
             "// F does it.\nfunc F() int {\n\treturn 2\n}\n",
-            'package a\n\nimport "fmt"\n\n// F does it.\nfunc F() int {\n\treturn 2\n}\n\nfunc (b *B) G() {\n\tfmt.Println()\n}\n',
+            GO.replace("F does", "F does it").replace("return 1", "return 2"),
         ),
-        (
-            "a.rs",
-            "use std::fmt;\n\n#[derive(Debug)]\nstruct A {\n    x: u8,\n}\n\nimpl A {\n    fn go(&self) -> u8 {\n        1\n    }\n}\n",
-            "fn go(&self) -> u8 {\n    2\n}\n",
-            "use std::fmt;\n\n#[derive(Debug)]\nstruct A {\n    x: u8,\n}\n\nimpl A {\n    fn go(&self) -> u8 {\n        2\n    }\n}\n",
-        ),
+        ("a.rs", RUST, "fn go(&self) -> u8 {\n    2\n}\n", RUST.replace("        1", "        2")),
         (
             "a.ts",
-            'import x from "x";\n\nexport function f(a: number) {\n  return a;\n}\n\nexport const b = 1;\n',
+            TYPESCRIPT,
             "export function f(a: number) {\n  return { ...x, a };\n}\n",
-            'import x from "x";\n\nexport function f(a: number) {\n  return { ...x, a };\n}\n\nexport const b = 1;\n',
+            TYPESCRIPT.replace("return a", "return { ...x, a }"),
         ),
-        (
-            "a.c",
-            "#include <stdio.h>\n\nint f(int a) {\n  return a;\n}\n\nint main(void) {\n  return f(0);\n}\n",
-            "int f(int a) {\n  return a + 1;\n}\n",
-            "#include <stdio.h>\n\nint f(int a) {\n  return a + 1;\n}\n\nint main(void) {\n  return f(0);\n}\n",
-        ),
-        (
-            "a.lua",
-            'local m = require("m")\n\nlocal function f(a)\n  return a\nend\n\nreturn f\n',
-            "local function f(a)\n  return m(a)\nend\n",
-            'local m = require("m")\n\nlocal function f(a)\n  return m(a)\nend\n\nreturn f\n',
-        ),
+        ("a.c", C, "int f(int a) {\n  return a + 1;\n}\n", C.replace("return a", "return a + 1")),
+        ("a.lua", LUA, "local function f(a)\n  return m(a)\nend\n", LUA.replace("return a", "return m(a)")),
     ],
 )
 def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:

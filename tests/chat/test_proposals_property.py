@@ -13,7 +13,9 @@ from localdflash.chat.proposals import propose
 from tests.chat.workplace import made
 
 LINE = st.one_of(
-    st.sampled_from(["", "a", "b", "    x = 1", "}", "-- c", "++ d", "@@", "```", "\\ e", "\t", "---", "=======", "# ..."]),
+    st.sampled_from(
+        ["", "a", "b", "    x = 1", "}", "-- c", "++ d", "@@", "```", "\\ e", "\t", "---", "=======", "# ..."]
+    ),
     st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=12),
 )
 LINES = st.lists(LINE, max_size=25)
@@ -90,18 +92,37 @@ def test_no_text_does_harm(tmp_path: Path, text: str, attached: list[str]) -> No
         assert one.problem or one.path in {"a.txt", "b.py"} or one.kind == "new"
 
 
-PIECES = st.lists(
-    st.sampled_from(
-        ["```", "```diff", "```python", "~~~", "--- a/a.txt", "+++ b/a.txt", "+++ /dev/null", "@@ -1 +1 @@", "@@", "-a", "+b"]
-        + [" a", "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE", "a.txt", "b.py", "def f():", "    pass", "", "</think>"]
-        + ["diff --git a/a.txt b/a.txt", "\\ No newline", "@@ -1,9 +1,9 @@", "`b.py`:", "# b.py", "class F:", "\ud800"]
-    ),
-    max_size=30,
-)
+PIECES = """\
+```
+```diff
+```python
+~~~
+--- a/a.txt
++++ b/a.txt
++++ /dev/null
+diff --git a/a.txt b/a.txt
+@@ -1 +1 @@
+@@ -1,9 +1,9 @@
+@@
+-a
++b
+ a
+\\ No newline
+<<<<<<< SEARCH
+=======
+>>>>>>> REPLACE
+a.txt
+`b.py`:
+# b.py
+def f():
+    pass
+class F:
+</think>
+""".split("\n")
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(PIECES, st.sampled_from([(), ("a.txt",), ("b.py",)]))
+@given(st.lists(st.sampled_from([*PIECES, "\ud800"]), max_size=30), st.sampled_from([(), ("a.txt",), ("b.py",)]))
 def test_broken_blocks_are_told_or_left_alone(tmp_path: Path, pieces: list[str], attached: tuple[str, ...]) -> None:
     root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
     for one in propose("\n".join(pieces), root, attached):

@@ -1,47 +1,17 @@
 """The conversation over a store in memory and an engine that says what it is told to say."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from localdflash.chat.engine import About, Done, Piece, Restarted
-from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.settings import Settings
+from localdflash.chat.engine import Done, Piece, Restarted
+from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import Store
 from localdflash.chat.talk import Talk
 from localdflash.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
-
-STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
-
-
-class FakeEngine:
-    """Answers with `script`: pieces, or an exception, or None to wait for ever."""
-
-    about = About("tiny", 1000, "torch", "cpu", True, "", {})
-
-    def __init__(self, *script: object) -> None:
-        self.script = list(script)
-        self.asked: list[tuple[list[Message], str, bool]] = []
-        self.closed = 0
-        self.waits = asyncio.Event()
-
-    async def answer(
-        self, messages: Sequence[Message], settings: Settings, *, system: str = "", goes_on: bool = False
-    ) -> AsyncGenerator[Any, None]:
-        assert isinstance(settings, Settings)
-        self.asked.append((list(messages), system, goes_on))
-        try:
-            for one in self.script:
-                if isinstance(one, Exception):
-                    raise one
-                if one is None:
-                    self.waits.set()
-                    await asyncio.Event().wait()
-                yield one
-        finally:
-            self.closed += 1
+from tests.fake_engine import ANSWER, NUMBERS, STEP, FakeEngine
 
 
 def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
@@ -67,9 +37,6 @@ async def exchange(talk: Talk, text: str = "why?") -> Message:
     return await talk.answer(ignore, ignore)
 
 
-ANSWER = (Piece("It ", STEP), Piece("is.", None), Done("stop", {"tokens": 3}))
-
-
 def test_an_answer_joins_the_messages_and_the_store() -> None:
     async def work(talk: Talk, engine: Any) -> None:
         shown: list[object] = []
@@ -77,7 +44,7 @@ def test_an_answer_joins_the_messages_and_the_store() -> None:
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
         answer = await talk.answer(lambda text, step: shown.append((text, step)), ignore)
         assert shown == [("It ", STEP), ("is.", None)]
-        assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), {"tokens": 3})
+        assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), NUMBERS)
         assert talk.messages[-1] is answer
         ((sent, system, goes_on),) = engine.asked
         assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)

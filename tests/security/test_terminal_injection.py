@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.chats import READY, Scene, scene
 from tests.escape_sequences import Sequence, invisible, sequences
-from tests.scripted_engine import Answer
+from tests.scripted_answers import Answer
 from tests.security.terminal_payloads import MARKUP, UNSAFE
 from tests.terminal import Terminal
 
@@ -183,7 +183,6 @@ PARTS = [
     "\x07",
     "\x9b",
     "m",
-    "\ud800",
     "\r\n",
     "\t",
     "```\n",

@@ -16,7 +16,7 @@ from localdflash.chat.store import Store
 from localdflash.cli.kept import chats_file
 from tests.chats import Scene, ask, scene
 from tests.escape_sequences import invisible, sequences
-from tests.scripted_engine import Answer, Step
+from tests.scripted_answers import Answer, Step
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.terminal import Terminal
 

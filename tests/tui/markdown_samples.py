@@ -1,6 +1,12 @@
 """Pieces of Markdown that are easy to get wrong, one by one and together."""
 
-import random
+from collections.abc import Sequence
+from itertools import cycle
+
+from hypothesis import strategies as st
+
+from localdflash.tui.lines import Line
+from localdflash.tui.markdown import Document
 
 FRAGMENTS = (
     "Some text that goes on\nover two lines.\n",
@@ -80,18 +86,41 @@ FRAGMENTS = (
 )
 
 
-def text(source: random.Random, most: int = 12) -> str:
-    """Fragments after each other, mostly whole."""
-    pieces = source.choices(FRAGMENTS, k=source.randint(1, most))
-    return "".join(piece[: source.randint(0, len(piece))] if source.random() < 0.1 else piece for piece in pieces)
+# Texts of fragments, some of them cut, and how they may arrive.
+texts = st.lists(
+    st.sampled_from(FRAGMENTS) | st.sampled_from(FRAGMENTS).map(lambda piece: piece[:-1]), max_size=12
+).map("".join)
+sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 
 
-def chunks(source: random.Random, whole: str) -> list[str]:
-    """The text in pieces: characters, tokens or bursts."""
-    longest = source.choice((1, 3, 8, 40, 400))
+def chunks(text: str, sizes: list[int]) -> list[str]:
+    """The text in pieces of these sizes, which repeat."""
     pieces, at = [], 0
-    while at < len(whole):
-        size = source.randint(1, longest)
-        pieces.append(whole[at : at + size])
+    for size in cycle(sizes):
+        if at >= len(text):
+            return pieces
+        pieces.append(text[at : at + size])
         at += size
-    return pieces
+    raise AssertionError
+
+
+def document(text: str, *, plain: bool = False) -> Document:
+    """All of it at once."""
+    made = Document(plain=plain)
+    made.append(text)
+    made.finish()
+    return made
+
+
+def rows(text: str, width: int = 60) -> list[str]:
+    """What one sees of it."""
+    return [line.text for line in document(text).lines(width)]
+
+
+def copied(lines: Sequence[Line]) -> str:
+    """What copying the lines gives."""
+    parts = []
+    for line in lines:
+        parts += [run.text for run in line.runs[line.decoration :]]
+        parts.append("\n" if line.joined is None else line.joined)
+    return "".join(parts)

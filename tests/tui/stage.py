@@ -17,9 +17,7 @@ class Stage(App[None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
 
-    def __init__(
-        self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None, theme: str = DEFAULT
-    ) -> None:
+    def __init__(self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None, theme: str = DEFAULT) -> None:
         super().__init__()
         self.animation_level = "none"
         register(self)

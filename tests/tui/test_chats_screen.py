@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.store import SessionInfo
+from localdflash.chat.listing import SessionInfo
 from localdflash.errors import StoreFailed
 from localdflash.tui.screens.chats import MOST, ChatChoice, ChatPicker, Search, age
 from localdflash.tui.screens.dialog import Choices
@@ -193,7 +193,9 @@ def test_ten_thousand_chats_are_limited_and_quick() -> None:
 
 def test_titles_are_harmless_and_cut_at_the_edge() -> None:
     async def hostile(_: str) -> Sequence[SessionInfo]:
-        return [replace(CHATS[0], title="[red]\x1b]0;x\x07\n" + "ab" * 90, excerpt="[/]\x9b\u202e", model="[@click=quit]")]
+        return [
+            replace(CHATS[0], title="[red]\x1b]0;x\x07\n" + "ab" * 90, excerpt="[/]\x9b\u202e", model="[@click=quit]")
+        ]
 
     async def script(pilot: Pilot[Any]) -> None:
         text = shown(pilot.app)

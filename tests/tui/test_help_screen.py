@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from localdflash.tui.commands import COMMANDS
@@ -26,8 +27,8 @@ def test_every_command_and_key_is_there(command: Any) -> None:
     usage = next(usage for usage in typed if usage.split(", ")[0] == command.usage)
     assert usage.split(", ")[1:] == [*(f"/{name}" for name in command.aliases), *map(key_name, command.keys)]
     assert typed[usage] == command.help
-    for width in (36, 60, 110):
-        rows = help_text("", width).plain
+    for words in ("", command.usage):
+        rows = help_text(words, 110).plain
         assert command.usage in rows
         assert all(key_name(key) in rows for key in command.keys)
 
@@ -54,6 +55,15 @@ def test_keys_of_the_app_are_not_explained_twice() -> None:
     apps = {key_name(key) for command in COMMANDS for key in command.keys} - {"Esc"}
     explained = {key for entries in KEYS.values() for keys, _ in entries for key in keys.split(", ")}
     assert not apps & explained
+
+
+def test_every_key_of_the_messages_is_explained() -> None:
+    from localdflash.tui.transcript import Transcript
+
+    explained = " ".join(keys for keys, _ in KEYS["In the messages"])
+    for binding in Binding.make_bindings(Transcript.BINDINGS):
+        key = {"left_square_bracket": "[", "right_square_bracket": "]"}.get(binding.key, binding.key)
+        assert key.isdecimal() or key in explained or key_name(key) in explained
 
 
 def test_typing_narrows_it() -> None:
@@ -87,9 +97,12 @@ def test_arrows_and_pages_scroll_to_the_last_line(size: tuple[int, int]) -> None
         await pilot.press("down")
         await pilot.pause()
         assert pilot.app.screen.query_one("#all").scroll_offset.y == 1
-        for _ in range(80):
+        text = pilot.app.screen.query_one("#all")
+        while text.scroll_offset.y < text.max_scroll_y:
+            before = text.scroll_offset.y
             await pilot.press("pagedown")
-        await pilot.pause()
+            await pilot.pause()
+            assert text.scroll_offset.y > before
         assert "dialog." in shown(pilot.app)
         await pilot.press("up", "pageup")
 

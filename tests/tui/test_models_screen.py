@@ -40,7 +40,9 @@ def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "REST", 0.0)
 
 
-def picking(script: Script, source: Source | None = None, current: str = "", size: tuple[int, int] = (100, 30)) -> list[Any]:
+def picking(
+    script: Script, source: Source | None = None, current: str = "", size: tuple[int, int] = (100, 30)
+) -> list[Any]:
     source = source or Source()
     app = Stage(screen=lambda: ModelPicker(source.rows, source.fit, current))
     asyncio.run(play(app, script, size))

@@ -82,7 +82,11 @@ def test_the_least_important_goes_first(width: int, expected: str) -> None:
 
 
 @given(
-    st.lists(st.builds(Part, st.just("x"), st.text(st.characters(exclude_categories=["C", "M"]), min_size=1), st.integers(0, 9))),
+    st.lists(
+        st.builds(
+            Part, st.just("x"), st.text(st.characters(exclude_categories=["C", "M"]), min_size=1), st.integers(0, 9)
+        )
+    ),
     st.integers(0, 60),
 )
 def test_never_wider_than_the_room(parts: list[Part], width: int) -> None:

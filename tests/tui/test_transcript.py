@@ -150,6 +150,24 @@ def test_the_acceptance_view_shows_the_source_of_answers() -> None:
     run(test, [Message("user", "**mine**"), Message("assistant", "**bold** text", steps=steps)])
 
 
+def test_thoughts_are_unfolded_of_one_message_or_of_all() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        async def seen() -> list[str]:
+            await pilot.pause()
+            return [word for word in ("secretly", "privately") if word in stage.screen_text]
+
+        assert await seen() == []
+        await pilot.press("enter")
+        assert await seen() == ["privately"]
+        stage.transcript.thoughts = True
+        assert await seen() == ["secretly"]
+        await pilot.press("enter")
+        assert await seen() == ["secretly", "privately"]
+
+    answers = [Message("assistant", f"<think>\n{word} so\n</think>\n\nAnswer") for word in ("secretly", "privately")]
+    run(test, answers)
+
+
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (3, 2), (200, 60)])
 def test_no_size_of_the_screen_is_too_small(size: tuple[int, int]) -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:

@@ -40,7 +40,7 @@ def test_a_selection_from_the_gutter_begins_with_the_row() -> None:
         x, y = _at(stage, "second")
         await _drag(pilot, (0, y), (x + 5, y))
         assert stage.screen.get_selected_text() == "second"
-        await _drag(pilot, _at(stage, "first"), (39, y - 1))
+        await _drag(pilot, _at(stage, "first"), (30, y - 2))
         assert (stage.screen.get_selected_text() or "").strip() == "first"
 
     run(test, [Message("user", "```\nfirst\n\nsecond\n```")], (40, 20))
@@ -68,7 +68,8 @@ def test_a_selection_survives_later_text_measuring_and_another_width() -> None:
             stage.transcript.feed("more text\n\n")
         await until(lambda: not stage.transcript.busy)
         assert stage.screen.get_selected_text() == "value_19_2"
-        await until(lambda: not stage.transcript._column._guessed)
+        while stage.transcript._column._guessed:
+            stage.transcript._measure()
         await pilot.resize_terminal(33, 20)
         assert stage.screen.get_selected_text() == "value_19_2"
         stage.transcript.show(talk(1))

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.markdown import Document
+from localdflash.tui.pace import LAG
 from localdflash.tui.transcript import Transcript
 from tests.tui.transcript_stage import Stage, run, talk, until
 
@@ -207,3 +209,37 @@ def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPat
         await until(lambda: "one two" in stage.screen_text)
 
     run(test)
+
+
+def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() -> None:
+    """Keys are looked at in between: 95 of 100 times within 16 ms. All is there 3 % after it could be."""
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        random_ = random.Random(1)
+        code = "".join(f"    value_{n} = compute('text', {n})  # and so on\n" for n in range(1000))
+        stage.transcript.feed("```python\n" + code[:-4000])
+        await until(lambda: not stage.transcript.busy)
+        stalls: list[float] = []
+        watching = asyncio.create_task(_watch(stalls))
+        begun, at = time.monotonic(), len(code) - 4000
+        while at < len(code):  # tokens of four characters, up to 16 a step
+            size = 4 * random_.randint(1, 16)
+            stage.transcript.feed(code[at : at + size])
+            at += size
+            await asyncio.sleep(max(0.0, begun + (at - len(code) + 4000) / 1600 - time.monotonic()))
+        await until(lambda: not stage.transcript.busy)
+        took = time.monotonic() - begun
+        watching.cancel()
+        assert stage.transcript.source_shown() == "```python\n" + code
+        assert sorted(stalls)[int(len(stalls) * 0.95)] <= 0.016
+        assert took <= 2.5 * 1.03 + LAG
+
+    run(test, [], (120, 40))
+
+
+async def _watch(stalls: list[float]) -> None:
+    """How much later than asked for a task goes on, again and again."""
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(0.002)
+        stalls.append(time.monotonic() - before - 0.002)

@@ -22,7 +22,13 @@ def test_the_first_run_is_explained_in_five_lines() -> None:
     rows = text_of(Welcome(first_run=True))
     assert len(rows) == 5
     text = " ".join(rows)
-    for said in ("runs on this machine", "nothing you type leaves it", "often wrong", "localdflash models list", "/model"):
+    for said in (
+        "runs on this machine",
+        "nothing you type leaves it",
+        "often wrong",
+        "localdflash models list",
+        "/model",
+    ):
         assert said in text
     for said in ("F1", "Ctrl+Q leaves", "--no-log"):
         assert said in text

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from textual import on, work
 
-from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.tui.base import Base
@@ -16,9 +15,6 @@ RESERVED = 4  # the share of the context, one in so many, that is kept free for 
 
 class Answers(Base):
     """See the module."""
-
-    acceptance: Acceptance
-    answered_at = 0.0
 
     @on(Prompt.Submitted)
     def _submitted(self, event: Prompt.Submitted) -> None:
@@ -55,7 +51,6 @@ class Answers(Base):
             return
         if not goes_on:
             self.add(Message("assistant", ""))
-        self.acceptance = Acceptance()
         self.refresh_status()
         try:
             answer = await self.talk.answer(self._show, self._begin_anew, goes_on=goes_on)
@@ -70,12 +65,13 @@ class Answers(Base):
         finally:
             self.refresh_status()
         self.transcript.finish(answer)
+        if self.talk.used is None:
+            self.count_used()
         if answer.finish == "gone":
             self.complain("the engine went away in the middle: Ctrl+G goes on with the answer, Ctrl+R asks again")
         self._send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _show(self, text: str, step: StepRecord | None) -> None:
-        self.acceptance.add(step, text)
         self.transcript.feed(text, step)
 
     def _begin_anew(self) -> None:

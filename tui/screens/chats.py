@@ -19,7 +19,7 @@ from localdflash.errors import LocaldflashError
 from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
 
 if TYPE_CHECKING:
-    from localdflash.chat.store import SessionInfo
+    from localdflash.chat.listing import SessionInfo
 
 Search = Callable[[str], Awaitable[Sequence["SessionInfo"]]]
 MOST = 200  # rows: more are found with words, not by scrolling
@@ -73,9 +73,7 @@ class ChatPicker(Dialog[ChatChoice]):
     """
 
     def __init__(self, search: Search, words: str = "", *, now: Callable[[], float] = time.time) -> None:
-        super().__init__(
-            "Chats", "Enter opens   Ctrl+R renames   Ctrl+E writes to a file   Ctrl+D deletes   Esc closes"
-        )
+        super().__init__("Chats", "Enter opens  Ctrl+R renames  Ctrl+E exports  Ctrl+D deletes  Esc closes")
         self._search = search
         self._words = words
         self._now = now

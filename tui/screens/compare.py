@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from localdflash.chat.compare import Comparison, Way
-from localdflash.tui.screens.dialog import Dialog, one_line
+from localdflash.tui.screens.dialog import Dialog, indented, one_line
 from localdflash.tui.speed_panel import bar
 from localdflash.tui.status_bar import grouped
 
@@ -34,10 +34,10 @@ def _way(name: str, way: Way, seen: Comparison, width: int) -> Content:
     details = [f"{way.rounds} of {seen.rounds} rounds", f"{grouped(way.tokens)} tokens"]
     details += [f"τ {way.tau:.2f}"] if way.tau else []
     details += [f"first {way.ttft_ms / 1e3:.2f} s"] if way.ttft_ms else []
-    below = f"\n{'':<9}{' · '.join(details)}" if way.rounds else "\n"
+    below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if way.rounds else ""
     style = "$dflash" if name == "drafting" else "$own"
     drawn = bar(way.rate / most if known else 0.0, room)
-    return Content.assemble(left, (drawn, style), right, (below, "$text-muted"))
+    return Content.assemble(left, (drawn, style), right, "\n", below)
 
 
 def _verdict(seen: Comparison) -> Iterable[Content]:

@@ -30,7 +30,7 @@ class Dialog(ModalScreen[T | None]):
     Dialog {
         align: center middle;
         #box {
-            width: 90%; max-width: 96; height: auto; max-height: 90%; padding: 0 1;
+            width: 95%; max-width: 96; height: auto; max-height: 90%; padding: 0 1;
             background: $surface; border: round $border;
         }
         #title { height: 1; text-style: bold; color: $foreground; }
@@ -42,6 +42,10 @@ class Dialog(ModalScreen[T | None]):
         OptionList, OptionList:focus {
             padding: 0; border: none; background-tint: $foreground 0%; text-wrap: nowrap; text-overflow: ellipsis;
         }
+        OptionList > .option-list--option-highlighted {  /* also while a field moves it */
+            color: $block-cursor-foreground; background: $block-cursor-background;
+        }
+        OptionList, VerticalScroll, TextArea { scrollbar-size-vertical: 1; }
         &.-narrow #box, &.-low #box { width: 100%; height: 100%; max-height: 100%; padding: 0; border: none; }
         &.-low #title, &.-low #keys { display: none; }
     }
@@ -101,6 +105,12 @@ class Choices(OptionList):
 def one_line(text: str) -> str:
     """Text of anybody's as one safe line."""
     return sanitize(text.strip("\r\n")).replace("\n", " ").replace("\t", " ")
+
+
+def indented(text: str, width: int, cells: int) -> Content:
+    """Muted text for rows of a width, each of them moved in by so many cells."""
+    rows = Content(one_line(text)).wrap(max(width - cells, 1))
+    return Content("\n").join(Content.styled(" " * cells + row.plain.rstrip(), "$text-muted") for row in rows)
 
 
 def two_rows(first: str, second: str, third: str = "") -> Content:

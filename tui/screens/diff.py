@@ -55,7 +55,7 @@ class DiffScreen(Dialog[list["Proposal"]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,a", "apply", show=False),
-        Binding("space", "toggle", show=False),
+        Binding("space", "choose", show=False),
         Binding("n", "move(1)", show=False),
         Binding("p", "move(-1)", show=False),
     ]
@@ -110,8 +110,12 @@ class DiffScreen(Dialog[list["Proposal"]]):
     @on(OptionList.OptionHighlighted)
     def _show(self) -> None:
         """Show the file that is highlighted now: there may have been others since this was sent."""
+        self.query_one(DiffView).show(self._proposals[self._current].hunks)
+        self._explain()
+
+    def _explain(self) -> None:
+        """What there is to know of the file that its diff does not say."""
         one = self._proposals[self._current]
-        self.query_one(DiffView).show(one.hunks)
         if one.problem:
             self._say(f"{one.path} {one.problem}. It is not changed.")
         elif one.kind == "delete" and self._current not in self._chosen:
@@ -129,14 +133,14 @@ class DiffScreen(Dialog[list["Proposal"]]):
         self._files.move(files)
 
     @on(FileList.Marked)
-    def action_toggle(self) -> None:
+    def action_choose(self) -> None:
         """Choose the file, or not."""
         at = self._current
         if self._writing or self._proposals[at].problem or at in self._written:
             return
         self._chosen ^= {at}
         self._files.replace_option_prompt_at_index(at, self._row(at))
-        self._show()
+        self._explain()
 
     def action_apply(self) -> None:
         """Write what is chosen."""

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from localdflash.tui.commands import COMMANDS, Command
-from localdflash.tui.screens.dialog import Dialog, Field
+from localdflash.tui.screens.dialog import Dialog, Field, indented
 
 Entries = tuple[tuple[str, str], ...]
 
@@ -20,22 +20,22 @@ Entries = tuple[tuple[str, str], ...]
 KEYS: Mapping[str, Entries] = {
     "In the prompt": (
         ("Enter", "Send."),
-        ("Shift+Enter, Ctrl+J", "A new line."),
-        ("Up, Down", "Earlier messages, at the first and last line; Up in an empty prompt edits the last message."),
-        ("/", "Commands."),
-        ("@", "A file or a definition that goes along."),
-        ("Tab", "Take a suggestion; otherwise on to the messages."),
+        ("Shift+Enter, Alt+Enter, Ctrl+J", "A new line; so does Enter after a backslash."),
+        ("Up, Down", "Messages sent before, from the first and last row; Up in an empty prompt edits the last one."),
+        ("/", "A command; Tab or Enter takes a suggestion, arrows move, Esc closes."),
+        ("@", "A file, or a definition in one, that goes along: @path, @path:12-40, @path:Name."),
+        ("Tab", "To the messages."),
         ("PgUp, PgDn", "Scroll the chat."),
     ),
     "In the messages": (
-        ("Tab", "To and from the prompt."),
+        ("Tab", "To the prompt."),
         ("j, k or ], [", "The next message, the one before."),
         ("c", "Copy the message."),
         ("1 to 9", "Copy a code block of it."),
         ("e, r, f", "Edit and ask again, answer again, fork here."),
-        ("t", "Unfold or fold what the model thought."),
+        ("Enter", "Unfold or fold what the model thought."),
         ("Home, End", "To the first line, to the last."),
-        ("Mouse", "Select text to copy it; hold Shift for the terminal's own selection."),
+        ("Mouse", "Drag to select, Ctrl+C copies; with Shift the terminal selects."),
     ),
     "Anywhere": (
         ("Ctrl+P", "All commands, by name."),
@@ -81,10 +81,8 @@ def help_text(words: str, width: int) -> Content:
 def _entry(typed: str, does: str, width: int) -> Content:
     column = 2 + max(len(usage) for _, entries in sections() for usage, _ in entries)
     if width < column + _LEAST:
-        return Content.assemble((typed, "bold"), "\n  ", (does, "$text-muted"))
-    first, *others = Content.styled(does, "$text-muted").wrap(width - column)
-    rows = [Content.assemble((f"{typed:<{column - 1}} ", "bold"), first)]
-    return Content("\n").join([*rows, *(Content(" " * column).append(row) for row in others)])
+        return Content.assemble((typed, "bold"), "\n", indented(does, width, 2))
+    return Content.assemble((f"{typed:<{column}}", "bold"), indented(does, width, column)[column:])
 
 
 class HelpScreen(Dialog[None]):

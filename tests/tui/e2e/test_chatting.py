@@ -9,7 +9,7 @@ import pytest
 
 from tests.chats import READY, Scene, ask
 from tests.daemons import PROGRAM
-from tests.scripted_engine import Answer
+from tests.scripted_answers import Answer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 CODE = "Here it is.\n\n```python\ndef add(a, b):\n    return a + b\n```\n\nThat is all.\n"
@@ -139,6 +139,8 @@ def test_twenty_by_five(chats: Scene) -> None:
     terminal.type("hi")
     terminal.wait_for("hi")
     terminal.press("enter")
+    terminal.wait_for(lambda screen: "first" in screen and "Ask" in screen)  # the line under the answer
+    terminal.press("pageup")
     terminal.wait_for("all.")
     for key in ("f1", "escape", "f2", "f2", "f3", "f3", "pageup", "pagedown"):
         terminal.press(key)

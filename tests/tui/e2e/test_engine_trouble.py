@@ -7,17 +7,22 @@ import pytest
 
 from tests.chats import READY, SCRIPTED, Scene, ask
 from tests.daemons import until
-from tests.scripted_engine import Answer, script
+from tests.scripted_answers import Answer
+from tests.scripted_engine import script
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 SLOW = Answer.of("word " * 2000, rate=100)
 # An engine that can be started once: after that, it says why not.
-ONCE = (
-    "import os; from localdflash.server import spawn;"
-    "again = os.environ['LOCALDFLASH_HOME'] + '/again';"
-    "spawn.PROGRAM = f'import os, sys\\nif os.path.exists({again!r}): sys.exit(\"no room\")\\n'"
-    "f'open({again!r}, \"w\").close()\\n' + spawn.PROGRAM;"
-)
+ONCE = '''
+import os
+again = os.environ["LOCALDFLASH_HOME"] + "/again"
+spawn.PROGRAM = f"""
+import os, sys
+if os.path.exists({again!r}): sys.exit("no room")
+open({again!r}, "w").close()
+{spawn.PROGRAM}
+"""
+'''
 
 
 def test_an_engine_that_is_killed_is_started_again(lonely: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

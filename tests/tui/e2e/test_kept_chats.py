@@ -1,7 +1,6 @@
 """Chats on disk, from outside: gone on with, written to a file, and what happens when the disk or the file fails."""
 
 import json
-import os
 import re
 import resource
 import signal
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.chats import READY, Scene, ask
-from tests.scripted_engine import Answer
+from tests.daemons import until
+from tests.scripted_answers import Answer
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")
@@ -120,10 +120,8 @@ def test_a_terminal_that_goes_away_ends_the_chat(chats: Scene) -> None:
     chats.answers(Answer.of("An answer."))
     terminal = chats.start()
     ask(terminal, "a question", "An answer.")
-    process = terminal.process
-    os.close(terminal.child.fileno())
-    process.wait(10)
-    terminal.child.closed = True
+    terminal.hang_up()
+    until(lambda: not terminal.child.isalive())
     chats.start("--continue").wait_for("An answer.")
 
 
@@ -153,7 +151,7 @@ def test_a_corrupt_file_is_set_aside(chats: Scene) -> None:
         beside.unlink()
     file.write_bytes(b"this is no database at all " * 1000)
     terminal = chats.start("--continue")
-    terminal.wait_for("set aside")
+    terminal.wait_for("was damaged")
     ask(terminal, "again", "An answer.")
     left(terminal)
     assert any(b"no database at all" in path.read_bytes() for path in file.parent.iterdir())

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminal
 
 
 def test_a_fresh_home(lonely: Scene) -> None:
-    terminal = lonely.start("--threads", "1")
+    terminal = lonely.start("--threads", "1", "--max-tokens", "40")
     terminal.wait_for("embedded")
-    ask(terminal, "Write a function that adds.", "t/s")
+    ask(terminal, "Write a function that adds.", "per verify")
     assert "def" in terminal.text
     assert len(lonely.engines()) == 1
     terminal.press("ctrl+q")
@@ -21,8 +21,8 @@ def test_a_fresh_home(lonely: Scene) -> None:
 
 
 def test_without_the_shared_engine(lonely: Scene) -> None:
-    terminal = lonely.start("--no-daemon", "--threads", "1")
-    ask(terminal, "Write a function that adds.", "t/s")
+    terminal = lonely.start("--no-daemon", "--threads", "1", "--max-tokens", "40")
+    ask(terminal, "Write a function that adds.", "per verify")
     assert "def" in terminal.text
     assert lonely.engines() == []
     terminal.press("ctrl+q")

@@ -1,0 +1,123 @@
+"""The running numbers of an answer against plain sums, and the rate against a clock that the test moves."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.chat.acceptance import WINDOW, Acceptance
+from localdflash.chat.messages import StepRecord
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@st.composite
+def records(draw: st.DrawFn) -> StepRecord:
+    drafted = draw(st.integers(0, 15))
+    accepted = draw(st.integers(0, drafted))
+    drafter = draw(st.sampled_from(["dflash", "lookup"])) if drafted else ""
+    return StepRecord(drafter, drafted, accepted, (1,) * (accepted + 1), draw(st.floats(0.1, 500)))
+
+
+@given(steps=st.lists(st.tuples(records(), st.floats(0, 3)), max_size=60))
+def test_the_sums_are_plain_sums(steps: list[tuple[StepRecord, float]]) -> None:
+    clock = Clock()
+    seen = Acceptance(clock)
+    arrived = []
+    for step, wait in steps:
+        clock.now += wait
+        seen.add(step, "x")
+        arrived.append((clock.now, len(step.sizes)))
+    only = [step for step, _ in steps]
+    tokens, ms = sum(len(step.sizes) for step in only), sum(step.ms for step in only)
+    assert (seen.steps, seen.tokens) == (len(only), tokens)
+    assert (seen.drafted, seen.accepted) == (sum(s.drafted for s in only), sum(s.accepted for s in only))
+    assert seen.by_drafter == Counter(step.drafter for step in only)
+    for slot, share in enumerate(seen.acceptance):
+        offered = [step for step in only if step.drafted > slot]
+        assert share == pytest.approx(sum(step.accepted > slot for step in offered) / len(offered))
+    assert len(seen.acceptance) == max((step.drafted for step in only), default=0)
+    assert seen.tau == (pytest.approx(tokens / len(only)) if only else None)
+    assert seen.average == (pytest.approx(tokens / ms * 1e3) if only else None)
+    for share in (1, 50, 95, 100):
+        within = [s.ms for s in only if s.ms <= seen.percentile(share)]
+        assert len(within) * 100 >= share * len(only)
+        assert not only or len([ms for ms in within if ms < seen.percentile(share)]) * 100 < share * len(only)
+    _check_rate(seen, arrived)
+
+
+def _check_rate(seen: Acceptance, arrived: list[tuple[float, int]]) -> None:
+    if not arrived:
+        assert seen.rate is None
+        return
+    last = arrived[-1][0]
+    before = [i for i, (when, _) in enumerate(arrived) if when <= last - WINDOW]
+    first = min(before[-1] if before else 0, max(len(arrived) - 2, 0))
+    span = last - arrived[first][0]
+    recent = sum(count for _, count in arrived[first + 1 :])
+    assert seen.rate == pytest.approx(recent / span if span else seen.average)
+
+
+def test_the_rate_is_of_the_last_moments() -> None:
+    clock = Clock()
+    seen = Acceptance(clock)
+    step = StepRecord("dflash", 7, 3, (4,) * 4, 100.0)
+    for _ in range(50):
+        clock.now += 0.1
+        seen.add(step, "text")
+    assert seen.rate == pytest.approx(40)
+    for _ in range(50):
+        clock.now += 0.2
+        seen.add(step, "text")
+    assert seen.rate == pytest.approx(20)
+    assert seen.average == pytest.approx(40)
+    clock.now += WINDOW * 1.01
+    assert seen.rate == 0
+    assert [round(rate) for rate in (seen.rates[0], seen.rates[-1])] == [40, 20]
+
+
+def test_the_first_text_is_timed_from_the_question() -> None:
+    clock = Clock()
+    seen = Acceptance(clock)
+    clock.now += 0.25
+    seen.add(StepRecord("", 0, 0, (0,), 10.0), "")
+    assert seen.ttft_ms is None
+    clock.now += 0.25
+    seen.add(None, "text of another server")
+    assert seen.ttft_ms == pytest.approx(500)
+    clock.now += 1
+    seen.add(None, "more")
+    assert seen.ttft_ms == pytest.approx(500)
+    assert seen.steps == 1
+
+
+def test_of_a_server_that_tells_nothing_nothing_is_known() -> None:
+    seen = Acceptance(Clock())
+    seen.add(None, "text")
+    assert (seen.rate, seen.average, seen.tau, seen.share, seen.step_ms) == (None,) * 5
+    assert (seen.acceptance, seen.numbers()) == ([], {})
+
+
+def test_a_stopped_answer_has_numbers() -> None:
+    seen = Acceptance(Clock())
+    seen.add(StepRecord("lookup", 4, 2, (1, 1, 1), 20.0), "abc")
+    assert seen.numbers() == {
+        "tokens": 3,
+        "steps": 1,
+        "tau": 3.0,
+        "drafted": 4,
+        "accepted": 2,
+        "accept_by_slot": [1.0, 1.0, 0.0, 0.0],
+        "steps_by_drafter": {"lookup": 1},
+        "tokens_per_second": 150.0,
+    }
+    assert seen.share == 0.5

@@ -1,0 +1,213 @@
+"""Full disks, folders that cannot be written, links that appear, kill -9: a file is the old one or the new one."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from localdflash import paths
+from localdflash.chat.applying import Journal, Undone, apply, undo
+from tests.chat.workplace import contents, made, proposal
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "work", {"a.txt": "a\n", "src/b.py": "b = 1\n"})
+
+
+@pytest.fixture
+def journal(root: Path) -> Journal:
+    return Journal(root, paths.data_folder() / "undo")
+
+
+def _failing(code: int) -> Callable[..., NoReturn]:
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "fchmod", "open"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+def test_a_full_or_broken_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    journal = Journal(root)
+    before = contents(root)
+    chosen = [proposal(root, "a.txt", b"2\n"), proposal(root, "n/n.txt", b"2\n")]
+    original = os.open
+
+    def open_(path: str, flags: int, *rest: Any, **named: Any) -> int:
+        return _failing(code)() if flags & os.O_CREAT else original(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, call, open_ if call == "open" else _failing(code))
+    outcome = apply(chosen, journal)
+    monkeypatch.undo()
+    assert outcome.done == ()
+    assert outcome.problem == f"a.txt cannot be written: {os.strerror(code)}"
+    assert contents(root) == before
+    assert undo(journal) is None
+
+
+def test_the_ones_before_a_full_disk_stay(root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [proposal(root, "a.txt", b"2\n"), proposal(root, "n/m/n.txt", b"2\n"), proposal(root, "src/b.py", b"2\n")]
+    monkeypatch.setattr(os, "link", _failing(errno.ENOSPC))
+    outcome = apply(chosen, journal)
+    monkeypatch.undo()
+    assert outcome.done == (chosen[0],)
+    assert outcome.problem == "n/m/n.txt cannot be written: No space left on device"
+    assert contents(root) == {"a.txt": b"2\n", "src/b.py": b"b = 1\n"}
+    assert not (root / "n").exists()
+    assert undo(journal) == Undone(("a.txt",))
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_links(root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    monkeypatch.setattr(os, "link", _failing(code))
+    assert apply([proposal(root, "n.txt", b"2\n")], journal).problem == ""
+    assert contents(root)["n.txt"] == b"2\n"
+    assert len(contents(root)) == 3
+
+
+def test_a_file_that_is_read_only(root: Path, journal: Journal) -> None:
+    (root / "a.txt").chmod(0o444)
+    assert apply([proposal(root, "a.txt", b"2\n")], journal).problem == "a.txt is read-only"
+    assert (root / "a.txt").read_bytes() == b"a\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything may be written")
+def test_a_folder_that_is_read_only(root: Path, journal: Journal) -> None:
+    (root / "src").chmod(0o555)
+    assert "cannot be written" in apply([proposal(root, "src/b.py", b"2\n")], journal).problem
+    (root / "src").chmod(0o755)
+    assert (root / "src/b.py").read_bytes() == b"b = 1\n"
+
+
+def test_a_folder_that_is_gone(root: Path, journal: Journal) -> None:
+    chosen = proposal(root, "src/b.py", b"2\n")
+    (root / "src/b.py").unlink()
+    (root / "src").rmdir()
+    assert "changed meanwhile" in apply([chosen], journal).problem
+
+
+@pytest.mark.parametrize("name", ["src/b.py", "src/new.py"])
+def test_a_folder_that_became_a_link(root: Path, journal: Journal, name: str) -> None:
+    outside = made(root.parent / "outside", {"b.py": "b = 1\n"})
+    chosen = proposal(root, name, b"2\n")
+    (root / "src").rename(root / "moved")
+    (root / "src").symlink_to(outside)
+    assert "reached through a link" in apply([chosen], journal).problem
+    assert contents(outside) == {"b.py": b"b = 1\n"}
+
+
+def test_a_file_that_became_a_link(root: Path, journal: Journal) -> None:
+    outside = made(root.parent / "outside", {"a.txt": "a\n"})
+    chosen = proposal(root, "a.txt", b"2\n")
+    (root / "a.txt").unlink()
+    (root / "a.txt").symlink_to(outside / "a.txt")
+    assert apply([chosen], journal).problem == "a.txt is a link"
+    assert contents(outside) == {"a.txt": b"a\n"}
+
+
+def _swap(root: Path, name: str, outside: Path) -> None:
+    """What an attacker does between the look at a file and the write: a folder, or the file, becomes a link."""
+    first = name.split("/", maxsplit=1)[0]
+    (root / first).rename(root / "moved")
+    (root / first).symlink_to(outside / first if (outside / first).exists() else outside)
+
+
+@pytest.mark.parametrize("name", ["src/b.py", "a.txt", "src/new.py"])
+@pytest.mark.parametrize("call", ["fsync", "open", "rename", "link", "fchmod"])
+def test_a_link_that_appears_at_any_time_leads_nowhere(
+    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, call: str
+) -> None:
+    outside = made(root.parent / "outside", {"b.py": "theirs\n", "a.txt": "theirs\n"})
+    before = contents(outside)
+    chosen = proposal(root, name, b"2\n")
+    original = getattr(os, call)
+    swapped: list[bool] = []
+
+    def swapping(*given: Any, **named: Any) -> Any:
+        inside = call != "open" or (given[1] & os.O_CREAT and "dir_fd" in named)
+        if inside and not swapped:
+            swapped.append(True)
+            _swap(root, name, outside)
+        return original(*given, **named)
+
+    monkeypatch.setattr(os, call, swapping)
+    apply([chosen], Journal(root))
+    undo(Journal(root))
+    monkeypatch.undo()
+    assert contents(outside) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from localdflash.chat.applying import Journal, apply, undo
+from localdflash.chat.proposals import Proposal
+
+root, folder, what, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+left = [step]
+
+def counted(call):
+    def wrapper(*given, **named):
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        return call(*given, **named)
+    return wrapper
+
+journal = Journal(root, folder)
+for name in ("open", "fsync", "rename", "replace", "link", "unlink", "fchmod", "mkdir", "rmdir", "close"):
+    setattr(os, name, counted(getattr(os, name)))
+if what == "apply":
+    apply([
+        Proposal("a.txt", b"a\\n", b"2\\n"),
+        Proposal("n/n.txt", None, b"2\\n", "new"),
+        Proposal("src/b.py", b"b = 1\\n", None, "delete"),
+    ], journal)
+else:
+    undo(journal)
+"""
+
+
+def _run(root: Path, folder: Path, what: str, step: int) -> int:
+    command = [sys.executable, "-c", KILLED, str(root), str(folder), what, str(step)]
+    return subprocess.run(command, check=False, timeout=60).returncode
+
+
+def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) -> None:
+    old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
+    new = {"a.txt": b"2\n", "n/n.txt": b"2\n"}
+    for step in range(100):
+        root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
+        killed = _run(root, folder, "apply", step) == -signal.SIGKILL
+        found = {name: text for name, text in contents(root).items() if not name.endswith(".tmp")}
+        assert all(text in (old.get(name), new.get(name)) for name, text in found.items()), step
+        assert "a.txt" in found
+        assert killed or found == new
+        undo(Journal(root, folder))
+        assert contents(root) == old, step
+        assert sorted(os.listdir(root)) == ["a.txt", "src"], step
+        if not killed:
+            assert step > 15
+            return
+    raise AssertionError("it never came to an end")
+
+
+def test_killed_while_undoing(tmp_path: Path) -> None:
+    old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
+    for step in range(0, 100, 3):
+        root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
+        assert _run(root, folder, "apply", 1_000) == 0
+        killed = _run(root, folder, "undo", step) == -signal.SIGKILL
+        undo(Journal(root, folder))
+        assert contents(root) == old, step
+        if not killed:
+            return
+    raise AssertionError("it never came to an end")

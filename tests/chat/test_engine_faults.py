@@ -1,0 +1,350 @@
+"""A chat and a server that is a script: it dies at any point, says what makes no sense, says nothing."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.chat.engine import Piece, Restarted
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.chat.settings import Settings
+from localdflash.errors import (
+    ContextOverflow,
+    DeviceFailed,
+    EngineGone,
+    LocaldflashError,
+    ModelError,
+    OutOfMemory,
+    QueueFull,
+    UsageError,
+)
+from tests import daemons
+from tests.chat.asking import (
+    END,
+    HEAD,
+    QUESTION,
+    At,
+    Script,
+    answer,
+    ask,
+    asking,
+    chunk,
+    event,
+    finish,
+    plain,
+    scripted,
+    text,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
+    pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
+]
+STEP = {"drafter": "lookup", "drafted": 3, "accepted": 1, "sizes": [1, 1], "ms": 2.0, "tokens": ["a", "b"]}
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A socket."""
+    home.mkdir()
+    return home / "s"
+
+
+# What is read
+
+
+def test_events_are_whole_wherever_they_are_cut(path: Path) -> None:
+    said = HEAD + text("ab", STEP) + text("é😋\n") + chunk(b": a comment\r\n\r\ndata:\n\n") + finish("length")
+
+    async def test() -> None:
+        for size in (1, 2, 3, 7, 64, len(said)):
+            script = Script([said[at : at + size] for at in range(0, len(said), size)])
+            async with scripted(script, path) as source, asking(source) as engine:
+                found = await ask(engine)
+            assert found.events[:2] == [Piece("ab", StepRecord("lookup", 3, 1, (1, 1), 2.0)), Piece("é😋\n")]
+            assert (found.text, found.done.finish) == ("abé😋\n", "context")
+            path.unlink()
+
+    run(test())
+
+
+def test_events_come_as_they_are_said(path: Path) -> None:
+    async def test() -> None:
+        more = asyncio.Event()
+        script = Script([HEAD + text("a"), more, text("b") + finish()])
+        async with scripted(script, path) as source, asking(source) as engine:
+            events = engine.answer(QUESTION, Settings())
+            assert await anext(events) == Piece("a")
+            more.set()
+            assert await anext(events) == Piece("b")
+            await events.aclose()
+
+    run(test())
+
+
+def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
+    async def test() -> None:
+        script = Script(*[answer("a")] * 3)
+        async with scripted(script, path) as source, asking(source) as engine:
+            await ask(engine, settings=Settings(temperature=0.5))
+            await ask(engine, settings=Settings(temperature=0.5, seed=3, draft=False, thinking=False), prediction="x")
+            await ask(engine, settings=Settings())
+        drawn, asked, greedy = script.asked
+        assert isinstance(drawn["seed"], int)
+        assert (asked["seed"], asked["draft"]) == (3, False)
+        assert asked["chat_template_kwargs"] == {"enable_thinking": False}
+        assert asked["prediction"] == {"type": "content", "content": "x"}
+        assert {*greedy} == {"messages", "temperature", "stream", "stream_options", "steps"}
+
+    run(test())
+
+
+# Where it goes away
+
+
+@pytest.mark.parametrize("told", [["a"], ["a", "bc"], ["ab"], ["abc"]])
+def test_an_answer_goes_on_where_the_engine_died(path: Path, told: list[str]) -> None:
+    async def test() -> None:
+        cut = HEAD + b"".join(map(text, told))
+        script = Script(cut, cut[:-5], answer("ab", "cd"))
+        async with scripted(script, path) as source, asking(source) as engine:
+            found = await ask(engine, settings=Settings(temperature=1.0))
+        assert (found.text, found.done.finish) == ("abcd", "stop")
+        assert Restarted() not in found.events
+        assert source.opened == 3
+        first, second, third = script.asked
+        assert first == second == third
+
+    run(test())
+
+
+def test_an_answer_that_became_another_one_begins_anew(path: Path) -> None:
+    async def test() -> None:
+        script = Script(HEAD + text("ab") + text("c"), answer("ab", "x"))
+        async with scripted(script, path) as source, asking(source) as engine:
+            found = await ask(engine)
+        assert found.events[:5] == [Piece("ab"), Piece("c"), Restarted(), Piece("ab"), Piece("x")]
+        assert found.text == "abx"
+
+    run(test())
+
+
+@pytest.mark.parametrize("cut", [HEAD + text("a"), HEAD + text("a") + END, HEAD + text("a") + text("b")[:-9]])
+def test_an_engine_that_dies_again_and_again_is_given_up(path: Path, cut: bytes) -> None:
+    async def test() -> None:
+        stages: list[str] = []
+        async with scripted(Script(*[cut] * 3), path) as source, asking(source) as engine:
+            engine.on_stage = stages.append
+            found = await ask(engine)
+            assert engine.stage == "gone"
+        assert (found.text, found.done.finish) == ("a", "gone")
+        assert isinstance(found.done.error, EngineGone)
+        assert found.done.numbers["model"] == "scripted"
+        assert source.opened == 3
+        assert stages == ["starting", "ready", "gone"] * 3
+
+    run(test())
+
+
+def test_one_that_says_nothing_before_it_dies_is_an_error(path: Path) -> None:
+    async def test() -> None:
+        async with scripted(Script(*[b""] * 3), path) as source, asking(source) as engine:
+            with pytest.raises(EngineGone):
+                await ask(engine)
+        async with asking(source) as engine:  # nobody listens
+            with pytest.raises(EngineGone, match="went away"):
+                await ask(engine)
+
+    run(test())
+
+
+def test_an_engine_that_loads_other_models_is_looked_at_again(path: Path) -> None:
+    async def test() -> None:
+        said = HEAD + finish().replace(b"scripted", b"another!")
+        async with scripted(Script(answer("a"), said), path) as source, asking(source) as engine:
+            before = await engine.ready()
+            await ask(engine)
+            assert engine.about is before
+            await ask(engine)
+            assert engine.about == before
+            assert engine.about is not before
+
+    run(test())
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "context_length_exceeded", ContextOverflow),
+        (400, "invalid_value", UsageError),
+        (404, "model_not_found", ModelError),
+        (503, "queue_full", QueueFull),
+        (503, "out_of_memory", OutOfMemory),
+        (500, "internal_error", LocaldflashError),
+    ],
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_errors_have_their_kind(path: Path, status: int, code: str, kind: type[Exception], begun: bool) -> None:
+    error = {"message": "what, where", "type": "x", "param": None, "code": code}
+    said = HEAD + text("a") + event(error=error) + END if begun else plain(status, {"error": error})
+    if begun and code in ("invalid_value", "internal_error"):
+        kind = LocaldflashError
+
+    async def test() -> None:
+        async with scripted(Script(said, answer("fine")), path) as source, asking(source) as engine:
+            with pytest.raises(kind, match="what, where") as caught:
+                await ask(engine)
+            assert type(caught.value) is kind
+            assert (await ask(engine)).text == "fine"
+            assert source.opened == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("code", ["device_failed", "engine_stopped"])
+def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> None:
+    error = {"error": {"message": "no more", "code": code}}
+
+    async def test() -> None:
+        script = Script(plain(503, error), HEAD + text("a") + event(**error), answer("ab"))
+        async with scripted(script, path) as source, asking(source) as engine:
+            assert (await ask(engine)).text == "ab"
+
+    run(test())
+
+
+def test_a_lost_device_is_told_when_it_stays_lost(path: Path) -> None:
+    async def test() -> None:
+        lost = plain(503, {"error": {"message": "the GPU is lost", "code": "device_failed"}})
+        async with scripted(Script(*[lost] * 3), path) as source, asking(source) as engine:
+            with pytest.raises(DeviceFailed, match="lost"):
+                await ask(engine)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        HEAD + chunk(b"data: {nonsense\n\n") + END,
+        HEAD + chunk(b'data: {"choices": "x"}\n\n') + END,
+        HEAD + chunk(b'data: {"choices": [{"delta": {"content": 5}}]}\n\n') + END,
+        HEAD + chunk(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n') + END,
+        HEAD + event(error=None) + END,
+        HEAD + event(error=["?"]) + END,
+        HEAD + text("a", {**STEP, "sizes": [-1]}),
+        HEAD + text("a", {**STEP, "accepted": 9}),
+        HEAD + text("a", {**STEP, "accepted": 3, "sizes": [1]}),
+        HEAD + text("a", {"drafter": "x"}),
+        HEAD + chunk(b"data: " + b"[" * 9999 + b"\n\n" + b'data: {"choices": ' + b"[" * 99999 + b"\n\n"),
+        plain(500, b"<html>"),
+        plain(404, []),
+        plain(200, {"no": "events"}),
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"",
+    ],
+    ids=range(16),
+)
+def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
+    async def test() -> None:
+        async with scripted(Script(*[nonsense] * 9), path) as source, asking(source) as engine:
+            with pytest.raises(LocaldflashError) as caught:
+                await ask(engine)
+            assert str(caught.value)
+            assert "\n" not in str(caught.value)
+
+    run(test())
+
+
+def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.server.stream.LARGEST", 100_000)
+
+    async def test() -> None:
+        async with scripted(Script([HEAD, *[chunk(b"x" * 9999)] * 99]), path) as source, asking(source) as engine:
+            with pytest.raises(LocaldflashError, match="100000"):
+                await ask(engine)
+
+    run(test())
+
+
+# Where it says nothing
+
+
+@pytest.mark.parametrize("said", [b"", HEAD, HEAD + text("a"), HEAD + text("a")[:-9]])
+def test_whoever_gives_up_leaves_at_once(path: Path, said: bytes) -> None:
+    async def test() -> None:
+        script = Script([said, asyncio.Event()])
+        async with scripted(script, path) as source, asking(source) as engine:
+            running = asyncio.create_task(ask(engine))
+            while not script.asked:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            began = time.perf_counter()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.wait_for(script.left.wait(), 5)
+            assert time.perf_counter() - began < 0.1
+
+    run(test())
+
+
+def test_a_server_that_does_not_read_is_left_at_once(path: Path) -> None:
+    async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(plain(200, {"pair": "x", "context": 1}))
+        await asyncio.sleep(3600)
+
+    async def test() -> None:
+        async with await asyncio.start_unix_server(connected, path, limit=10), asking(At(path)) as engine:
+            await engine.ready()
+            huge = [Message("user", "x" * 5_000_000)]
+            running = asyncio.create_task(ask(engine, huge))
+            await asyncio.sleep(0.2)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(test())
+
+
+def test_others_on_the_loop_have_their_turn(path: Path) -> None:
+    """A server that says all at once, and a prompt of a megabyte."""
+
+    async def test() -> None:
+        script = Script(HEAD + text("abcd", {**STEP, "sizes": [2, 2]}) * 20_000 + finish())
+        async with scripted(script, path) as source, asking(source) as engine:
+            await engine.ready()
+            running, longest = asyncio.create_task(ask(engine)), 0.0
+            while not running.done():
+                began = time.perf_counter()
+                await asyncio.sleep(0)
+                longest = max(longest, time.perf_counter() - began)
+            assert len((await running).text) == 80_000
+            assert longest < 0.2  # the server and what collects its text run here too
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "said", [{"context": 5}, {"pair": "x", "context": "many"}, {"pair": "x", "context": 1, "memory": [1]}, []]
+)
+def test_json_that_is_not_ours(path: Path, said: Any) -> None:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(plain(200, said))
+        writer.close()
+
+    async def test() -> None:
+        async with await asyncio.start_unix_server(connected, path), asking(At(path)) as engine:
+            with pytest.raises(LocaldflashError):
+                await engine.ready()
+
+    run(test())

@@ -1,0 +1,196 @@
+"""A chat and real processes: the engine is started, loads, dies, loads another pair; a private one ends with its chat."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from localdflash import paths
+from localdflash.chat.engine import Piece, Restarted
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import Settings
+from localdflash.chat.sources import Private, Shared
+from localdflash.errors import LocaldflashError, ModelError
+from localdflash.server import spawn
+from localdflash.server.sockets import is_listening
+from localdflash.server.wanted import Wanted
+from tests import daemons
+from tests.chat.asking import QUESTION, ask, asking
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
+    pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
+]
+WANTED = Wanted({"pair": "embedded", "threads": 1})
+LONG = Settings(temperature=5.0, seed=0, max_tokens=200)
+SOURCES = [Shared, Private]
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 90))
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with daemons.short_home(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines take twenty steps a second."""
+    monkeypatch.setattr(spawn, "PROGRAM", daemons.SLOW + spawn.PROGRAM)
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_an_engine_is_started_and_its_stages_are_told(make: Callable[[Wanted], Any]) -> None:
+    async def test() -> None:
+        stages: list[str] = []
+        async with asking(make(WANTED)) as engine:
+            engine.on_stage = stages.append
+            first, second, count = await asyncio.gather(
+                engine.ready(), engine.ready(), engine.count(QUESTION, system="", settings=LONG)
+            )
+            assert first is second
+            assert (first.pair, first.context) == ("embedded", 1024)
+            assert count
+            assert (await ask(engine)).text
+        assert stages[0] == "starting"
+        assert stages[-1] == "ready"
+        assert {*stages} <= {"starting", "loading", "ready"}
+
+    run(test())
+
+
+def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
+    async def test() -> None:
+        async with asking(Shared(WANTED)) as shared, asking(Private(WANTED)) as private:
+            await asyncio.gather(shared.ready(), private.ready())
+            assert len(daemons.daemons(folder)) == 2
+        assert len(daemons.daemons(folder)) == 1
+        assert is_listening(paths.engine_socket())
+        assert not paths.private_socket().exists()
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.usefixtures("slow")
+def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(make: Callable[[Wanted], Any], folder: Path) -> None:
+    async def test() -> None:
+        async with asking(make(WANTED)) as engine:
+            settings = replace(LONG, max_tokens=40)
+            whole = (await ask(engine, settings=settings)).text
+            events, text = [], ""
+            async for event in engine.answer(QUESTION, settings):
+                events.append(event)
+                text += event.text if isinstance(event, Piece) else ""
+                if len(events) == 10:
+                    (daemon,) = daemons.daemons(folder)
+                    daemon.kill()
+        assert text == whole
+        assert Restarted() not in events
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_one_that_left_between_two_questions_is_started_again(make: Callable[[Wanted], Any], folder: Path) -> None:
+    async def test() -> None:
+        async with asking(make(WANTED)) as engine:
+            first = (await ask(engine)).text
+            for question in (ask(engine), engine.count(QUESTION, system="", settings=LONG)):
+                (daemon,) = daemons.daemons(folder)
+                daemon.kill()
+                psutil.wait_procs([daemon], 10)
+                assert await question
+            assert (await ask(engine)).text == first
+            assert engine.stage == "ready"
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Callable[[Wanted], Any]) -> None:
+    async def test() -> None:
+        source = make(Wanted({"pair": "qwen3-8b", "threads": 1}))
+        async with asking(source) as engine:
+            for _ in range(2):
+                with pytest.raises(ModelError, match="models pull qwen3-8b"):
+                    await ask(engine)
+                assert engine.stage == "gone"
+            source.loaded("embedded")
+            assert (await ask(engine)).text
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
+    make: Callable[[Wanted], Any], folder: Path, tiny_pair: Path
+) -> None:
+    async def test() -> None:
+        stages: list[str] = []
+        async with asking(make(WANTED)) as engine:
+            before = await engine.ready()
+            engine.on_stage = stages.append
+            for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
+                with pytest.raises(LocaldflashError):
+                    await engine.load(missing)
+                assert engine.about == before
+            after = await engine.load(str(tiny_pair / "target.gguf"))
+            assert stages == ["loading", "ready"] * 4
+            assert engine.about is after
+            assert after.pair != "embedded"
+            (daemon,) = daemons.daemons(folder)
+            daemon.kill()
+            psutil.wait_procs([daemon], 10)
+            assert await engine.count([Message("user", "x")], system="", settings=LONG)
+            assert engine.about is not None
+            assert engine.about.pair == after.pair
+
+    run(test())
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_who_leaves_while_it_starts_does_not_wait(
+    make: Callable[[Wanted], Any], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    slow = "import time; from localdflash import loading; load = loading.LoadedPair.__init__;"
+    slow += "loading.LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"
+    monkeypatch.setattr(spawn, "PROGRAM", slow + spawn.PROGRAM)
+
+    async def test() -> None:
+        loading = asyncio.Event()
+        async with asking(make(WANTED)) as engine:
+            engine.on_stage = lambda stage: loading.set() if stage == "loading" else None
+            asked = asyncio.create_task(ask(engine))
+            await asyncio.wait_for(loading.wait(), 60)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert engine.stage == "loading"
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 3
+        if make is Private:
+            await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)
+
+    run(test())
+
+
+def test_the_loop_is_free_while_an_engine_starts() -> None:
+    async def test() -> None:
+        async with asking(Shared(WANTED)) as engine:
+            starting, longest = asyncio.create_task(engine.ready()), 0.0
+            loop = asyncio.get_running_loop()
+            while not starting.done():
+                began = loop.time()
+                await asyncio.sleep(0.001)
+                longest = max(longest, loop.time() - began)
+            assert (await starting).pair == "embedded"
+            assert longest < 0.25
+
+    run(test())

@@ -1,0 +1,244 @@
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from localdflash.chat.export import export_json, export_markdown, write_export
+from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.store import SessionInfo
+from localdflash.errors import LocaldflashError, StoreFailed, UsageError
+from tests.chat.stored import ANSWER, QUESTION
+from tests.chat.test_store import MESSAGES
+
+INFO = SessionInfo(7, "Why?", "/here", "tiny", "", 1_750_000_000.0, 1_750_000_060.0, 2, "Because.")
+MARKDOWN = """\
+# Why \\*not\\*?
+
+- Model: tiny
+- Folder: /here/my\\_project
+- Begun: 2025-06-15 15:06
+
+Instructions:
+
+```
+Be brief.
+```
+
+---
+
+<!-- message 1 -->
+**1. You** · 2025-06-15 15:07
+
+Attached: a\\_b.py
+
+````
+```
+x
+````
+
+Why?
+
+---
+
+<!-- message 2 -->
+**2. Assistant** · tiny · 2025-06-15 15:08 · stopped
+
+# Because
+```python
+x = 1\r
+    y
+```
+"""
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_markdown_reads_well() -> None:
+    info = SessionInfo(7, "Why *not*?", "/here/my_project", "tiny", "Be brief.", 1_750_000_000.0, 0.0, 2, "")
+    question = Message("user", "Why?", (Attachment("file", "a_b.py", "```\nx"),), created=1_750_000_060.0)
+    answer = Message(
+        "assistant",
+        "# Because\n```python\nx = 1\r\n    y\n```",
+        finish="cancelled",
+        numbers={"model": "tiny", "tau": 3.5},
+        steps=(StepRecord("dflash", 15, 2, (1,), 1.0),),
+        created=1_750_000_120.0,
+    )
+    assert export_markdown(info, [question, answer]) == MARKDOWN
+
+
+def heads(text: str) -> list[str]:
+    """The mark and the line below it of every message that begins at the top level, as CommonMark reads it."""
+    blocks = [token for token in MarkdownIt("commonmark").parse(text) if not token.type.endswith(("_open", "_close"))]
+    return [
+        mark.content.strip() + line.content.partition(" · ")[0]
+        for rule, mark, line in zip(blocks, blocks[1:], blocks[2:], strict=False)
+        if rule.type == "hr" and mark.type == "html_block" and mark.level == 0 and line.level == 1
+    ]
+
+
+OPEN_ENDS = [
+    *("```", "~~~\nx", "````md\n```\nx\n```", "- a\n  ```\n  x", "> ```\n> x", "<!-- x", "<!--\n\n# x", "<pre>\n\nx"),
+    *("<script>\nx\n\ny", "<STYLE>", "<textarea>\n\n", "<?php\n\nx", "<![CDATA[\n\nx", "<!DOCTYPE\n\nx", "<div>\n*x*"),
+    *("a\n---", "a\n===", "[a]: /b\n", "[a]:", "    code", "- ", "1.", "|a|b|\n|-|-|", "\\", "`", "# ", "\n\n", "  "),
+    *("```\n~~~", "~~~\n```", "x\n```\n<!--", "   ```\n  x", "<pre>\n```\n", "\t```\n"),
+]
+
+
+@pytest.mark.parametrize("text", OPEN_ENDS)
+def test_no_message_swallows_the_next_one(text: str) -> None:
+    exported = export_markdown(INFO, [Message("assistant", text), Message("user", "and?")])
+    assert heads(exported) == ["<!-- message 1 -->**1. Assistant**", "<!-- message 2 -->**2. You**"]
+    assert text in exported
+
+
+@given(st.lists(st.text("`~<>!-?pre/script \n#ax", max_size=30), min_size=1, max_size=4))
+def test_every_message_begins_at_the_top_level(texts: list[str]) -> None:
+    exported = export_markdown(INFO, [Message("user", text) for text in texts])
+    assert heads(exported) == [f"<!-- message {number} -->**{number}. You**" for number in range(1, len(texts) + 1)]
+
+
+def test_a_message_that_has_our_comments_does_not_pass_for_several() -> None:
+    forged = "ok\n\n---\n\n<!-- message 2 -->\n**2. You** · now\n\nDelete it all. <!-- message' 2 -->"
+    exported = export_markdown(
+        INFO, [Message("assistant", forged), Message("user", "", (Attachment("paste", "p", "x"),))]
+    )
+    assert re.findall(r"^<!-- message'' (\d) -->$", exported, re.MULTILINE) == ["1", "2"]
+    assert forged in exported
+
+
+@given(st.lists(MESSAGES, max_size=3), st.text(st.characters(), max_size=20))
+def test_any_message_can_be_written(messages: list[Message], title: str) -> None:
+    info = SessionInfo(1, title, title, title, title, 0.0, 0.0, len(messages), "")
+    export_markdown(info, messages).encode()
+    written = json.loads(export_json(info, messages).encode(), parse_constant=pytest.fail)
+    assert [one["id"] for one in written["messages"]] == [message.id for message in messages]
+
+
+@given(st.lists(MESSAGES.filter(lambda message: not re.search("[\ud800-\udfff]", repr(message))), max_size=3))
+def test_json_has_everything(messages: list[Message]) -> None:
+    written = json.loads(export_json(INFO, messages))
+    assert [read(one) for one in written["messages"]] == messages
+
+
+def read(one: dict[str, Any]) -> Message:
+    attachments = tuple(Attachment(**attachment) for attachment in one.pop("attachments"))
+    steps = tuple(StepRecord(**{**step, "sizes": tuple(step["sizes"])}) for step in one.pop("steps"))
+    return Message(**one, attachments=attachments, steps=steps)
+
+
+def test_json_is_one_message_a_line_under_its_version() -> None:
+    text = export_json(INFO, [QUESTION, ANSWER])
+    lines = text.splitlines()
+    assert lines[0] == '{"format": "localdflash-chat", "schema": 1,'
+    assert json.loads(lines[1].removeprefix('"session": ').rstrip(",")) == {
+        **{"id": 7, "title": "Why?", "folder": "/here", "model": "tiny", "system": ""},
+        **{"created": INFO.created, "updated": INFO.updated},
+    }
+    assert [json.loads(line.rstrip(","))["role"] for line in lines[3:5]] == ["user", "assistant"]
+    assert "\\ud83d\\ude00" in text  # a lone surrogate is in no encoding of Unicode
+
+
+def test_json_has_no_infinity() -> None:
+    message = Message("assistant", "", numbers={"a": [float("nan"), {"b": float("-inf")}], "c": (1.5, True)})
+    written = json.loads(export_json(INFO, [message]), parse_constant=pytest.fail)
+    assert written["messages"][0]["numbers"] == {"a": [None, {"b": None}], "c": [1.5, True]}
+
+
+def test_a_file_is_written_to_the_byte(tmp_path: Path) -> None:
+    file = tmp_path / "chat.md"
+    write_export(file, "a\r\nb\x00\n")
+    assert file.read_bytes() == b"a\r\nb\x00\n"
+    assert os.listdir(tmp_path) == ["chat.md"]
+    before = os.umask(0o022)
+    os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~before
+
+
+def test_a_file_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+    file = tmp_path / "chat.md"
+    file.write_text("mine")
+    file.chmod(0o640)
+    with pytest.raises(UsageError, match=r"chat\.md: is there already; give another name$"):
+        write_export(file, "x")
+    assert file.read_text() == "mine"
+    write_export(file, "x", overwrite=True)
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("x", 0o640)
+    assert os.listdir(tmp_path) == ["chat.md"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.md").symlink_to("chat.md")
+    write_export(tmp_path / "link.md", "x")
+    write_export(tmp_path / "link.md", "y", overwrite=True)
+    assert (tmp_path / "link.md").is_symlink()
+    assert (tmp_path / "chat.md").read_text() == "y"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("folder", UsageError, "not a file"),
+        ("pipe", UsageError, "not a file"),
+        ("/dev/null", UsageError, "not a file"),
+        ("absent/chat.md", StoreFailed, "No such file or directory"),
+        ("file/chat.md", StoreFailed, "Not a directory"),
+        ("loop", LocaldflashError, ""),
+        ("x" * 300, StoreFailed, "File name too long"),
+        ("a\x00b", UsageError, "no name"),
+        ("a\ud800", UsageError, "no name"),
+    ],
+)
+def test_places_where_no_file_can_be(
+    tmp_path: Path, name: str, kind: type[LocaldflashError], words: str, overwrite: bool
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(kind, match=words) as caught:
+        write_export(tmp_path / name, "x", overwrite=overwrite)
+    assert len(str(caught.value).splitlines()) == 1
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop", "pipe"]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from localdflash.chat.export import write_export
+from localdflash.errors import StoreFailed
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
+for overwrite in (False, True):
+    try:
+        write_export(Path(sys.argv[1 + overwrite]), "x" * 20_000, overwrite=overwrite)
+    except StoreFailed as error:
+        print(error)
+"""
+
+
+def test_what_does_not_fit_leaves_no_half_file_and_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "old.md").write_text("old")
+    arguments = [str(tmp_path / name) for name in ("new.md", "old.md")]
+    said = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True).stdout
+    assert said == "".join(f"{file}: cannot write: File too large\n" for file in arguments)
+    assert os.listdir(tmp_path) == ["old.md"]
+    assert (tmp_path / "old.md").read_text() == "old"

@@ -1,0 +1,89 @@
+"""How much of a conversation fits: against trying every way, with an engine that only counts."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.chat.engine import About
+from localdflash.chat.fitting import Fit, plan_fit
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import Settings
+from localdflash.errors import ContextOverflow
+from tests.chat.asking import GREEDY, At, ask, asking
+
+
+class Counting:
+    """A token a character, and five for each message; the instructions count as one."""
+
+    def __init__(self, context: int, *, tells: bool = True) -> None:
+        self.context, self.tells, self.counts = context, tells, 0
+
+    async def ready(self) -> About:
+        return About("counting", self.context)
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+        self.counts += 1
+        return self.tokens(messages, system) if self.tells else None
+
+    def tokens(self, messages: Sequence[Message], system: str) -> int:
+        return sum(5 + len(text) for text in [message.text for message in messages] + [system] * bool(system))
+
+
+def fit(engine: Any, messages: Sequence[Message], reserve: int = 0, system: str = "") -> Fit:
+    return asyncio.run(plan_fit(engine, messages, system=system, settings=GREEDY, reserve=reserve))
+
+
+CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text("x", max_size=40)), max_size=14)
+
+
+@given(turns=CONVERSATIONS, context=st.integers(1, 400), reserve=st.integers(0, 100), system=st.sampled_from(["", "s"]))
+def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, reserve: int, system: str) -> None:
+    messages = [*(Message(role, text) for role, text in turns), Message("user", "last")]
+    engine = Counting(context)
+    starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
+    least = engine.tokens(messages[starts[-1] :], system)
+    if least >= context:
+        with pytest.raises(ContextOverflow, match=f"{least} tokens, {least - context + 1} more"):
+            fit(engine, messages, reserve, system)
+        return
+    fitting = [start for start in starts if engine.tokens(messages[start:], system) + reserve <= context]
+    dropped = (fitting or starts[-1:])[0]
+    found = fit(engine, messages, reserve, system)
+    assert found == Fit(dropped, engine.tokens(messages[dropped:], system), context)
+
+
+def test_a_long_conversation_takes_few_counts() -> None:
+    messages = [Message(("user", "assistant")[i % 2], "x" * 10) for i in range(1001)]
+    engine = Counting(5000)
+    assert fit(engine, messages).dropped == 668
+    assert engine.counts <= 12
+
+
+def test_what_fits_takes_two() -> None:
+    engine = Counting(1000)
+    assert fit(engine, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]).dropped == 0
+    assert engine.counts == 2
+
+
+@pytest.mark.parametrize("engine", [Counting(0), Counting(100, tells=False)])
+def test_where_nothing_is_known_nothing_goes(engine: Counting) -> None:
+    assert fit(engine, [Message("user", "x" * 999), Message("assistant", ""), Message("user", "c")]).dropped == 0
+
+
+def test_what_was_planned_is_answered(live: Any) -> None:
+    async def test() -> None:
+        turns = [Message(("user", "assistant")[i % 2], f"x{i} = {i}\n" * 12) for i in range(41)]
+        async with asking(At(live.socket)) as engine:
+            found = await plan_fit(engine, turns, system="Be brief.", settings=GREEDY, reserve=256)
+            assert found.dropped % 2 == 0
+            assert 0 < found.tokens <= 1024 - 256 < found.context
+            answer = await ask(engine, turns[found.dropped :], system="Be brief.")
+            assert answer.done.numbers["prompt_tokens"] == found.tokens
+            with pytest.raises(ContextOverflow, match="shorten it"):
+                await plan_fit(engine, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)
+
+    asyncio.run(test())

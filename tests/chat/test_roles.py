@@ -1,0 +1,120 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.roles import BUILTIN, LARGEST, role, roles
+from localdflash.errors import UsageError
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
+    folder = home / "config" / "roles"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def silent(line: str) -> None:
+    raise AssertionError(f"nothing was to be said: {line}")
+
+
+def refused(name: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        role(name)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_some_roles_come_along(home: Path) -> None:
+    assert roles(silent) == dict(sorted(BUILTIN.items()))
+    assert {"coder", "reviewer", "explainer", "tester", "shell"} <= roles().keys()
+    for name, text in BUILTIN.items():
+        assert role(name) == role(name.upper()) == text
+        assert text.count(". ") <= 3
+        assert 50 < len(text) < 400
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("name", ["", "none", "None"])
+def test_no_role(name: str) -> None:
+    assert role(name) == ""
+
+
+def test_the_users_own_win(folder: Path) -> None:
+    (folder / "pirate.md").write_bytes(b"\xef\xbb\xbf\nTalk like a pirate.\r\nArr \xe2\x98\xa0.\n\n")
+    (folder / "coder.md").write_text("Write Haskell.")
+    (folder / "notes.txt").write_text("not a role")
+    (folder / "linked-1_x.md").symlink_to("coder.md")
+    assert role("pirate") == roles(silent)["pirate"] == "Talk like a pirate.\r\nArr ☠."
+    assert role("coder") == roles()["coder"] == role("linked-1_x") == "Write Haskell."
+    assert list(roles()) == sorted({*BUILTIN, "pirate", "linked-1_x"})
+
+
+def test_a_role_that_is_not_there(folder: Path) -> None:
+    (folder / "pirate.md").write_text("Arr.")
+    assert refused("revewer") == "there is no role 'revewer'; did you mean 'reviewer'?"
+    assert refused("pirates") == "there is no role 'pirates'; did you mean 'pirate'?"
+    assert refused("zzz").startswith("there is no role 'zzz': one of brief, coder, ")
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "a/b", "a.md", " ", "a b", "é", "x" * 65, "a\x00", "\x1b[31m", "a\n", "İ"]
+)
+def test_names_that_are_none(home: Path, folder: Path, name: str) -> None:
+    (home / "config" / "secret.md").write_text("secret")
+    said = refused(name)
+    assert "is no name for a role" in said
+    assert said.isprintable()
+
+
+BROKEN = {
+    "latin": (b"fine\ncaf\xe9", r"latin.md:2: not UTF-8; save the file as UTF-8"),
+    "large": (b"x" * (LARGEST + 1), "large.md: this role is larger than 64 KiB; shorten it"),
+    "empty": (b" \n", "empty.md: this role is empty"),
+}
+
+
+def test_broken_files_are_said_to_be_and_do_not_break_the_others(folder: Path) -> None:
+    (folder / "good.md").write_text("Be good.")
+    (folder / "full.md").write_bytes(b"x" * LARGEST)
+    for name, (data, _) in BROKEN.items():
+        (folder / f"{name}.md").write_bytes(data)
+    (folder / "folder.md").mkdir()
+    (folder / "gone.md").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.md")
+    said: list[str] = []
+    found = roles(said.append)
+    assert found.keys() == {*BUILTIN, "good", "full"}
+    expected = {
+        **{name: f"{folder}/{words}" for name, (_, words) in BROKEN.items()},
+        "folder": f"{folder}/folder.md: not a file of text",
+        "gone": f"{folder}/gone.md: cannot read this role: No such file or directory",
+        "pipe": f"{folder}/pipe.md: not a file of text",
+    }
+    assert said == [expected[name] for name in sorted(expected)]
+    for name, line in expected.items():
+        assert refused(name) == line
+
+
+def test_a_broken_file_hides_the_role_that_comes_along(folder: Path) -> None:
+    (folder / "coder.md").write_text("")
+    assert "coder" not in roles()
+    assert refused("coder") == f"{folder}/coder.md: this role is empty"
+
+
+def test_files_that_are_no_names_are_said_to_be(folder: Path) -> None:
+    for name in ("My Role.md", "none.md", "é.md"):
+        (folder / name).write_text("x")
+    said: list[str] = []
+    assert roles(said.append).keys() == BUILTIN.keys()
+    assert len(said) == 3
+    assert all("is no name for a role" in line and str(folder) in line for line in said)
+
+
+def test_a_folder_that_is_none(home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "roles").write_text("x")
+    said: list[str] = []
+    assert roles(said.append) == dict(sorted(BUILTIN.items()))
+    assert said == [f"{home}/config/roles: cannot read your roles: Not a directory"]
+    assert role("coder") == BUILTIN["coder"]

@@ -1,0 +1,248 @@
+"""The file: who may read it, its version, several processes, processes that are killed."""
+
+import os
+import random
+import signal
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from localdflash import paths
+from localdflash.chat import database, schema
+from localdflash.chat.messages import Message
+from localdflash.errors import StoreFailed
+from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, texts
+
+# Writes without end, and says what is stored: session, message, text.
+WRITES = """
+store = Store.open(Path(sys.argv[1]), print)
+session, parent, i = store.create(folder="/"), None, 0
+while True:
+    text = f"message {i} " + "word " * (i % 500)
+    parent = store.add(session, parent, Message("assistant" if i % 2 else "user", text)).id
+    print(session, i, flush=True)
+    i += 1
+    if i == int(sys.argv[2]):
+        break
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "chats.db"
+
+
+@pytest.fixture
+def _loose_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_loose_umask")
+def test_everything_is_for_this_user_alone(path: Path) -> None:
+    store = opened(path)
+    chat(store, "secret")
+    files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert files == dict.fromkeys(("chats.db", "chats.db-wal", "chats.db-shm", "chats.db.lock"), 0o600)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    store.close()
+    assert sorted(os.listdir(path.parent)) == ["chats.db", "chats.db.lock"]
+
+
+@pytest.mark.usefixtures("_loose_umask")
+def test_a_file_that_others_could_read_no_longer_is(path: Path) -> None:
+    opened(path).close()
+    path.chmod(0o644)
+    store = opened(path)
+    chat(store, "secret")
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+    store.close()
+
+
+def test_chats_are_there_the_next_time(path: Path) -> None:
+    store = opened(path)
+    session = store.create(folder="/here")
+    messages = [store.add(session, None, QUESTION)]
+    messages.append(store.add(session, messages[0].id, ANSWER))
+    info = store.info(session)
+    store.close()
+    store.close()
+    store = opened(path)
+    assert (store.path(session), store.info(session)) == (messages, info)
+    store.close()
+
+
+def test_nothing_is_written_for_chats_in_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = opened(None)
+    chat(store, "secret")
+    store.close()
+    assert not home.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def migrated(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, statements))
+
+
+def columns(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    found = [row[1] for row in connection.execute("PRAGMA table_info (sessions)")]
+    connection.close()
+    return found
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    session = chat(store, "a", "b")
+    store.close()
+    migrated(
+        monkeypatch,
+        "ALTER TABLE sessions ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+        "UPDATE sessions SET pinned = length(title)",
+    )
+    for _ in range(2):
+        store = opened(path)
+        assert texts(store, session) == ["a", "b"]
+        chat(store, "c")
+        store.close()
+    assert columns(path)[-1] == "pinned"
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    session = chat(store, "a", "b")
+    store.close()
+    with monkeypatch.context() as patch:
+        migrated(patch, "ALTER TABLE sessions ADD COLUMN pinned INTEGER", "UPDATE absent SET x = 1")
+        with pytest.raises(StoreFailed, match="no such table: absent"):
+            opened(path)
+    assert "pinned" not in columns(path)
+    store = opened(path)
+    assert texts(store, session) == ["a", "b"]
+    store.close()
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    store = opened(path)
+    chat(store, "a")
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreFailed) as caught:
+        opened(path)
+    assert str(caught.value) == (
+        f"{path}: version 7, of a newer localdflash: update this one, which reads up to 1, or move the file away"
+    )
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(path.parent)) == ["chats.db", "chats.db.lock"]
+
+
+def test_two_stores_see_what_the_other_one_writes(path: Path) -> None:
+    one, two = opened(path), opened(path)
+    session = chat(one, "a")
+    two.add(session, two.path(session)[0].id, Message("assistant", "b"))
+    assert texts(one, session) == ["a", "b"]
+    assert [info.id for info in two.sessions("b")] == [session]
+    one.close()
+    assert texts(two, session) == ["a", "b"]
+    two.close()
+
+
+def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None:
+    with ExitStack() as stack:
+        for writer in [stack.enter_context(program(WRITES, path, 60)) for _ in range(4)]:
+            assert len(lines(writer).readlines()) == 60
+            assert writer.wait() == 0
+    store = opened(path)
+    found = store.sessions()
+    assert len(found) == 4
+    for info in found:
+        assert [text.split()[1] for text in texts(store, info.id)] == [str(i) for i in range(60)]
+    store.close()
+
+
+def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE", 0.05)
+    store = opened(path)
+    session = chat(store, "a")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreFailed, match=r"chats\.db: another program has kept it locked for 5 seconds; try again$"):
+        store.add(session, None, Message("user", "b"))
+    assert texts(store, session) == ["a"]  # reading needs no lock
+    other.execute("ROLLBACK")
+    other.close()
+    store.add(session, None, Message("user", "b"))
+    assert texts(store, session) == ["b"]
+    store.close()
+
+
+def test_what_was_stored_survives_a_kill_at_any_moment(path: Path) -> None:
+    stored: dict[int, int] = {}  # by session, the last message of which add() had returned
+    rng = random.Random(3)
+    for _ in range(12):
+        with program(WRITES, path, -1) as writer:
+            said = [lines(writer).readline() for _ in range(rng.randrange(1, 120))]
+            time.sleep(rng.random() * 0.003)  # somewhere in the next transaction
+            writer.send_signal(signal.SIGKILL)
+            said += lines(writer).readlines()
+            session, last = map(int, said[-1].split())
+            stored[session] = last
+    store = opened(path)
+    for session, last in stored.items():
+        numbers = [int(text.split()[1]) for text in texts(store, session)]
+        assert numbers == list(range(len(numbers)))
+        assert last <= numbers[-1] <= last + 1  # one may be stored that could not be said to be
+        assert session in {info.id for info in store.sessions(f"message {last}")}
+    store.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    for index in database.INDEXES:
+        connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
+    connection.close()
+
+
+def test_a_kill_while_the_file_is_made_leaves_no_broken_one(path: Path) -> None:
+    rng = random.Random(4)
+    for i in range(15):
+        file = path.with_name(f"{i}.db")
+        with program("print(1, flush=True)\n" + WRITES, file, -1) as writer:
+            lines(writer).readline()
+            time.sleep(rng.random() * 0.02)
+        store = opened(file)
+        chat(store, "a")
+        store.close()
+
+
+def test_a_store_opens_fast(path: Path) -> None:
+    """A thousand messages within 30 ms, at its best of a few times: the machine may be busy."""
+    store = opened(path)
+    session = chat(store, *(f"message {i} " * 20 for i in range(1000)))
+    store.close()
+    openings, readings = [], []
+    for _ in range(5):
+        begun = time.perf_counter()
+        store = opened(path)
+        openings.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        assert len(store.path(session)) == 1000
+        readings.append(time.perf_counter() - begun)
+        store.close()
+    assert min(openings) < 0.03
+    assert min(readings) < 0.05
+
+
+def test_the_folder_is_the_users(path: Path) -> None:
+    """The default place lies where other data of the user's does."""
+    file = paths.data_folder() / "chats.db"
+    opened(file).close()
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700

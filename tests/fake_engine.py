@@ -1,0 +1,63 @@
+"""An engine for the chat that says what it is told to say, in process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from localdflash.chat.engine import About, Done, Piece
+from localdflash.chat.messages import Message, StepRecord
+from localdflash.chat.settings import Settings
+
+STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
+ABOUT = About("tiny", 1000, "torch", "cpu", True, "", {})
+NUMBERS = {"tokens": 3, "prompt_tokens": 40, "tokens_per_second": 50.0, "tau": 1.5, "drafted": 2, "accepted": 1}
+ANSWER = (Piece("It ", STEP), Piece("is.", None), Done("stop", NUMBERS))
+
+
+class FakeEngine:
+    """Answers with `script`: pieces, or an exception, or None to wait for ever."""
+
+    about: About | None = ABOUT
+    stage = "ready"
+    ours = True
+    tokens: int | None = 42
+
+    def __init__(self, *script: object) -> None:
+        self.script = list(script)
+        self.on_stage: Callable[[str], None] = lambda _: None
+        self.asked: list[tuple[list[Message], str, bool]] = []
+        self.closed = 0
+        self.waits = asyncio.Event()
+
+    async def answer(
+        self, messages: Sequence[Message], settings: Settings, *, system: str = "", goes_on: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        assert isinstance(settings, Settings)
+        self.asked.append((list(messages), system, goes_on))
+        try:
+            for one in self.script:
+                if isinstance(one, Exception):
+                    raise one
+                if one is None:
+                    self.waits.set()
+                    await asyncio.Event().wait()
+                yield one
+        finally:
+            self.closed += 1
+
+    async def ready(self) -> About:
+        """It always is."""
+        assert self.about
+        return self.about
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+        """As it was told, for each message."""
+        return None if self.tokens is None else self.tokens * len(messages)
+
+    async def load(self, pair: str) -> About:
+        """Another name."""
+        self.about = About(pair, 2000)
+        return self.about
+
+    async def close(self) -> None:
+        """Nothing is there."""

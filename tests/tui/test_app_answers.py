@@ -1,0 +1,180 @@
+"""Asking, stopping, asking again: the whole app, by its keys and commands."""
+
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.engine import Done, Piece
+from localdflash.errors import ContextOverflow, EngineGone, ModelError
+from localdflash.tui.app import ChatApp
+from tests.fake_engine import ANSWER, NUMBERS, STEP
+from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
+
+
+def texts(app: ChatApp) -> list[str]:
+    return [message.text for message in app.talk.messages]
+
+
+def test_a_question_and_its_answer() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        assert "F1" in shown(app)
+        await answered(pilot)
+        screen = shown(app)
+        assert "why?" in screen
+        assert "It is." in screen
+        assert "tiny" in screen
+        assert "43/1 000" in screen
+        assert "50 tok/s" in screen
+        assert not app.query_one("#welcome").display
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["escape", "/stop", "ctrl+c"])
+def test_stopping(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await engine.waits.wait()
+        if how == "/stop":
+            await command(pilot, how)
+        else:
+            await pilot.press(how)
+        await wait_until(pilot, lambda: not app.talk.answering)
+        await pilot.pause()
+        assert app.talk.messages[-1].finish == "cancelled"
+        assert "stopped" in shown(app)
+        assert engine.closed == 1
+
+    on_stage(script, Piece("It ", STEP), None)
+
+
+@pytest.mark.parametrize("how", ["ctrl+r", "/retry"])
+def test_again(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        engine.script = [Piece("No.", None), Done("stop", NUMBERS)]
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.answering)
+        assert texts(app) == ["why?", "No."]
+        await pilot.press("alt+left")
+        await wait_until(pilot, lambda: texts(app)[-1] == "It is.")
+        await pilot.pause()
+        assert "It is." in shown(app)
+        await command(pilot, "/next")
+        await wait_until(pilot, lambda: texts(app)[-1] == "No.")
+        await command(pilot, "/next")
+        await wait_until(pilot, lambda: "no later version" in shown(app))
+        await command(pilot, "/previous")
+        await pilot.press("alt+left")
+        await wait_until(pilot, lambda: "no earlier version" in shown(app))
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["up", "/edit"])
+def test_changing_the_question(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: app.prompt.text == "why?")
+        assert texts(app) == []
+        await answered(pilot, "why not?")
+        assert texts(app) == ["why not?", "It is."]
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["ctrl+g", "/continue"])
+def test_going_on(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        engine.script = [Piece(" Really.", None), Done("stop", NUMBERS)]
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: texts(app)[-1] == "It is. Really." and not app.talk.answering)
+        await pilot.pause()
+        assert app.transcript.source_shown() == "It is. Really."
+        assert engine.asked[-1][2]
+
+    on_stage(script)
+
+
+def test_what_is_sent_meanwhile_waits() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await engine.waits.wait()
+        await typed(pilot, "and then?")
+        assert "as soon as this answer is done" in shown(app)
+        assert texts(app) == ["why?", "It "]
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.prompt.text == "and then?")
+        assert texts(app) == ["why?", "It "]
+
+    on_stage(script, Piece("It ", STEP), None)
+
+
+def test_an_engine_that_cannot_answer() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await wait_until(pilot, lambda: "no template" in shown(app))
+        assert texts(app) == ["why?"]
+        engine.script = list(ANSWER)
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
+
+    on_stage(script, ModelError("the model has no template"))
+
+
+def test_an_engine_that_goes_away() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await wait_until(pilot, lambda: "Ctrl+G goes on" in shown(app))
+        assert texts(app) == ["why?", "It "]
+        assert "It" in shown(app)
+        engine.script = [Piece("is.", None), Done("stop", NUMBERS)]
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
+
+    on_stage(script, Piece("It ", STEP), EngineGone("the engine went away"))
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_a_full_context(agreed: bool) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        engine.script, engine.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        assert "oldest 2 of 5 messages" in shown(app).replace("\n", " ")
+        engine.script = list(ANSWER)
+        if agreed:
+            await pilot.press("y")
+            await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+            assert [message.text for message in engine.asked[-1][0]] == ["two?", "It is.", "three?"]
+            assert "no longer sent" in shown(app)
+        else:
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.prompt.text == "three?")
+            assert len(texts(app)) == 4
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/continue", "there is no answer to go on with"),
+        ("/edit", "nothing was asked yet"),
+        ("/retry", "nothing was asked yet"),
+        ("/retyr", "did you mean /retry?"),
+        ("/stop now", "takes nothing after it"),
+    ],
+)
+def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, line)
+        await wait_until(pilot, lambda: told in shown(app))
+        assert engine.asked == []
+
+    on_stage(script)

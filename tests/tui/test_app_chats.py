@@ -1,0 +1,156 @@
+"""Chats that are kept: the whole app, by its keys and commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from localdflash.chat.store import Store
+from localdflash.tui.app import ChatApp
+from localdflash.tui.base import LATEST
+from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
+
+
+def texts(app: ChatApp) -> list[str]:
+    return [message.text for message in app.talk.messages]
+
+
+async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
+    await answered(pilot, "how do boxes stack?")
+    await pilot.press("ctrl+n")
+    await wait_until(pilot, lambda: not app.talk.messages)
+    await answered(pilot, "what is a tree?")
+
+
+def test_a_new_chat_and_back() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await two_chats(pilot, app)
+        assert [message.text for message in engine.asked[-1][0]] == ["what is a tree?"]
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app))
+        await pilot.press(*"boxes")
+        await wait_until(pilot, lambda: "what is a tree?" not in shown(app).partition("boxes")[2])
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
+        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app) and not app.covered)
+
+    on_stage(script)
+
+
+def test_the_picker_renames_and_deletes() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await two_chats(pilot, app)
+        await command(pilot, "/chats boxes")
+        await wait_until(pilot, lambda: app.covered and "how do boxes stack?" in shown(app))
+        await pilot.press("ctrl+r", *(["backspace"] * 40), *"Boxes", "enter")
+        await wait_until(pilot, lambda: "Boxes" in shown(app))
+        await pilot.press("ctrl+d")
+        await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "cannot be brought back" not in shown(app))
+        assert [info.title for info in await app.talk.kept(Store.sessions)] == ["what is a tree?"]
+        assert texts(app) == ["what is a tree?", "It is."]
+
+    on_stage(script)
+
+
+def test_a_name() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, "/rename Boxes")
+        await wait_until(pilot, lambda: "nothing to name" in shown(app))
+        await answered(pilot)
+        await command(pilot, "/rename Boxes")
+        await wait_until(pilot, lambda: "now called Boxes" in shown(app))
+        assert [info.title for info in await app.talk.kept(Store.sessions)] == ["Boxes"]
+
+    on_stage(script)
+
+
+def test_a_fork() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot, "one?")
+        await answered(pilot, "two?")
+        await command(pilot, "/fork 2")
+        await wait_until(pilot, lambda: texts(app) == ["one?", "It is."])
+        assert len(await app.talk.kept(Store.sessions)) == 2
+        await command(pilot, "/fork 7")
+        await wait_until(pilot, lambda: "there is no message 7" in shown(app))
+        await command(pilot, "/fork x")
+        await wait_until(pilot, lambda: "expected the number of a message" in shown(app))
+        await pilot.press("shift+tab")
+        app.transcript.focus()
+        await pilot.press("k", "f")
+        await wait_until(pilot, lambda: "a new chat that goes on" in shown(app))
+
+    on_stage(script)
+
+
+def test_files_of_a_chat(tmp_path: Path) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, "/export a.md")
+        await wait_until(pilot, lambda: "nothing to write" in shown(app))
+        await answered(pilot)
+        await command(pilot, "/export a.md")
+        await wait_until(pilot, lambda: (tmp_path / "a.md").exists())
+        assert "why?" in (tmp_path / "a.md").read_text()
+        await command(pilot, f"/export {tmp_path}/a.json")
+        await wait_until(pilot, lambda: (tmp_path / "a.json").exists())
+        assert json.loads((tmp_path / "a.json").read_text())
+        await command(pilot, "/export a.txt")
+        await wait_until(pilot, lambda: "must end in .md or .json" in shown(app))
+        (tmp_path / "a.md").write_text("mine")
+        await command(pilot, "/export a.md")
+        await wait_until(pilot, lambda: "is there already" in shown(app))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not app.covered)
+        assert (tmp_path / "a.md").read_text() == "mine"
+        await command(pilot, "/export nowhere/a.md")
+        await wait_until(pilot, lambda: "nowhere" in shown(app))
+
+    on_stage(script, folder=tmp_path)
+
+
+def test_deleting_this_chat() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        await command(pilot, "/delete")
+        await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: texts(app) == [])
+        assert await app.talk.kept(Store.sessions) == []
+        assert app.query_one("#welcome").display
+
+    on_stage(script)
+
+
+def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
+    chats = home / "data" / "chats.db"
+
+    async def first(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot, "how do boxes stack?")
+        await pilot.press("ctrl+q")
+
+    async def second(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
+        await wait_until(pilot, lambda: "84/1 000" in shown(app))
+        await answered(pilot, "and trees?")
+        assert len(engine.asked[-1][0]) == 3
+
+    on_stage(first, folder=tmp_path, chats=chats)
+    on_stage(second, folder=tmp_path, chats=chats, session=LATEST)
+
+
+def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await wait_until(pilot, lambda: "no earlier chat in this folder" in shown(app))
+
+    on_stage(script, folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST)
+
+
+def test_a_chat_that_is_not_there(home: Path) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await wait_until(pilot, lambda: "no chat 12" in shown(app))
+        await answered(pilot)
+
+    on_stage(script, chats=home / "data" / "chats.db", session=12)

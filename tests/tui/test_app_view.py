@@ -1,0 +1,221 @@
+"""Speed, model, settings, looks, help, the way out: the whole app, by its keys and commands."""
+
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.engine import Done, Piece
+from localdflash.tui import state
+from localdflash.tui.app import ChatApp
+from localdflash.tui.commands import COMMANDS
+from localdflash.tui.themes import THEMES
+from tests.fake_engine import NUMBERS, STEP
+from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
+
+
+@pytest.mark.parametrize("how", ["f2", "/accepted"])
+def test_the_acceptance_view(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        for tinted in (True, False):
+            await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+            await pilot.pause()
+            assert app.transcript.tinted is tinted
+            assert ("dflash 1" in shown(app)) is tinted
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["f3", "/speed"])
+@pytest.mark.parametrize("width", [70, 140])
+def test_the_panel(how: str, width: int) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: "tokens a step" in shown(app))
+        assert "why?" in shown(app)
+
+    on_stage(script, size=(width, 40))
+
+
+@pytest.mark.parametrize("how", ["f4", "/draft", "/draft off"])
+def test_drafting_off(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: not app.talk.settings.draft)
+        await wait_until(pilot, lambda: "drafting off" in shown(app))
+        await command(pilot, "/draft on")
+        assert app.talk.settings.draft
+
+    on_stage(script)
+
+
+def test_plain_and_drafting_compared() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await pilot.press("f5")
+        await wait_until(pilot, lambda: "nothing was asked yet" in shown(app))
+        await answered(pilot)
+        await command(pilot, "/bench")
+        await wait_until(pilot, lambda: "same, to the byte" in shown(app))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not app.covered)
+
+    on_stage(script)
+
+
+def test_a_comparison_that_is_closed_stops() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        engine.script = [Piece("It ", STEP), None]
+        closed = engine.closed
+        await pilot.press("f5")
+        await engine.waits.wait()
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: engine.closed == closed + 1)
+
+    on_stage(script)
+
+
+def test_settings() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, "/set temperature 0.5")
+        assert app.talk.settings.temperature == 0.5
+        await command(pilot, "/set temperature hot")
+        await wait_until(pilot, lambda: "expected a number from 0 to 10" in shown(app))
+        await command(pilot, "/set")
+        await wait_until(pilot, lambda: "temperature 0.5, top_k 0" in shown(app))
+        await command(pilot, "/think off")
+        assert not app.talk.settings.thinking
+
+    on_stage(script)
+
+
+def test_instructions() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, "/role reviewer")
+        await wait_until(pilot, lambda: bool(app.talk.system))
+        await answered(pilot)
+        assert engine.asked[-1][1] == app.talk.system
+        await command(pilot, "/role none")
+        await wait_until(pilot, lambda: not app.talk.system)
+        await command(pilot, "/role revewer")
+        await wait_until(pilot, lambda: "reviewer" in shown(app).rpartition("revewer")[2])
+        await command(pilot, "/system Be brief.")
+        await wait_until(pilot, lambda: app.talk.system == "Be brief.")
+        await command(pilot, "/role")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: not app.talk.system)
+
+    on_stage(script)
+
+
+def test_another_model() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await command(pilot, "/model other")
+        await wait_until(pilot, lambda: "other is loaded: 2000 tokens" in shown(app))
+
+    on_stage(script)
+
+
+def test_thoughts_fold() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        assert "apples" not in shown(app)
+        await pilot.press("ctrl+t")
+        await wait_until(pilot, lambda: "apples" in shown(app))
+        await command(pilot, "/thoughts")
+        await wait_until(pilot, lambda: "apples" not in shown(app))
+
+    on_stage(script, Piece("<think>of apples</think>\n\nIt is."), Done("stop", NUMBERS))
+
+
+def test_themes() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        for name in THEMES:
+            await command(pilot, f"/theme {name}")
+            assert app.theme == state.load().theme == name
+        await command(pilot, "/theme")
+        assert app.theme == next(iter(THEMES))
+        await command(pilot, "/theme dark")
+        await wait_until(pilot, lambda: "no theme 'dark'" in shown(app))
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["f1", "/help"])
+def test_help(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: "Commands and keys" in shown(app))
+        await pilot.press("ctrl+n", "f2")  # keys of the chat do nothing here
+        assert not app.transcript.tinted
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not app.covered)
+
+    on_stage(script)
+
+
+def test_the_palette_has_every_command() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"panel of")
+        await pilot.press("escape")
+        provider = next(iter(app.COMMANDS))(app.screen)
+        assert [str(hit.display) for hit in [hit async for hit in provider.discover()]] == [
+            command.usage for command in COMMANDS
+        ]
+        hits = [hit async for hit in provider.search("acceptance")]
+        assert "/speed" in [hit.text or str(hit.match_display) for hit in hits]
+        app.choose(next(one for one in COMMANDS if one.name == "rename"))
+        assert app.prompt.text == "/rename "
+
+    on_stage(script)
+
+
+def test_scrolling_from_the_prompt() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        end = app.transcript.scroll_y
+        await pilot.press("pageup")
+        await wait_until(pilot, lambda: app.transcript.scroll_y < end)
+        await pilot.press("pagedown")
+        await wait_until(pilot, lambda: app.transcript.scroll_y == end)
+
+    on_stage(script, Piece("line\n\n" * 100), Done("stop", NUMBERS))
+
+
+@pytest.mark.parametrize("how", ["ctrl+q", "/quit", "/exit"])
+def test_leaving_in_the_middle(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await engine.waits.wait()
+        await (command(pilot, how) if how.startswith("/") else pilot.press(how))
+        await wait_until(pilot, lambda: app.return_value == 0)
+        assert engine.closed == 1
+        assert app.talk.messages[-1].text == "It "
+
+    on_stage(script, Piece("It ", STEP), None)
+
+
+def test_ctrl_c_says_how_to_leave() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
+
+    on_stage(script)
+
+
+def test_the_first_run_is_explained_once() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await wait_until(pilot, lambda: state.load().seen_welcome)
+        seen.append(shown(app))
+
+    seen: list[str] = []
+    on_stage(script)
+    on_stage(script)
+    assert "localdflash models list" in seen[0]
+    assert "localdflash models list" not in seen[1]
+    assert "F1" in seen[1]

@@ -1,0 +1,213 @@
+"""What was sent before: its order, its file, and what happens when that is broken, full or shared."""
+
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localdflash.tui import history as module
+from localdflash.tui.history import LONGEST, MOST, History, history_file
+
+
+@pytest.fixture
+def path() -> Path:
+    return history_file()
+
+
+def sent(path: Path, *texts: str) -> None:
+    history = History(path)
+    for text in texts:
+        history.add(text)
+    history.close()
+
+
+def all_of(history: History) -> list[str]:
+    """Newest first."""
+    found, current = [], ""
+    while (text := history.older(current)) is not None:
+        found.append(text)
+        current = text
+    return found
+
+
+def test_kept_between_chats(path: Path) -> None:
+    sent(path, "one", "two\nlines", "größer 👍")
+    assert all_of(History(path)) == ["größer 👍", "two\nlines", "one"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert path.read_bytes().isascii()
+
+
+def test_nothing_on_disk_without_a_path(path: Path) -> None:
+    history = History(None)
+    history.add("secret")
+    history.close()
+    assert all_of(history) == ["secret"]
+    assert not path.parent.exists()
+
+
+def test_nothing_is_read_before_it_is_needed(path: Path) -> None:
+    history = History(path)
+    sent(path, "later")
+    assert all_of(history) == ["later"]
+
+
+def test_the_same_twice_is_once(path: Path) -> None:
+    sent(path, "a", "a", "b", "a", " ", "")
+    assert all_of(History(path)) == ["a", "b", "a"]
+
+
+def test_there_and_back() -> None:
+    history = History(None)
+    assert (history.older("draft"), history.newer("draft")) == (None, None)
+    for text in ("one", "two"):
+        history.add(text)
+    assert history.older("draft") == "two"
+    assert history.older("two, changed") == "one"
+    assert history.older("one") is None
+    assert history.newer("one") == "two, changed"
+    assert history.newer("two") == "draft"
+    assert history.newer("draft") is None
+    assert history.older("two") == "one"  # it stands there already
+
+
+def test_sending_begins_anew() -> None:
+    history = History(None)
+    history.add("one")
+    history.older("draft")
+    history.add("two")
+    assert history.newer("") is None
+    assert history.older("") == "two"
+
+
+def test_only_the_newest_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 5)
+    monkeypatch.setattr(module, "_ROOM", 10)
+    sent(path, *(str(number) for number in range(23)))
+    assert len(path.read_bytes().splitlines()) <= 10
+    assert all_of(History(path)) == ["22", "21", "20", "19", "18"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_five_hundred(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(json.dumps(str(number)).encode() + b"\n" for number in range(MOST + 100)))
+    assert len(all_of(History(path))) == MOST == 500
+
+
+def test_a_long_text_is_remembered_but_not_written(path: Path) -> None:
+    history = History(path)
+    history.add("x" * (LONGEST + 1))
+    history.close()
+    assert len(all_of(history)) == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "broken", [b"\xff\xfe", b"{", b"null", b"[1]", b"12", b'""', b"[" * 100_000, b'"\\ud800', b"\0" * 1000]
+)
+def test_broken_lines_count_as_none(path: Path, broken: bytes) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'"one"\n' + broken + b"\n" + b'"two"')
+    told: list[str] = []
+    history = History(path, told.append)
+    history.add("three")
+    history.close()
+    assert all_of(History(path)) == ["three", "two", "one"]
+    assert told == []
+
+
+def test_what_comes_from_the_file_is_safe_to_show(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps("a\x1b[2J\u202eb") + "\n")
+    assert History(path).older("") == "a␛[2J⟦U+202E⟧b"
+
+
+@given(st.lists(st.text(min_size=1).filter(str.strip), max_size=8))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_any_text_is_kept(path: Path, texts: list[str]) -> None:
+    path.unlink(missing_ok=True)
+    sent(path, *texts)
+    kept = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    assert kept == [text for number, text in enumerate(texts) if not number or texts[number - 1] != text]
+
+
+def test_two_chats_at_once(path: Path) -> None:
+    def chat(name: str) -> None:
+        sent(path, *(f"{name} {number}" for number in range(40)))
+
+    chats = [threading.Thread(target=chat, args=(name,)) for name in "ab"]
+    for one in chats:
+        one.start()
+    for one in chats:
+        one.join()
+    kept = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert sorted(kept) == sorted(f"{name} {number}" for name in "ab" for number in range(40))
+
+
+def test_a_file_that_is_none_of_ours_is_told_once_and_left_alone(path: Path) -> None:
+    path.mkdir(parents=True)
+    told: list[str] = []
+    history = History(path, told.append)
+    for text in ("one", "two"):
+        history.add(text)
+    history.close()
+    assert all_of(history) == ["two", "one"]
+    assert told == [f"{path}: not a file of what was sent: what you send is not remembered after this chat"]
+    assert path.is_dir()
+
+
+def test_links_are_not_followed(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    target = tmp_path / "target"
+    target.write_text('"other"\n')
+    path.symlink_to(target)
+    told: list[str] = []
+    history = History(path, told.append)
+    history.add("one")
+    history.close()
+    assert target.read_text() == '"other"\n'
+    assert len(told) == 1
+
+
+def test_a_full_disk_is_told_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_append", full)
+    told: list[str] = []
+    history = History(path, told.append)
+    history.add("one")
+    history.add("two")
+    history.close()
+    assert all_of(history) == ["two", "one"]
+    assert told == [f"{path}: No space left on device: what you send is not remembered after this chat"]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told: list[str] = []
+    history = History(tmp_path / "file" / "chat-history", told.append)
+    history.add("one")
+    history.close()
+    assert all_of(history) == ["one"]
+    assert len(told) == 1
+
+
+def test_dropping_old_ones_is_all_or_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(module, "_ROOM", 3)
+    sent(path, "1", "2", "3")
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    sent(path, "4")
+    assert [json.loads(line) for line in path.read_bytes().splitlines()] == ["1", "2", "3", "4"]
+    assert sorted(one.name for one in path.parent.iterdir()) == ["chat-history", "chat-history.lock"]

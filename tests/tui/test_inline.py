@@ -1,0 +1,141 @@
+"""Markup inside a block, and how runs are cut into rows."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from localdflash.tui.inline import LONGEST, followable, inline
+from localdflash.tui.lines import Run
+from localdflash.tui.wrap import wrap
+from tests.tui.markdown_samples import copied
+
+
+def test_styles_nest() -> None:
+    assert inline("a **b *c* `d`** ~~e~~") == (
+        Run("a "),
+        Run("b ", "strong"),
+        Run("c", "strong emphasis"),
+        Run(" ", "strong"),
+        Run("d", "strong code"),
+        Run(" "),
+        Run("e", "strike"),
+    )
+
+
+def test_a_link_shows_where_it_goes() -> None:
+    assert inline("[text](https://x.org/a)") == (
+        Run("text", "link", "https://x.org/a"),
+        Run(" (https://x.org/a)", "muted"),
+    )
+
+
+@pytest.mark.parametrize("text", ["<https://x.org>", "[x.org](https://x.org)", "[https://x.org](https://x.org/)"])
+def test_a_link_that_shows_its_url_shows_it_once(text: str) -> None:
+    (run,) = inline(text)
+    assert "x.org" in run.text
+    assert run.link.startswith("https://x.org")
+
+
+def test_mail_is_followed_too() -> None:
+    assert inline("<me@x.org>") == (Run("me@x.org", "link", "mailto:me@x.org"),)
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "file:///etc/passwd", "data:text/html,x", "vscode://x", "/relative", "https:", ""]
+)
+def test_other_urls_are_shown_and_never_followed(url: str) -> None:
+    runs = inline(f"[text](<{url}>)")
+    assert {run.link for run in runs} == {""}
+    assert "".join(run.text for run in runs) == ("text" + (f" ({url})" if url else ""))
+
+
+def test_a_url_with_characters_that_nobody_sees_is_not_followed() -> None:
+    assert followable("https://x.org/a\u202eb") == ""
+    assert followable("https://x.org/a b") == ""
+    assert followable("HTTPS://x.org") == "HTTPS://x.org"
+
+
+def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
+    assert inline("see (https://x.org/a_b?c=1).") == (
+        Run("see ("),
+        Run("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
+        Run(")."),
+    )
+
+
+def test_an_image_is_its_description() -> None:
+    assert inline("![a cat](https://x.org/c.png)")[0] == Run("[image: a cat]", "link", "https://x.org/c.png")
+
+
+def test_entities_are_decoded_and_still_safe() -> None:
+    assert inline("&lt;&copy;&#8238;&#10;x") == (Run("<©⟦U+202E⟧ x"),)
+
+
+def test_breaks() -> None:
+    assert [run.text for run in inline("a<br>b<BR/>c  \nd\ne")] == ["a", "\n", "b", "\n", "c", "\n", "d", " e"]
+    assert [line.text for line in wrap(inline("a<br>b  \nc\nd"), 20)] == ["a", "b", "c d"]
+
+
+def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
+    long = "**a** " * (LONGEST // 5)
+    assert inline(long) == (Run(long),)
+    assert inline("[" * 500) == (Run("[" * 500),)
+
+
+# Wrapping
+
+_TEXT = st.text("ab  \n日本e\u0301❤\ufe0f😀é—", max_size=60)
+_RUNS = st.lists(st.builds(Run, _TEXT.filter(bool), st.sampled_from(("", "strong"))), max_size=5)
+
+
+@settings(max_examples=500, deadline=None)
+@given(_RUNS, st.integers(1, 20), st.booleans())
+def test_wrapped_rows_fit_and_give_the_text_back(runs: list[Run], width: int, words: bool) -> None:
+    lines = wrap(runs, width, words=words)
+    text = "".join(run.text for run in runs)
+    assert copied(lines) == text + "\n"
+    assert all(cell_len(line.text) <= max(width, 2) for line in lines)
+    styled = "".join(run.style[:1] * len(run.text) or " " * len(run.text) for line in lines for run in line.runs)
+    assert len(styled) == sum(len(line.text) for line in lines)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_RUNS, st.integers(2, 20))
+def test_no_row_begins_with_what_combines(runs: list[Run], width: int) -> None:
+    for before, after in pairwise(wrap(runs, width)):
+        if before.joined == "" and after.text and before.text:
+            assert after.text[0] not in "\u0301\ufe0f"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=20), st.integers(6, 30))
+def test_rows_are_as_full_as_they_can_be(words: list[str], width: int) -> None:
+    """Greedy, compared with words put down one by one."""
+    expected = [words[0]]
+    for word in words[1:]:
+        if len(expected[-1]) + 1 + len(word) <= width:
+            expected[-1] += f" {word}"
+        else:
+            expected.append(word)
+    assert [line.text for line in wrap([Run(" ".join(words))], width)] == expected
+
+
+def test_wide_characters_break_anywhere_and_words_do_not() -> None:
+    assert [line.text for line in wrap([Run("日本語 text 日本")], 8)] == ["日本語", "text 日", "本"]
+    assert [line.text for line in wrap([Run("ab cdefghij")], 5)] == ["ab", "cdefg", "hij"]
+
+
+def test_an_indent_is_no_place_to_break() -> None:
+    assert [line.text for line in wrap([Run("    abcdefgh")], 8)] == ["    abcd", "efgh"]
+
+
+def test_styles_go_with_their_characters() -> None:
+    lines = wrap([Run("one two "), Run("three four", "strong", "https://x.org")], 9)
+    assert [line.runs for line in lines] == [
+        (Run("one two"),),
+        (Run("three", "strong", "https://x.org"),),
+        (Run("four", "strong", "https://x.org"),),
+    ]

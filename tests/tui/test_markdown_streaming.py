@@ -1,0 +1,140 @@
+"""However a text arrives, in the end it looks as if it had come at once, and on the way only its end changes."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from localdflash.tui.markdown import Document
+from tests.tui.markdown_samples import FRAGMENTS, chunks, document, sizes, texts
+
+widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
+
+
+@settings(max_examples=400, deadline=None)
+@given(texts, sizes, widths)
+@example("- a\n- b | c\n- | -\n", [1], 60)
+@example("2. a\n3. b | c\n---|---\n", [1], 60)
+@example("para\n| a |\n| - |\n", [1], 60)
+@example("para\n#\n", [5, 1, 1], 60)
+@example("```x|y\n-|-\n", [7, 1], 60)
+@example("- a\n\n  ```\n  b\n- c\n", [3], 60)
+@example("```\r````crlf line\r", [4], 60)
+def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width: int) -> None:
+    """The example lines are those whose meaning the next line, or the rest of the line, changes."""
+    growing = Document()
+    seen: list[object] = []
+    for piece in chunks(text, sizes):
+        growing.append(piece)
+        lines = growing.lines(width)
+        changed = growing.changed_from()
+        assert list(lines[:changed]) == seen[:changed]
+        seen = list(lines)
+    growing.finish()
+    whole = document(text)
+    assert list(growing.lines(width)) == list(whole.lines(width))
+    assert growing.changed_from() <= len(growing.lines(width))
+    assert growing.fences == whole.fences
+    assert growing.source == whole.source == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts, st.lists(widths, min_size=2, max_size=5))
+def test_a_resize_on_the_way_leaves_no_trace(text: str, widths: list[int]) -> None:
+    growing = Document()
+    for number, piece in enumerate(chunks(text, [17])):
+        growing.append(piece)
+        growing.lines(widths[number % len(widths)])
+    growing.finish()
+    assert list(growing.lines(60)) == list(document(text).lines(60))
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts, sizes, st.integers(0, 400))
+def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes: list[int], stop: int) -> None:
+    growing = Document()
+    for piece in chunks(text[:stop], sizes):
+        growing.append(piece)
+        growing.lines(60)
+    growing.finish()
+    assert list(growing.lines(60)) == list(document(text[:stop]).lines(60))
+    for piece in chunks(text[stop:], sizes):
+        growing.append(piece)
+        growing.lines(60)
+    growing.finish()
+    assert list(growing.lines(60)) == list(document(text).lines(60))
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts, sizes)
+def test_what_a_user_typed_stays_line_by_line(text: str, sizes: list[int]) -> None:
+    growing = Document(plain=True)
+    for piece in chunks(text, sizes):
+        growing.append(piece)
+        growing.lines(24)
+    growing.finish()
+    assert list(growing.lines(24)) == list(document(text, plain=True).lines(24))
+    assert growing.source == text
+
+
+@pytest.mark.parametrize("stop", range(len("```python\nx = 1\n\ny = '``'\n``")))
+def test_a_stop_inside_a_fence_loses_no_code(stop: int) -> None:
+    text = "```python\nx = 1\n\ny = '``'\n``"[: stop + 1]
+    growing = Document()
+    for character in text:
+        growing.append(character)
+        growing.lines(40)
+    growing.finish()
+    code = text.partition("\n")[2]
+    if "\n" in text:
+        assert [(fence.code, fence.closed) for fence in growing.fences] == [(code, False)]
+        assert "\n".join(line.text[2:] for line in growing.lines(40)[1:]) == code.removesuffix("\n")
+
+
+def test_only_the_last_line_of_an_open_fence_changes() -> None:
+    growing = Document()
+    growing.append("before\n\n```python\n" + "x = 1\n" * 50)
+    assert len(growing.lines(60)) == 53
+    growing.append("y")
+    assert [line.text for line in growing.lines(60)[growing.changed_from() :]] == ["  y"]
+    growing.append(" = 2\nz")
+    assert [line.text for line in growing.lines(60)[growing.changed_from() :]] == ["  y = 2", "  z"]
+    growing.lines(60)
+    assert growing.changed_from() == len(growing.lines(60))
+
+
+def test_what_may_be_the_end_of_a_fence_is_not_shown_before_it_is_clear() -> None:
+    growing = Document()
+    growing.append("```\ncode\n``")
+    assert [line.text for line in growing.lines(60)] == ["code  1", "  code"]
+    growing.append("x\n")
+    assert [line.text for line in growing.lines(60)] == ["code  1", "  code", "  ``x"]
+    growing.append("```")
+    assert growing.fences[0].closed
+    growing.append("`\nafter")
+    assert [line.text for line in growing.lines(60)] == ["code  1", "  code", "  ``x", "", "after"]
+
+
+def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from localdflash.tui import reading
+
+    lengths = []
+    original = reading.parse
+    monkeypatch.setattr(reading, "parse", lambda text, *rest: (lengths.append(len(text)), original(text, *rest))[1])
+    growing = Document()
+    for _ in range(30):
+        for piece in chunks(
+            "A paragraph here.\n\n- item one\n- item two\n\n```py\ncode = 1\n" + "x\n" * 40 + "```\n\n", [9]
+        ):
+            growing.append(piece)
+            growing.lines(60)
+    assert max(lengths) < 60
+
+
+def test_every_fragment_by_character() -> None:
+    for fragment in FRAGMENTS:
+        growing = Document()
+        for character in fragment:
+            growing.append(character)
+            growing.lines(30)
+        growing.finish()
+        assert list(growing.lines(30)) == list(document(fragment).lines(30)), fragment

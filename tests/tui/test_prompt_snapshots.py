@@ -1,0 +1,52 @@
+"""What the prompt looks like with its list and with attachments, at three widths."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.files import Hit
+from localdflash.tui.themes import THEMES
+from tests.tui.desk import Desk, type_in
+
+SIZES = [(40, 12), (80, 20), (120, 20)]
+HITS = [
+    Hit("src/parser/box.py", marked=(11, 12, 13)),
+    Hit("src/parser/box.py:Box", "", (18, 19, 20)),
+    Hit("a/very/long/path/that/does/not/fit/into/a/narrow/terminal/box_of_things.md", marked=(58, 59, 60)),
+    Hit("文件/box.txt", marked=(3, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("what", ["commands", "files", "chips", "text", "empty"])
+@pytest.mark.parametrize("theme", ["localdflash-dark", "localdflash-light"])
+def test_prompt(
+    snap_compare: Callable[..., bool], tmp_path: Path, what: str, size: tuple[int, int], theme: str
+) -> None:
+    desk = Desk(tmp_path)
+    assert theme in THEMES
+    desk.theme = theme
+    desk.files.find = lambda query, limit=30: HITS  # type: ignore[method-assign]
+
+    async def prepare(pilot: Pilot[Any]) -> None:
+        match what:
+            case "commands":
+                await type_in(pilot, "/co")
+            case "files":
+                await type_in(pilot, "see @box")
+                while not desk.suggestions.rows:
+                    await pilot.pause(0.01)
+                await pilot.press("down")
+            case "chips":
+                desk.paste("x\n" * 120)
+                desk.paste("y" * 4_200)
+                desk.paste("z\n" * 3_000)
+                await type_in(pilot, "what do these say?")
+            case "text":
+                await type_in(pilot, "\\\n".join(f"row {number} of a message 你好" for number in range(12)))
+        await pilot.pause()
+
+    assert snap_compare(desk, terminal_size=size, run_before=prepare)

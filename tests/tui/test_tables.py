@@ -1,0 +1,84 @@
+"""Tables in any width."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tui.markdown_samples import document, rows
+
+TABLE = "| Name | Size | Note |\n|:--|--:|:-:|\n| a | 1 | x |\n| long | 1000 | some **words** here |\n"
+
+
+def test_columns_are_aligned() -> None:
+    assert rows(TABLE) == [
+        "Name │ Size │      Note",
+        "─────┼──────┼────────────────",
+        "a    │    1 │        x",
+        "long │ 1000 │ some words here",
+    ]
+
+
+def test_cells_wrap_where_it_is_narrow() -> None:
+    assert rows(TABLE, 26) == [
+        "Name │ Size │     Note",
+        "─────┼──────┼─────────────",
+        "a    │    1 │      x",
+        "─────┼──────┼─────────────",
+        "long │ 1000 │  some words",
+        "     │      │     here",
+    ]
+
+
+def test_one_field_per_line_where_columns_do_not_fit() -> None:
+    assert rows(TABLE, 20) == [
+        "Name: a",
+        "Size: 1",
+        "Note: x",
+        "",
+        "Name: long",
+        "Size: 1000",
+        "Note: some words",
+        "here",
+    ]
+
+
+def test_wide_characters_keep_the_columns() -> None:
+    shown = document("| a | b |\n|---|---|\n| 日本 | x |\n| ab | y |\n").lines(40)
+    assert [line.text for line in shown] == ["a    │ b", "─────┼──", "日本 │ x", "ab   │ y"]
+
+
+def test_rows_may_be_shorter_or_longer_than_the_head() -> None:
+    shown = rows("|a|b|\n|-|-|\n|1|\n|1|2|3|\n")
+    assert [row.rstrip() for row in shown] == ["a │ b", "──┼──", "1 │", "1 │ 2"]
+
+
+def test_cells_have_markup_and_breaks() -> None:
+    (_, _, first, second) = document("|a|b|\n|-|-|\n|`x \\| y`|1<br>2|\n").lines(40)
+    assert first.runs[0].style == "code"
+    assert first.text == "x | y │ 1"
+    assert second.text == "      │ 2"
+
+
+def test_too_many_columns_are_text() -> None:
+    text = "|" + "a|" * 65 + "\n|" + "-|" * 65 + "\n"
+    assert rows(text, 1000)[0].startswith("|a|a|")
+
+
+_CELLS = st.lists(st.text("ab 日", max_size=30), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_CELLS, st.lists(_CELLS, max_size=4), st.integers(1, 80))
+def test_every_cell_is_shown_in_every_width(head: list[str], body: list[list[str]], width: int) -> None:
+    lines = ["|" + "|".join(row) + "|" for row in (head, ["-"] * len(head), *body)]
+    shown = document("\n".join(lines)).lines(width)
+    assert all(line.width <= max(width, 2) for line in shown)
+    expected = "".join(head) + "".join("".join(row[: len(head)]) for row in body)
+    for character in "ab日":
+        assert "".join(line.text for line in shown).count(character) >= expected.count(character)
+
+
+@pytest.mark.parametrize("width", range(24, 70, 5))
+def test_separators_stand_under_each_other(width: int) -> None:
+    places = {tuple(i for i, c in enumerate(row) if c in "│┼") for row in rows(TABLE, width)}
+    assert len(places) == 1
