@@ -119,8 +119,8 @@ def fence(rate: int = 400) -> Times:
 
 
 async def _fence(text: str) -> tuple[float, list[float]]:
-    from localdflash.chat.engine import Shared
-    from localdflash.server.spawn import Wanted
+    from localdflash.chat.sources import Shared
+    from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 

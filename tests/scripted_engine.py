@@ -72,8 +72,7 @@ class ScriptedEngine:
                     answering = asyncio.create_task(self._chat(body, writer))
                 else:
                     respond(writer, *self._told(head.split()[0], target, body))
-        if answering and not answering.done():
-            self.left += 1
+        if answering:
             answering.cancel()
         writer.close()
 
@@ -145,8 +144,9 @@ class ScriptedEngine:
             return
         self.live += 1
         try:
-            with suppress(OSError):
-                await self._stream(answer, prompt, body, writer)
+            await self._stream(answer, prompt, body, writer)
+        except (OSError, asyncio.CancelledError):
+            self.left += 1
         finally:
             self.live -= 1
 

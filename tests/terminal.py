@@ -75,7 +75,8 @@ class Terminal:
         before: Callable[[], None] | None = None,
     ) -> Self:
         """Start a program; `before` runs in its process before it does."""
-        told = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1", **(env or {})}
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1", **(env or {})}
         with warnings.catch_warnings():  # forkpty beside threads: nothing but exec follows
             warnings.simplefilter("ignore", DeprecationWarning)
             child = pexpect.spawn(

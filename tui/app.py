@@ -174,7 +174,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         """See `Base`."""
         if not self.is_running:
             return
-        engine, answer, speed = self.talk.engine, self.last_answer(), self.talk.speed
+        engine, answer, speed = self.talk.engine, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
         about, growing = engine.about, self.talk.answering
         self.status_bar.update(

@@ -15,7 +15,7 @@ from textual.app import App
 from textual.screen import ModalScreen
 
 from localdflash.chat.engine import Engine
-from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.messages import Attachment
 from localdflash.chat.settings import Settings
 from localdflash.chat.sources import Source
 from localdflash.chat.talk import Talk
@@ -104,7 +104,3 @@ class Base(App[int]):
     def covered(self) -> bool:
         """Whether another screen lies over the chat."""
         return isinstance(self.screen, ModalScreen)
-
-    def last_answer(self) -> Message | None:
-        """The newest answer, if there is one."""
-        return next((message for message in reversed(self.talk.messages) if message.role == "assistant"), None)

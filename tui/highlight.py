@@ -140,7 +140,7 @@ def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[An
 
 def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
     """The token at which a comment opens that goes on in the next line, where the lexer needs both to see it."""
-    from pygments.token import Comment, Operator, Punctuation, String
+    from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):
         if not value.startswith("/"):
@@ -148,7 +148,7 @@ def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
         rest = value + "".join(piece for _, piece in tokens[number + 1 : number + 3])
         if not rest.startswith("/*") or "*/" in "".join(piece for _, piece in tokens[number:])[2:]:
             continue
-        if kind in Comment.Multiline or kind in Operator or kind in Punctuation or kind in String.Regex:
+        if any(kind in open_kind for open_kind in (Comment.Multiline, Error, Operator, Punctuation, String.Regex)):
             return number
     return None
 

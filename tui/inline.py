@@ -1,6 +1,7 @@
 """Text inside a block to runs: emphasis, code, links, breaks. Everything that is not markup is kept.
 
-Markup longer or more tangled than people write is shown as typed: what reading it costs grows with its square.
+Markup longer or more tangled than people write is shown as typed, line by line: what reading it costs grows with its
+square.
 """
 
 import re
@@ -53,7 +54,7 @@ def followable(url: str) -> str:
 def inline(content: str, style: str = "") -> tuple[Run, ...]:
     """The runs of a block's text, all in `style` besides their own; a line feed is a hard break."""
     if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
-        return (Run(clean(content), style),) if content else ()
+        return (Run("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)

@@ -22,6 +22,7 @@ from localdflash.errors import UsageError
 from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History
+from localdflash.tui.pasted_input import Paste
 from localdflash.tui.suggesting import SuggestingArea
 from localdflash.tui.triggers import Choices
 
@@ -219,11 +220,14 @@ class Prompt(SuggestingArea):
         """Take what the terminal pastes."""
         event.stop()
         event.prevent_default()
-        self._take_paste(event.text)
+        if isinstance(event, Paste):
+            self._take_paste(event.raw, event.length)
+        else:
+            self._take_paste(event.text)
 
-    def _take_paste(self, text: str) -> None:
-        if len(text) > pasting.LARGEST:
-            most, found = size(pasting.LARGEST), size(len(text))
+    def _take_paste(self, text: str, length: int = 0) -> None:
+        if (length := length or len(text)) > pasting.LARGEST:
+            most, found = size(pasting.LARGEST), size(length)
             self.post_message(
                 self.Refused(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
             )

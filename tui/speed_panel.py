@@ -1,4 +1,4 @@
-"""How the last answer was made: acceptance by slot, what each step took, who drafted. Every bar has its number beside it.
+"""How the last answer was made: acceptance by slot, times of the steps, who drafted; every bar with its number.
 
 The panel stands at the right, or below where the screen has the class `-narrow` (`HORIZONTAL_BREAKPOINTS` of an app).
 """
@@ -117,9 +117,9 @@ def _rates(rates: Sequence[float], width: int) -> list[Content]:
 def _slots(view: SpeedView, width: int) -> list[Content]:
     if not view.acceptance:
         return []
-    rows = [_title("Accepted, by slot of the draft")]
+    rows, most = [_title("Accepted, by slot of the draft")], len(grouped(max(view.offered, default=0)))
     for slot, share in enumerate(view.acceptance[:_SLOTS]):
-        count = f" of {grouped(view.offered[slot])}" if slot < len(view.offered) else ""
+        count = f" of {grouped(view.offered[slot]):<{most}}" if slot < len(view.offered) else ""
         rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
     return rows
 
@@ -128,13 +128,12 @@ def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
     steps = sum(by_drafter.values())
     if not steps:
         return []
-    rows = [_title("Steps, by who drafted")]
+    rows, most = [_title("Steps, by who drafted")], len(grouped(max(by_drafter.values())))
     for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
-        label = printable(name) or "nobody"
+        label = f"{printable(name) or 'nobody':<8.8} "
+        number = f" {_percent(count / steps):>5} {grouped(count):>{most}}"
         style = f"${name}" if name in LEGEND else "$text-muted"
-        rows.append(
-            _row(f"{label:<8.8} ", count / steps, f" {_percent(count / steps):>5} {grouped(count)}", width, style)
-        )
+        rows.append(_row(label, count / steps, number, width, style))
     return rows
 
 
@@ -145,10 +144,10 @@ def _row(label: str, share: float, number: str, width: int, style: str) -> Conte
 
 def _legend() -> list[Content]:
     rows = [_title("Tints of the acceptance view, F2")]
-    return [
-        *rows,
-        *(Content.assemble((f" {name:<7} ", f"${name} on ${name}-tint"), f" {LEGEND[name]}") for name in LEGEND),
-    ]
+    for name, meaning in LEGEND.items():
+        style = f"{_LOOKS[name]} ${name} on ${name}-tint".strip()
+        rows.append(Content.assemble((f" {name:<7} ", style), f" {meaning}"))
+    return [*rows, Content("Every second step is underlined.")]
 
 
 def _title(text: str) -> Content:
@@ -166,6 +165,7 @@ class SpeedPanel(VerticalScroll):
     DEFAULT_CSS = """
     SpeedPanel {
         dock: right; width: 40; height: 1fr; padding: 0 1; background: $surface; border-left: solid $border-blurred;
+        scrollbar-size-vertical: 1;
     }
     SpeedPanel:focus { border-left: solid $border; }
     .-narrow SpeedPanel {
@@ -174,8 +174,8 @@ class SpeedPanel(VerticalScroll):
     .-narrow SpeedPanel:focus { border-top: solid $border; }
     """
 
-    def __init__(self, view: SpeedView | None = None, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, view: SpeedView | None = None) -> None:
+        super().__init__()
         self._view = view
         self._text = Static(markup=False)
 

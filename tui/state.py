@@ -36,8 +36,9 @@ def load() -> State:
     if not isinstance(found, dict):
         return State()
     theme = found.get("theme")
-    known = isinstance(theme, str) and theme in THEMES
-    return State(theme if known else DEFAULT, found.get("seen_welcome") is True)
+    if not isinstance(theme, str) or theme not in THEMES:
+        theme = DEFAULT
+    return State(theme, found.get("seen_welcome") is True)
 
 
 def save(state: State) -> None:

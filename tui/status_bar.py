@@ -32,9 +32,10 @@ _LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known. None is unknown; `context` 0 too. `stage` as the engine names it: "", starting, loading, ready, gone.
+    """What is known. None is unknown; `context` 0 too.
 
-    rate: tokens a second, of the last moments or, with `average`, of the whole answer. accepted: share of drafted tokens.
+    stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
+    with `average`, of the whole answer. accepted: share of the drafted tokens.
     """
 
     model: str = ""
@@ -53,12 +54,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the line; of two, the one with the lower `keep` goes first."""
+    """A piece of the line; of two, the one with the lower `keep` goes first, after its shorter form if it has one."""
 
     name: str
     text: str
     keep: int
     style: str = "$text-muted"
+    short: str = ""
 
 
 def parts_of(status: Status, waited: float = 0.0) -> list[Part]:
@@ -110,9 +112,9 @@ def _context(status: Status) -> Part:
     share = status.used / status.context
     count = f"{used}/{grouped(status.context)}"
     if share >= 1:
-        return Part("context", f"{count} context full", 80, "$error")
+        return Part("context", f"{count} context full", 80, "$error", "context full")
     if share > NEARLY_FULL:
-        return Part("context", f"{count} context nearly full", 80, "$warning")
+        return Part("context", f"{count} context nearly full", 80, "$warning", f"{share:.0%} full".replace("%", " %"))
     return Part("context", count, 70)
 
 
@@ -133,7 +135,8 @@ def fitting(parts: Sequence[Part], width: int) -> list[Part]:
     """Those that fit into so many cells; the model's name is cut before the rate has to go."""
     left = list(parts)
     while _cells(left) > width and len(left) > 2:
-        left.remove(min(left, key=lambda part: part.keep))
+        at = min(range(len(left)), key=lambda index: left[index].keep)
+        left[at : at + 1] = [replace(left[at], text=left[at].short, short="")] if left[at].short else []
     over = _cells(left) - width
     if over <= 0 or not left:
         return left
@@ -165,11 +168,9 @@ class StatusBar(Widget):
             self.part = part
             super().__init__()
 
-    def __init__(
-        self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic, id: str | None = None
-    ) -> None:
+    def __init__(self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """`moving`: whether a pulse is drawn while the engine works; None: unless the user wants no motion."""
-        super().__init__(id=id)
+        super().__init__()
         self.status = Status()
         self._moves = not motion_unwanted(os.environ) if moving is None else moving
         self._clock = clock

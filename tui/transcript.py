@@ -189,7 +189,7 @@ class Transcript(Scroller, can_focus=True):
         changed = self._column.lay_out(index)
         if self._column.height != before:
             self._arrange(place)
-        pass
+        self._draw(self._column.top(index) + changed.start)
 
     def _lay_out_last(self) -> None:
         if self._rows:

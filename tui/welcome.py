@@ -7,9 +7,9 @@ from localdflash.cli.output import printable
 
 _EMBEDDED = "embedded"
 _KEYS = (
-    ("Larger models", "localdflash models list says which there are; /model or Ctrl+L shows what fits, and switches."),
-    ("Help", "F1 lists all commands and keys; / begins a command, @ adds a file, F2 shows how each token came."),
-    ("Leaving", "Esc stops an answer, Ctrl+Q leaves; chats are kept on this machine, with --no-log they are not."),
+    ("Larger", "localdflash models list names others; /model shows which fit."),
+    ("Help", "F1: all commands and keys. / begins a command, @ adds a file."),
+    ("Leaving", "Ctrl+Q. Esc stops an answer. Chats are kept here, unless --no-log."),
 )
 _LATER = (
     ("Help", "F1 lists commands and keys; / begins a command, @ adds a file."),
@@ -24,7 +24,7 @@ class Welcome(Static):
 
     def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
         lines = (*_what_runs(model, server), *_KEYS) if first_run else _LATER
-        rows = [Content.assemble((name, "bold $foreground"), "  ", text) for name, text in lines]
+        rows = [Content.assemble((f"{name:<8}", "bold $foreground"), "  ", text) for name, text in lines]
         super().__init__(Content("\n").join(rows), id="welcome", markup=False)
 
 
@@ -37,10 +37,10 @@ def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
         )
     if model != _EMBEDDED:
         return (
-            ("Here", f"{printable(model)} runs on this machine, without a network; nothing you type leaves it."),
+            ("Here", f"{printable(model)} runs on this machine; nothing you type leaves it."),
             ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
         )
     return (
-        ("Here", "A small code model that ships with localdflash runs on this machine; nothing you type leaves it."),
-        ("Good for", "Short Python functions. It is very small: it knows little, and is often wrong."),
+        ("Here", "A small model runs on this machine; nothing you type leaves it."),
+        ("Good for", "Short Python functions. It knows little else, and is often wrong."),
     )

@@ -148,7 +148,7 @@ def above(line: str, info: str) -> str:
     bare = _REMARK.sub("", _LABEL.sub("", bare)).strip("`*_: ")
     if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits(info, bare)):
         return bare
-    quoted = [word for word in _QUOTED.findall(line) if _is_path(word)]
+    quoted = [str(word) for word in _QUOTED.findall(line) if _is_path(word)]
     if len(set(quoted)) == 1 and line.rstrip().rstrip("*").endswith(":") and (fits(info, quoted[0]) or is_diff(info)):
         return quoted[0]
     return ""

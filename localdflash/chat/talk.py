@@ -50,12 +50,18 @@ class Talk:
         self._store: Store | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._reading: asyncio.Task[None] | None = None
+        self._growing: _Growing | None = None
         self._answering, self._saving = asyncio.Lock(), asyncio.Lock()
 
     @property
     def answering(self) -> bool:
         """Whether an answer is under way."""
         return self._reading is not None
+
+    def last_answer(self) -> Message | None:
+        """The newest answer, if there is one; while it grows, what there is of it."""
+        answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
+        return self._growing.message(answer.id) if answer and self._growing and self.answering else answer
 
     async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store, in its thread."""
@@ -165,7 +171,7 @@ class Talk:
 
     async def _answer(self, show: Show, begun_anew: Callable[[], None], goes_on: bool) -> Message:
         begun = self.messages.pop() if goes_on else Message("assistant", "")
-        growing = _Growing(begun)
+        growing = self._growing = _Growing(begun)
         sent = [*self.messages[self.left_out :], *([begun] if goes_on else [])]
         self.messages.append(begun)
         try:

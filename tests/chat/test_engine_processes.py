@@ -1,4 +1,4 @@
-"""A chat and real processes: the engine is started, loads, dies, loads another pair; a private one ends with its chat."""
+"""A chat and real processes: the engine starts, loads, dies, loads another pair; a private one ends with its chat."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -83,13 +83,13 @@ def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
 def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(make: Callable[[Wanted], Any], folder: Path) -> None:
     async def test() -> None:
         async with asking(make(WANTED)) as engine:
-            settings = replace(LONG, max_tokens=40)
+            settings = replace(LONG, max_tokens=16)
             whole = (await ask(engine, settings=settings)).text
             events, text = [], ""
             async for event in engine.answer(QUESTION, settings):
                 events.append(event)
                 text += event.text if isinstance(event, Piece) else ""
-                if len(events) == 10:
+                if len(events) == 5:
                     (daemon,) = daemons.daemons(folder)
                     daemon.kill()
         assert text == whole

@@ -133,7 +133,7 @@ def test_any_message_can_be_written(messages: list[Message], title: str) -> None
     assert [one["id"] for one in written["messages"]] == [message.id for message in messages]
 
 
-@given(st.lists(MESSAGES.filter(lambda message: not re.search("[\ud800-\udfff]", repr(message))), max_size=3))
+@given(st.lists(MESSAGES.filter(lambda message: not re.search(r"\\ud[89a-f]|\binf\b", repr(message))), max_size=3))
 def test_json_has_everything(messages: list[Message]) -> None:
     written = json.loads(export_json(INFO, messages))
     assert [read(one) for one in written["messages"]] == messages
@@ -202,7 +202,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ("/dev/null", UsageError, "not a file"),
         ("absent/chat.md", StoreFailed, "No such file or directory"),
         ("file/chat.md", StoreFailed, "Not a directory"),
-        ("loop", LocaldflashError, ""),
+        ("loop", StoreFailed, "Too many levels of symbolic links"),
         ("x" * 300, StoreFailed, "File name too long"),
         ("a\x00b", UsageError, "no name"),
         ("a\ud800", UsageError, "no name"),

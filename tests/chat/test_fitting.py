@@ -63,6 +63,16 @@ def test_a_long_conversation_takes_few_counts() -> None:
     assert engine.counts <= 12
 
 
+@pytest.mark.parametrize(("length", "fits"), [(93, True), (94, True), (95, False), (200, False)])
+def test_an_answer_needs_room_for_a_token(length: int, fits: bool) -> None:
+    question = [Message("user", "x" * length)]
+    if fits:
+        assert fit(Counting(100), question, 50) == Fit(0, length + 5, 100)
+        return
+    with pytest.raises(ContextOverflow, match=f"{length - 94} more"):
+        fit(Counting(100), question)
+
+
 def test_what_fits_takes_two() -> None:
     engine = Counting(1000)
     assert fit(engine, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]).dropped == 0

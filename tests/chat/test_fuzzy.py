@@ -76,7 +76,24 @@ def test_letters_that_grow_when_made_small() -> None:
 
 def test_twenty_thousand_names_take_no_time() -> None:
     draw = random.Random(1)
-    words = "alpha beta gamma parser token engine draft model server client util test prompt view chat store".split()
+    words = [
+        "alpha",
+        "beta",
+        "gamma",
+        "parser",
+        "token",
+        "engine",
+        "draft",
+        "model",
+        "server",
+        "client",
+        "util",
+        "test",
+        "prompt",
+        "view",
+        "chat",
+        "store",
+    ]
     names = [
         "/".join(draw.choice(words) + "_" + draw.choice(words) for _ in range(draw.randint(1, 5))) + f"{number}.py"
         for number in range(20_000)

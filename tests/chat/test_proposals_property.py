@@ -92,33 +92,34 @@ def test_no_text_does_harm(tmp_path: Path, text: str, attached: list[str]) -> No
         assert one.problem or one.path in {"a.txt", "b.py"} or one.kind == "new"
 
 
-PIECES = """\
-```
-```diff
-```python
-~~~
---- a/a.txt
-+++ b/a.txt
-+++ /dev/null
-diff --git a/a.txt b/a.txt
-@@ -1 +1 @@
-@@ -1,9 +1,9 @@
-@@
--a
-+b
- a
-\\ No newline
-<<<<<<< SEARCH
-=======
->>>>>>> REPLACE
-a.txt
-`b.py`:
-# b.py
-def f():
-    pass
-class F:
-</think>
-""".split("\n")
+PIECES = [
+    "```",
+    "```diff",
+    "```python",
+    "~~~",
+    "--- a/a.txt",
+    "+++ b/a.txt",
+    "+++ /dev/null",
+    "diff --git a/a.txt b/a.txt",
+    "@@ -1 +1 @@",
+    "@@ -1,9 +1,9 @@",
+    "@@",
+    "-a",
+    "+b",
+    " a",
+    "\\ No newline",
+    "<<<<<<< SEARCH",
+    "=======",
+    ">>>>>>> REPLACE",
+    "a.txt",
+    "`b.py`:",
+    "# b.py",
+    "def f():",
+    "    pass",
+    "class F:",
+    "</think>",
+    "",
+]
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,5 +1,7 @@
 """Words are found wherever they stand, and whatever is typed is no more than words."""
 
+import random
+import time
 import unicodedata
 from collections.abc import Iterator
 
@@ -7,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.chat import rows
+from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import Store
 from tests.chat.stored import chat, opened
@@ -142,6 +146,31 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     assert [info.title for info in store.sessions("third")] == ["Third"]
     store.delete(store.fork(session, None))
     assert len(store.sessions("second")) == 1
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
+    """Words that are everywhere, beginnings of words, several words, none: the best of three, for a busy machine."""
+    database = Database(None, print)
+    store, rng = Store(database), random.Random(5)
+    common = [f"{a}{b}" for a in "abcdefgh" for b in ("", "e", "er", "ing", "tion", "_list", "s")]
+    rare = [f"{word}{i}" for i in range(300) for word in common]
+    insert = f"INSERT INTO messages (session, depth, {', '.join(rows.COLUMNS)}) VALUES (?, 1, {rows.PLACES})"
+    sessions = [store.create(folder="/") for _ in range(1000)]
+    with database.writing() as connection:
+        for i in range(100_000):
+            text = " ".join([*rng.choices(common, k=20), *rng.choices(rare, k=10)])
+            connection.execute(insert, (sessions[i // 100], *rows.to_row(Message("user", text))))
+        connection.execute("UPDATE sessions SET head = id * 100")
+    for words in ("e", "a", "b", "aing a", "ation ber", "ation1", "cs12 d", "h_list", "hing299", "nowhere", ""):
+        seconds = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            found = store.sessions(words)
+            seconds.append(time.perf_counter() - begun)
+        assert min(seconds) < 0.3, words  # 0.05 on a quiet machine
+        assert bool(found) == (words != "nowhere")
     store.close()
 
 

@@ -22,8 +22,9 @@ class Desk(Stage):
     """The keys of the app's commands are noted in `keys`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"note('{key}')") for command in COMMANDS for key in command.keys
-    ] + [Binding("pageup,pagedown", "note('page')")]
+        *(Binding(key, f"note('{key}')") for command in COMMANDS for key in command.keys),
+        Binding("pageup,pagedown", "note('page')"),
+    ]
 
     def __init__(
         self,

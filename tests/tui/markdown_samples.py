@@ -95,7 +95,8 @@ sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 
 def chunks(text: str, sizes: list[int]) -> list[str]:
     """The text in pieces of these sizes, which repeat."""
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     for size in cycle(sizes):
         if at >= len(text):
             return pieces

@@ -1,7 +1,7 @@
 """An app with nothing on it but what a test puts there; the themes and their variables are those of the chat."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
@@ -15,7 +15,7 @@ class Stage(App[None]):
     """Shows widgets, or a screen made by `screen`, whose result is in `results` once it was dismissed."""
 
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
 
     def __init__(self, *widgets: Widget, screen: Callable[[], Screen[Any]] | None = None, theme: str = DEFAULT) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def test_whether_it_has_an_end(text: str, closed: bool) -> None:
 
 def test_fences_are_numbered_in_order_and_labelled() -> None:
     made = document("```py title=a.py\nx\n```\n- ~~~\n  y\n  ~~~\n\n    indented\n\n> ```c\n> z\n> ```\n")
-    labels = [made.lines(40)[fence.first_line].text.strip(" │") for fence in made.fences]
+    labels = [made.lines(40)[fence.first_line].text.strip(" │•") for fence in made.fences]
     assert labels == ["py title=a.py  1", "code  2", "c  3"]
     assert [fence.language for fence in made.fences] == ["py", "", "c"]
     assert copied(made.lines(40)[:2]) == "\nx\n"

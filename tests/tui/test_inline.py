@@ -83,6 +83,7 @@ def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
     long = "**a** " * (LONGEST // 5)
     assert inline(long) == (Run(long),)
     assert inline("[" * 500) == (Run("[" * 500),)
+    assert inline("[\n   ]" * 500) == (Run("[\n]" * 500),)
 
 
 # Wrapping

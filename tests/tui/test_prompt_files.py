@@ -127,7 +127,12 @@ def test_messages_keep_their_order(folder: Path) -> None:
 def test_what_is_typed_while_files_are_read_stays(folder: Path) -> None:
     desk = Desk(folder)
     read, typed = desk.files.read, threading.Event()
-    desk.files.read = lambda path, part="": typed.wait(10) and read(path, part)  # type: ignore[method-assign]
+
+    def wait_and_read(path: str, part: str = "") -> Attachment:
+        typed.wait(10)
+        return read(path, part)
+
+    desk.files.read = wait_and_read  # type: ignore[method-assign]
 
     async def script(pilot: Pilot[Any]) -> None:
         desk.paste("@.env")

@@ -94,7 +94,7 @@ def test_characters_that_nobody_sees_are_spelled_out_and_told(tmp_path: Path) ->
 @given(st.text(max_size=60))
 def test_pasted_text_is_safe_and_nothing_of_it_is_gone(text: str) -> None:
     safe, hidden = pasting.for_prompt(text)
-    assert not any(ord(one) < 0x20 and one not in "\n\t" or 0x7F <= ord(one) < 0xA0 for one in safe)
+    assert not any((ord(one) < 0x20 and one not in "\n\t") or 0x7F <= ord(one) < 0xA0 for one in safe)
     assert safe.splitlines() == safe.split("\n")[: len(safe.splitlines())]
     visible = [one for one in text if one.isalnum()]
     assert [one for one in safe if one.isalnum()][: len(visible)] == visible or hidden

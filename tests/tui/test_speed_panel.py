@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import StepRecord
 from localdflash.tui.speed_panel import LEGEND, SpeedPanel, SpeedView, bar, panel_text, sparkline
-from localdflash.tui.themes import VARIABLE_DEFAULTS
+from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS
 from tests.tui.stage import Stage, play, shown
 
 
@@ -73,6 +73,7 @@ def test_every_number_stands_in_words() -> None:
         "0 % of 10",
         "60 % 60",
         "30 % 30",
+        "10 % 10",
         "nobody",
     ):
         assert expected in text
@@ -86,6 +87,19 @@ def test_the_legend_names_every_colour() -> None:
     for view in (VIEW, View()):
         text = panel_text(view, 38).plain
         assert all(name in text and meaning in text for name, meaning in LEGEND.items())
+
+
+def test_the_legend_looks_like_the_acceptance_view() -> None:
+    from localdflash.tui.palette import Palette
+
+    variables = THEMES["localdflash-dark"].to_color_system().generate() | THEMES["localdflash-dark"].variables
+    spans = {
+        panel_text(None, 38).plain[span.start : span.end].strip(): str(span.style)
+        for span in panel_text(None, 38).spans
+    }
+    for name in LEGEND:
+        look = Palette(variables)[f"tint.{name}"]
+        assert [bool(look.bold), bool(look.italic)] == [word in spans[name].split() for word in ("bold", "italic")]
 
 
 def test_without_numbers_it_says_so() -> None:
@@ -105,7 +119,8 @@ def test_it_shows_what_is_counted_of_an_answer_while_it_grows() -> None:
     text = panel_text(view, 38).plain
     for said in ("3.00 tokens a step", "16 of 32 drafted accepted, 50 %", "p50 25.0 ms, p95 25.0 ms", "now 6"):
         assert said in text
-    assert [row.split()[-4:] for row in text.split("\n") if " of 8" in row][0][0] == "100"
+    assert "100 % of 8" in text
+    assert "0 % of 8" in text
 
 
 def test_names_are_harmless() -> None:

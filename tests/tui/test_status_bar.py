@@ -47,6 +47,20 @@ def test_ninety_percent_is_not_yet_nearly_full() -> None:
     assert "nearly" in line(replace(FULL, used=901, context=1000))
 
 
+@pytest.mark.parametrize(
+    ("used", "width", "expected"),
+    [
+        (960, 53, "embedded · 960/1 024 context nearly full · 58 tok/s"),
+        (960, 40, "embedded · 94 % full · 58 tok/s"),
+        (1024, 40, "embedded · context full · 58 tok/s"),
+        (960, 25, "embedded · 58 tok/s"),
+    ],
+)
+def test_a_warning_is_shortened_before_it_is_left_out(used: int, width: int, expected: str) -> None:
+    parts = parts_of(replace(FULL, used=used, tau=None, accepted=None, ttft_ms=None))
+    assert SEPARATOR.join(part.text for part in fitting(parts, width)) == expected
+
+
 def test_nothing_known_is_nothing_said() -> None:
     assert line(Status()) == ""
     assert line(Status("embedded", "ready")) == "embedded"

@@ -173,7 +173,8 @@ def test_what_is_kept_of_2000_turns_is_their_text() -> None:
                 stage.transcript._frame()
                 stage.transcript.feed("```\n")
                 stage.transcript.finish(Message("assistant", f"```python\n{text}```\n", finish="stop"))
-                stage.rows  # noqa: B018
+                for y in range(stage.transcript.size.height):
+                    stage.transcript.render_line(y)
             gc.collect()
             return sum(isinstance(one, Line | Run | Strip | Document) for one in gc.get_objects())
 

@@ -7,7 +7,7 @@ from localdflash.tui.welcome import Welcome
 from tests.tui.stage import Stage, play, shown
 
 
-def text_of(welcome: Welcome, size: tuple[int, int] = (120, 20)) -> list[str]:
+def text_of(welcome: Welcome, size: tuple[int, int] = (80, 20)) -> list[str]:
     rows: list[str] = []
 
     async def read(pilot: Pilot[Any]) -> None:
@@ -30,7 +30,7 @@ def test_the_first_run_is_explained_in_five_lines() -> None:
         "/model",
     ):
         assert said in text
-    for said in ("F1", "Ctrl+Q leaves", "--no-log"):
+    for said in ("F1", "Ctrl+Q", "--no-log"):
         assert said in text
 
 

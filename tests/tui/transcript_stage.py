@@ -43,8 +43,9 @@ class Stage(App[None]):
 
     @property
     def rows(self) -> list[str]:
-        """What is on the screen."""
-        return [self.transcript.render_line(y).text.rstrip() for y in range(self.transcript.size.height)]
+        """What is on the screen, as it was drawn: rows that nobody said had changed are as they were."""
+        width = self.transcript.scrollable_content_region.width
+        return [strip.crop(0, width).text.rstrip() for strip in self.screen._compositor.render_strips()]
 
     @property
     def screen_text(self) -> str:

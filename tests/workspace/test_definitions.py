@@ -233,13 +233,13 @@ def test_families() -> None:
     [
         (
             "python",
-            "class Box:\n    x = 1\n\n    @property\n    def add(self):\n        return 2\n\n\n@cache\ndef f():\n    pass\n",
-            [("Box", (0, 5)), ("Box.add", (3, 5)), ("f", (8, 10))],
+            "class Box:\n  x = 1\n\n  @property\n  def add(self):\n    return 2\n\n@cache\ndef f():\n  pass\n",
+            [("Box", (0, 5)), ("Box.add", (3, 5)), ("f", (7, 9))],
         ),
         ("rust", "struct P { x: i32 }\nimpl P {\n  fn new() -> P {\n  }\n}\n", [("P", (0, 0)), ("P.new", (2, 3))]),
         ("typescript", "export class A {\n  b() {\n  }\n}\n", [("A", (0, 3)), ("A.b", (1, 2))]),
         ("cpp", "template <class T>\nstruct A {\n  int b() { return 1; }\n};\n", [("A", (0, 3)), ("A.b", (2, 2))]),
-        ("python", "class A:\n    class B:\n        def c(self): ...\n", [("A", (0, 2)), ("A.B", (1, 2)), ("B.c", (2, 2))]),
+        ("python", "class A:\n  class B:\n    def c(self): ...\n", [("A", (0, 2)), ("A.B", (1, 2)), ("B.c", (2, 2))]),
     ],
 )
 def test_owners_and_lines(language: str, text: str, found: list[tuple[str, tuple[int, int]]]) -> None:

@@ -35,7 +35,7 @@ class Code(Base):
         from localdflash.chat.proposals import propose
         from localdflash.tui.screens.diff import DiffScreen
 
-        answer = self.last_answer()
+        answer = self.talk.last_answer()
         if answer is None:
             self.complain("there is no answer yet")
             return
@@ -84,7 +84,7 @@ class Code(Base):
         """Copy the last answer, or a message."""
         messages = self.talk.messages
         try:
-            message = messages[_number(number, len(messages), "message") - 1] if number else self.last_answer()
+            message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
         except UsageError as error:
             self.complain(str(error))
             return

@@ -1,16 +1,15 @@
 """Earlier chats: find one by its words, open it, name it, write it to a file, delete it.
 
-The caller gives the search; its answers may come in any order, and only the one for the words that stand in the field is
-shown. Enter waits for it, so that what is opened is what was searched for. What to do with a chat is the result.
+The caller gives the search; its answers may come in any order, and only the one for the words that stand in the field
+is shown. Enter waits for it, so that what is opened is what was searched for. What to do with a chat is the result.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from textual import on
+from textual import on, work
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 Search = Callable[[str], Awaitable[Sequence["SessionInfo"]]]
 MOST = 200  # rows: more are found with words, not by scrolling
-_DAY = 86_400
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))  # seconds
+_OLD = 15 * 86_400  # seconds, after which a date says more
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ def age(then: float, now: float) -> str:
     seconds = max(now - then, 0)
     if seconds < 60:
         return "just now"
-    for size, name in ((_DAY, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            count = int(seconds // size)
-            break
-    if name == "day" and count > 14:
+    if seconds >= _OLD:
         return "on " + time.strftime("%Y-%m-%d", time.localtime(then))
-    return f"{count} {name}{'' if count == 1 else 's'} ago"
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
+    return _counted(int(seconds // size), unit) + " ago"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 class ChatPicker(Dialog[ChatChoice]):
@@ -97,12 +98,13 @@ class ChatPicker(Dialog[ChatChoice]):
     @on(Input.Changed, "#words")
     def _look(self) -> None:
         self._open_when_found = False
-        self.run_worker(partial(self._find, self._wanted), exclusive=True, group="search")
+        self._find(self._wanted)
 
     @property
     def _wanted(self) -> str:
         return self.query_one("#words", Field).value.strip()
 
+    @work(exclusive=True, group="search")
     async def _find(self, words: str) -> None:
         try:
             found = await self._search(words)
@@ -188,9 +190,9 @@ def _note(words: str, found: Sequence["SessionInfo"]) -> str:
         return f"No chat has these words: {words}" if words else "No chats yet: each one is kept once it has a message."
     if len(found) >= MOST:
         return f"The newest {MOST}; type words to find others"
-    return f"{len(found)} chat{'' if len(found) == 1 else 's'}"
+    return _counted(len(found), "chat")
 
 
 def _known(chat: "SessionInfo", now: float) -> str:
-    messages = f"{chat.messages} message{'' if chat.messages == 1 else 's'}"
-    return " · ".join(part for part in (age(chat.updated, now), messages, chat.model) if part)
+    parts = (age(chat.updated, now), _counted(chat.messages, "message"), chat.model)
+    return " · ".join(part for part in parts if part)

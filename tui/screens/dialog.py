@@ -1,4 +1,4 @@
-"""What the dialogs of the chat have in common: a box with a title and a line of keys, Esc to close, fields that are safe.
+"""What the dialogs of the chat have in common: a box with a title and a line of keys, Esc to close, safe fields.
 
 On a terminal that is narrow or low the box takes all of it.
 """
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Dialog(ModalScreen[T | None]):
     """A box over the chat; its result is None where it was closed with Esc."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (60, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (14, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (14, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
     DEFAULT_CSS = """
     Dialog {
@@ -38,6 +38,7 @@ class Dialog(ModalScreen[T | None]):
         .note { color: $text-muted; }
         .problem { color: $error; }
         Input, Input:focus { height: 1; padding: 0; border: none; background: $panel; }
+        Input > .input--placeholder { color: $text-muted; }
         TextArea, TextArea:focus { padding: 0; border: none; background: $panel; }
         OptionList, OptionList:focus {
             padding: 0; border: none; background-tint: $foreground 0%; text-wrap: nowrap; text-overflow: ellipsis;
@@ -92,8 +93,8 @@ class TextField(TextArea):
 class Choices(OptionList):
     """A list whose rows are cut at its edge, never read as markup."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, markup=False)
+    def __init__(self) -> None:
+        super().__init__(markup=False)
 
     def move(self, rows: int) -> None:
         """Move the highlight from a field that has the focus; it stops at both ends."""

@@ -67,7 +67,7 @@ def _usage(command: Command) -> str:
 
 
 def help_text(words: str, width: int) -> Content:
-    """Those entries that have all the words, for a width in cells: side by side, below each other where it is narrow."""
+    """Those entries that have all the words, for a width in cells; where it is narrow, in one column."""
     wanted = words.lower().split()
     blocks = []
     for title, entries in sections():

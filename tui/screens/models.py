@@ -6,11 +6,10 @@ highlight rests on a row, and asked for once.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
@@ -63,8 +62,9 @@ class ModelPicker(Dialog[str]):
         """Ask for the list."""
         self.query_one(Field).focus()
         self.query_one(Choices).can_focus = False
-        self.run_worker(self._load)
+        self._load()
 
+    @work
     async def _load(self) -> None:
         try:
             self._all = await self._rows()
@@ -101,14 +101,15 @@ class ModelPicker(Dialog[str]):
     @on(OptionList.OptionHighlighted)
     def _rests_on(self) -> None:
         if row := self._highlighted:
-            self.run_worker(partial(self._fit_of, row), exclusive=True, group="fit")
+            self._find_fit(row)
 
     @property
     def _highlighted(self) -> "ModelRow | None":
         at = self.query_one(Choices).highlighted
         return None if at is None or at >= len(self._shown) else self._shown[at]
 
-    async def _fit_of(self, row: "ModelRow") -> None:
+    @work(exclusive=True, group="fit")
+    async def _find_fit(self, row: "ModelRow") -> None:
         if not row.runs:
             self._say(_not_yet(row))
             return

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tests import daemons
 from tests.chats import Scene, ask
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
@@ -24,6 +25,7 @@ def test_without_the_shared_engine(lonely: Scene) -> None:
     terminal = lonely.start("--no-daemon", "--threads", "1", "--max-tokens", "40")
     ask(terminal, "Write a function that adds.", "per verify")
     assert "def" in terminal.text
-    assert lonely.engines() == []
+    assert not daemons.is_ready()
     terminal.press("ctrl+q")
     assert terminal.wait() == 0
+    daemons.until(lambda: lonely.engines() == [], 5)

@@ -1,0 +1,83 @@
+"""Bracketed pastes as a terminal sends them, taken in pieces instead of character by character.
+
+Textual's own parser needs a second for each megabyte, during which no key gets through, and takes an escape character
+within a paste for the begin of a key: pasted text could press keys. Here what stands between the two brackets never
+reaches that parser; it becomes one event, whose text is safe for every widget.
+"""
+
+from collections.abc import Iterable
+
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.drivers import linux_driver
+from textual.message import Message
+
+from localdflash.text.sanitize import sanitize
+from localdflash.tui.pasting import LARGEST
+
+_START, _END = "\x1b[200~", "\x1b[201~"
+
+
+class Paste(events.Paste):
+    """`raw` is what was pasted, `length` how many characters that is; where it is too long, not all of it is kept."""
+
+    def __init__(self, raw: str, length: int) -> None:
+        super().__init__(sanitize(raw))
+        self.raw, self.length = raw, length
+
+
+class PasteParser(XTermParser):
+    """Feeds Textual's parser with all but the text of pastes."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._before = ""  # the end of what was fed: a bracket may come in two pieces
+        self._pieces: list[str] | None = None  # of a paste; None outside of one
+        self._length = self._kept = 0
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """Events for what came; "" ends it."""
+        if not data:
+            yield from super().feed("")
+        while data:
+            if self._pieces is None:
+                outside, data = self._outside(data)
+                yield from super().feed(outside)
+            else:
+                ended, data = self._inside(self._pieces, data)
+                if ended:
+                    yield from self._end(self._pieces)
+
+    def _outside(self, data: str) -> tuple[str, str]:
+        """What comes before a paste, with the bracket that begins it, and the rest."""
+        seen = self._before + data
+        found = seen.find(_START)
+        if found < 0:
+            self._before = seen[-len(_START) + 1 :]
+            return data, ""
+        split = found + len(_START) - len(self._before)
+        self._before, self._pieces, self._length, self._kept = "", [], 0, 0
+        return data[:split], data[split:]
+
+    def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
+        """Keep what is pasted; whether it has ended, and the rest."""
+        seen = self._before + data
+        found = seen.find(_END)
+        # What may be the first part of the bracket waits for its other part.
+        end = found if found >= 0 else max(len(seen) - len(_END) + 1, 0)
+        room = max(LARGEST + 1 - self._kept, 0)
+        pieces.append(seen[: min(end, room)])
+        self._kept += len(pieces[-1])
+        self._length += end
+        self._before = "" if found >= 0 else seen[end:]
+        return found >= 0, seen[end + len(_END) :] if found >= 0 else ""
+
+    def _end(self, pieces: list[str]) -> Iterable[Message]:
+        self._pieces = None
+        for event in super().feed(_END):
+            yield Paste("".join(pieces), self._length) if isinstance(event, events.Paste) else event
+
+
+def install() -> None:
+    """Have Textual's driver for terminals use it."""
+    linux_driver.XTermParser = PasteParser  # type: ignore[misc]
