@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localdflash.text.sanitize import sanitize
@@ -16,7 +17,8 @@ from localdflash.tui.lines import Run
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-LONGEST = 2_000  # characters of a line that is highlighted
+LONGEST = 500  # characters of a line that is highlighted: what some lexers need grows with the square
+PATIENCE_SECONDS = 1.0
 TAB = 4
 
 # Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
@@ -107,14 +109,17 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 
 
 def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
-    """The runs of all lines, read as a whole; None where they cannot be. For a thread of its own: it takes a while."""
+    """The runs of all lines, read as a whole, in a thread: it takes a while; None where they cannot be, or not soon."""
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
     if lexer is None or any(len(line) > LONGEST for line in clean):
         return None
     text = "\n".join(clean)
     found: list[list[tuple[str, str]]] = [[]]
+    deadline = monotonic() + PATIENCE_SECONDS
     try:
         for _, kind, value in lexer.get_tokens_unprocessed(text):
+            if monotonic() > deadline:
+                return None
             for number, piece in enumerate(value.split("\n")):
                 if number:
                     found.append([])

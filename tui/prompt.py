@@ -192,7 +192,7 @@ class Prompt(SuggestingArea):
         """Read what is mentioned first; in the order in which messages were sent."""
         async with self._sending:
             found = await asyncio.to_thread(attach, text, self.files, picked)
-            if found.refused and text != self._insisted:
+            if found.refused :
                 self._insisted = text
                 self.picked |= picked
                 self.put_back(text, attachments)

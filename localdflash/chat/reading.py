@@ -62,9 +62,11 @@ class Usage(Struct):
 
 
 class Delta(Struct):
-    """What a choice grows by."""
+    """What a choice grows by. Some servers tell thoughts apart, by one of two names."""
 
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Choice(Struct):
@@ -117,6 +119,7 @@ class Reading:
 
     def begin_again(self) -> None:
         """It is asked for again."""
+        self._thinks = False
         self._timings: Timings | None = None
         self._usage: Usage | None = None
 
@@ -126,10 +129,19 @@ class Reading:
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else Choice()
         self._reason = choice.finish_reason or self._reason
-        text = choice.delta.content or ""
+        text = self._text(choice.delta)
         if text and self._ttft_ms is None:
             self._ttft_ms = round((time.perf_counter() - self._asked) * 1e3, 1)
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
+
+    def _text(self, delta: Delta) -> str:
+        """Thoughts stand between marks, as models write them."""
+        thought, text = delta.reasoning_content or delta.reasoning or "", delta.content or ""
+        if thought and not self._thinks:
+            self._thinks, thought = True, f"<think>\n{thought}"
+        if text and self._thinks:
+            self._thinks, text = False, f"\n</think>\n\n{text}"
+        return thought + text
 
     def finish(self, *, ours: bool) -> Finish:
         """Why it ended. Our engine calls the end of the context "length" too."""

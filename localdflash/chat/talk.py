@@ -18,7 +18,7 @@ from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.settings import Settings
 from localdflash.chat.store import Store
-from localdflash.errors import StoreFailed, UsageError
+from localdflash.errors import LocaldflashError, StoreFailed, UsageError
 
 if TYPE_CHECKING:
     from localdflash.chat.engine import Engine
@@ -45,6 +45,7 @@ class Talk:
         self.session: int | None = None
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.unsaved = False
+        self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
         self.used: int | None = None  # tokens of the context that the messages take, where that is known
         self.speed = Acceptance()  # of the answer under way, or the last one
         self._store: Store | None = None
@@ -228,8 +229,8 @@ class Talk:
                         growing.add(text, step)
                         self.speed.add(step, text)
                         show(text, step)
-                    case Done(finish, numbers):
-                        growing.finish, growing.numbers = finish, numbers
+                    case Done(finish, numbers, error):
+                        growing.finish, growing.numbers, self.trouble = finish, numbers, error
                         self.used = _used(numbers)
                     case _:
                         growing.begin_anew()

@@ -87,6 +87,18 @@ def test_reasons_that_nobody_knows_are_an_end(reason: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
+    deltas = [{name: "First"}, {name: ", then."}, {"content": "Yes", name: None}, {"content": "."}]
+
+    async def test() -> None:
+        said = HEAD + b"".join(event(choices=[{"delta": delta}]) for delta in deltas) + finish()
+        async with named(Script(said, models=MODELS)) as engine:
+            assert (await ask(engine)).text == "<think>\nFirst, then.\n</think>\n\nYes."
+
+    run(test())
+
+
 def test_an_answer_may_end_without_the_last_word() -> None:
     async def test() -> None:
         end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])

@@ -66,10 +66,8 @@ def test_a_pair_that_does_not_exist_is_one_line() -> None:
 
 
 def test_a_name_is_never_an_option() -> None:
-    with pytest.raises(ModelError) as failed:
+    with pytest.raises(ModelError, match="no pair '--help'"):
         asyncio.run(models.fit("--help"))
-    assert "--help" in str(failed.value)
-    assert "Usage" not in str(failed.value)
 
 
 @pytest.mark.parametrize("printed", ["", "print('not json')"])

@@ -81,6 +81,12 @@ def test_why_a_block_is_not_applied(root: Path, block: str, reason: str) -> None
     assert reason in problem(root, f"twice.py\n```python\n{block}```")
 
 
+def test_places_may_overlap(root: Path) -> None:
+    made(root, {"twice.py": "a\na\na\n"})
+    block = "<<<<<<< SEARCH\na\na\n=======\nb\n>>>>>>> REPLACE\n"
+    assert "more than one place: lines 1 and 2" in problem(root, f"twice.py\n{block}")
+
+
 def test_a_block_for_a_file_that_is_not_there(root: Path) -> None:
     assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
 

@@ -246,3 +246,10 @@ return f
 def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:
     root = made(tmp_path / "work", {name: old})
     assert after(root, f"```{name}\n{code}```", name) == wanted
+
+
+def test_the_only_definition_of_a_file_is_not_all_of_it(root: Path) -> None:
+    old = "import math\n\n\ndef area(w, h):\n    return w * h\n\n\nprint(area(1, 2))\n"
+    (root / "src/box.py").write_text(old)
+    wanted = old.replace("def area(w, h):\n    return w * h\n", AREA)
+    assert after(root, f"```python src/box.py\n{AREA}```") == wanted

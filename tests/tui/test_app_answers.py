@@ -127,17 +127,20 @@ def test_an_engine_that_cannot_answer() -> None:
     on_stage(script, ModelError("the model has no template"))
 
 
-def test_an_engine_that_goes_away() -> None:
+@pytest.mark.parametrize(
+    "end", [EngineGone("the engine went away"), Done("gone", {}, EngineGone("the engine went away"))]
+)
+def test_an_engine_that_goes_away(end: object) -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
         await typed(pilot, "why?")
-        await wait_until(pilot, lambda: "Ctrl+G goes on" in shown(app))
+        await wait_until(pilot, lambda: "the engine went away; Ctrl+" in shown(app))
         assert texts(app) == ["why?", "It "]
         assert "It" in shown(app)
         engine.script = [Piece("is.", None), Done("stop", NUMBERS)]
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
-    on_stage(script, Piece("It ", STEP), EngineGone("the engine went away"))
+    on_stage(script, Piece("It ", STEP), end)
 
 
 @pytest.mark.parametrize("agreed", [True, False])

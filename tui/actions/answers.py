@@ -68,7 +68,7 @@ class Answers(Base):
         if self.talk.used is None:
             self.count_used()
         if answer.finish == "gone":
-            self.complain("the engine went away in the middle: Ctrl+G goes on with the answer, Ctrl+R asks again")
+            self.complain(f"{self.talk.trouble}; Ctrl+G goes on with the answer, Ctrl+R asks again")
         self._send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _show(self, text: str, step: StepRecord | None) -> None:

@@ -83,5 +83,5 @@ class CompareScreen(Dialog[None]):
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:
-        if self.is_attached and (width := self._all.scrollable_content_region.width):
+        if width := self._all.scrollable_content_region.width:
             self._text.update(compare_text(self._seen, width))

@@ -123,7 +123,7 @@ class HelpScreen(Dialog[None]):
 
     @on(Input.Changed)
     def _draw(self) -> None:
-        if self.is_attached and (width := self._all.scrollable_content_region.width):
+        if width := self._all.scrollable_content_region.width:
             self._text.update(help_text(self.query_one(Field).value, width))
 
     def action_scroll_help(self, way: str) -> None:
