@@ -183,7 +183,7 @@ class Prompt(SuggestingArea):
             self.detach()
         picked, self.picked = self.picked, set()
         self.put_all("")
-        if self._sending.locked() or (command is None and "@" in text):
+        if (command is None and "@" in text):
             self.run_worker(self._send_with_files(text, attachments, picked), group="send")
         else:
             self._submit(text, attachments)
@@ -192,7 +192,7 @@ class Prompt(SuggestingArea):
         """Read what is mentioned first; in the order in which messages were sent."""
         async with self._sending:
             found = await asyncio.to_thread(attach, text, self.files, picked)
-            if found.refused :
+            if found.refused and text != self._insisted:
                 self._insisted = text
                 self.picked |= picked
                 self.put_back(text, attachments)

@@ -98,6 +98,12 @@ def test_a_link_to_a_file_that_may_be_used_is_that_file(files: Files, folder: Pa
     assert files.read("link.py").name == "plain.py"
 
 
+def test_a_link_with_the_name_of_a_secret_is_one(files: Files, folder: Path) -> None:
+    (folder / "linked.env").symlink_to(folder / "plain.py")
+    with pytest.raises(UsageError, match="secrets"):
+        files.read("linked.env")
+
+
 def test_a_root_that_is_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "here").symlink_to(folder)
     files = Files(tmp_path / "here")

@@ -59,18 +59,18 @@ def test_it_follows_a_comparison_until_it_is_closed() -> None:
 
     async def script(pilot: Pilot[Any]) -> None:
         assert "Starting…" in shown(app)
-        screen.update_rounds(Comparison(PLAIN, running="answer 2 of 4, drafting"))
+        screen.show(Comparison(PLAIN, running="answer 2 of 4, drafting"))
         await pilot.pause()
         assert "answer 2 of 4" in shown(app)
-        screen.update_rounds(Comparison(problem="[b]the engine\x1b is gone"))
+        screen.show(Comparison(problem="[b]the engine\x1b is gone"))
         await pilot.pause()
         assert "[b]the engine␛ is gone" in shown(app)
-        screen.update_rounds(DONE)
+        screen.show(DONE)
         await pilot.pause()
         assert "2.62 times as fast" in shown(app)
         await pilot.press("escape")
         await pilot.pause()
-        screen.update_rounds(DONE)  # one that was on its way
+        screen.show(DONE)  # one that was on its way
 
     asyncio.run(play(app, script))
     assert app.results == [None]
@@ -78,7 +78,7 @@ def test_it_follows_a_comparison_until_it_is_closed() -> None:
 
 def test_what_is_known_before_it_is_shown_is_shown() -> None:
     screen = CompareScreen()
-    screen.update_rounds(DONE)
+    screen.show(DONE)
     app = Stage(screen=lambda: screen)
 
     async def script(_: Pilot[Any]) -> None:
@@ -93,7 +93,7 @@ def test_a_tiny_terminal() -> None:
     app = Stage(screen=make)
 
     async def script(pilot: Pilot[Any]) -> None:
-        screen.update_rounds(DONE)
+        screen.show(DONE)
         await pilot.press("down", "end")
         await pilot.pause()
         assert "same, to the" in shown(app)

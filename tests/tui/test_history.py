@@ -43,6 +43,14 @@ def test_kept_between_chats(path: Path) -> None:
     assert path.read_bytes().isascii()
 
 
+def test_a_file_that_was_open_to_others_is_closed(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text('"one"\n')
+    path.chmod(0o644)
+    sent(path, "two")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_nothing_on_disk_without_a_path(path: Path) -> None:
     history = History(None)
     history.add("secret")

@@ -112,12 +112,28 @@ def test_a_changed_message_is_asked_about_again(folder: Path) -> None:
     asyncio.run(play(desk, script))
 
 
+def hold_reads(desk: Desk) -> threading.Event:
+    """Files are read once this is set."""
+    read, go_on = desk.files.read, threading.Event()
+
+    def wait_and_read(path: str, part: str = "") -> Attachment:
+        go_on.wait(10)
+        return read(path, part)
+
+    desk.files.read = wait_and_read  # type: ignore[method-assign]
+    return go_on
+
+
 def test_messages_keep_their_order(folder: Path) -> None:
     desk = Desk(folder)
+    go_on = hold_reads(desk)
 
     async def script(pilot: Pilot[Any]) -> None:
         await type_in(pilot, "one @src/box.py ")
         await pilot.press("enter", "t", "w", "o", "enter")
+        await pilot.pause()
+        assert (desk.sent, desk.prompt.text) == ([], "")
+        go_on.set()
         await wait_until(pilot, lambda: len(desk.sent) == 2)
         assert [one.text for one in desk.sent] == ["one @src/box.py ", "two"]
 
@@ -126,13 +142,7 @@ def test_messages_keep_their_order(folder: Path) -> None:
 
 def test_what_is_typed_while_files_are_read_stays(folder: Path) -> None:
     desk = Desk(folder)
-    read, typed = desk.files.read, threading.Event()
-
-    def wait_and_read(path: str, part: str = "") -> Attachment:
-        typed.wait(10)
-        return read(path, part)
-
-    desk.files.read = wait_and_read  # type: ignore[method-assign]
+    typed = hold_reads(desk)
 
     async def script(pilot: Pilot[Any]) -> None:
         desk.paste("@.env")

@@ -68,7 +68,7 @@ async def _fit(_: str) -> Sequence[str]:
 def _compared() -> CompareScreen:
     screen = CompareScreen()
     plain, drafting = Way(21.4, 256, 1.0, 2, 120.0), Way(54.9, 256, 3.87, 2, 125.0)
-    screen.update_rounds(Comparison(plain, drafting, 2, identical=True))
+    screen.show(Comparison(plain, drafting, 2, identical=True))
     return screen
 
 

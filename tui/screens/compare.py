@@ -73,7 +73,7 @@ class CompareScreen(Dialog[None]):
         with self._all:
             yield self._text
 
-    def update_rounds(self, seen: Comparison) -> None:
+    def show(self, seen: Comparison) -> None:
         """What is known by now."""
         self._seen = seen
         self._draw()

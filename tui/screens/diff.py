@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Apply = Callable[[Sequence["Proposal"]], "Outcome"]  # may take its time: it is called on a thread
 _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
-_KEYS = "Enter writes   Space chooses   N P next, previous file   Tab   Esc closes"
+_KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
 
 class FileList(Choices, inherit_bindings=False):
