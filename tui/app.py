@@ -207,6 +207,14 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     def _told(self, event: Prompt.Told) -> None:
         self.say(event.line)
 
+    @on(StatusBar.Picked)
+    def _picked_part(self, event: StatusBar.Picked) -> None:
+        """A click on the model or on a number of speed."""
+        if event.part == "model":
+            self.action_model()
+        elif event.part in ("rate", "tau", "accepted", "first", "draft"):
+            self.action_speed()
+
     def choices_of(self, command: str) -> Sequence[str]:
         """What may stand after a command, for the suggestions."""
         match command:

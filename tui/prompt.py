@@ -183,7 +183,7 @@ class Prompt(SuggestingArea):
             self.detach()
         picked, self.picked = self.picked, set()
         self.put_all("")
-        if (command is None and "@" in text):
+        if self._sending.locked() or (command is None and "@" in text):
             self.run_worker(self._send_with_files(text, attachments, picked), group="send")
         else:
             self._submit(text, attachments)

@@ -35,10 +35,11 @@ LOADING: Stage = "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
 
 
-def connect(wanted: Wanted, say: Callable[[str], None], look: Look = lambda _: None) -> Client:
+def connect(wanted: Wanted, say: Callable[[str], None], look: Look | None = None) -> Client:
     """A client of an engine that is loaded as wanted. `say` gets lines for the user.
 
-    `look` is called again and again while that takes, with what it takes the time for; what it raises ends the waiting.
+    `look` is called again and again while that takes, with what it takes the time for; what it raises ends the waiting,
+    and lines that say no more than it does are left out.
     """
     try:
         return _connect(wanted, say, look)
@@ -46,7 +47,7 @@ def connect(wanted: Wanted, say: Callable[[str], None], look: Look = lambda _: N
         return _connect(wanted, say, look)
 
 
-def _connect(wanted: Wanted, say: Callable[[str], None], look: Look) -> Client:
+def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> Client:
     waiting = _Waiting(say, look)
     client = _of_this_version(_running_or_started(wanted, waiting), wanted, waiting)
     try:
@@ -210,21 +211,22 @@ def _start_lock() -> FileLock:
 
 
 class _Waiting:
-    """Looks around now and then, and says so on a terminal once it takes long."""
+    """Looks around now and then, and says so on a terminal once it takes long, unless somebody looks along."""
 
-    def __init__(self, say: Callable[[str], None], look: Look) -> None:
-        self._began, self.say, self._told = time.monotonic(), say, not sys.stderr.isatty()
-        self._look = look
+    def __init__(self, say: Callable[[str], None], look: Look | None) -> None:
+        self._began, self.say, self._look = time.monotonic(), say, look
+        self._told = look is not None or not sys.stderr.isatty()
 
     def look(self, stage: Stage) -> None:
         """Wait until it is time to look again."""
-        self._look(stage)
+        if self._look:
+            self._look(stage)
         if not self._told and time.monotonic() - self._began > PATIENCE:
             self._told = True
             self.say("starting the engine ...")
         time.sleep(LOOK)
 
     def tell(self, notice: str | None) -> None:
-        """Hand on what the engine has to say of how it runs."""
-        if notice:
+        """Hand on what the engine has to say of how it runs; who looks along reads it in what is loaded."""
+        if notice and not self._look:
             self.say(notice)

@@ -50,7 +50,8 @@ class Code(Base):
         """The files that went along with the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
-        return [one.name for one in attached if one.kind != "paste"]
+        # A part of a file is called path:part.
+        return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind != "paste"]
 
     async def journal(self) -> "Journal":
         """What was applied to this folder, to be taken back."""
