@@ -80,4 +80,4 @@ class PasteParser(XTermParser):
 
 def install() -> None:
     """Have Textual's driver for terminals use it."""
-    linux_driver.XTermParser = PasteParser  # type: ignore[misc]
+    linux_driver.XTermParser = PasteParser  # type: ignore[attr-defined]

@@ -206,7 +206,7 @@ class Files:
             real = os.path.realpath(lexical)
         except ValueError:  # a NUL in it
             raise UsageError(f"{shown}: no such file") from None
-        if is_secret(PurePath(lexical)):
+        if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
             raise UsageError(f"{shown}: its name is on the list of files that hold secrets: it is never read")
         top = self.root.rstrip("/") + "/"
         if not real.startswith(top):

@@ -96,4 +96,4 @@ def test_the_end_of_input() -> None:
 def test_the_driver_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linux_driver, "XTermParser", XTermParser)
     install()
-    assert linux_driver.XTermParser is PasteParser
+    assert vars(linux_driver)["XTermParser"] is PasteParser
