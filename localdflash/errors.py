@@ -55,5 +55,5 @@ class StoreFailed(LocaldflashError):
     """Chats cannot be read or written; what was stored before stays as it is (exit code 1)."""
 
 
-class StoreRenewed(StoreFailed):
-    """The file of the chats was damaged, set aside, and begun anew: what has an id is not in the new one."""
+class StoreLost(StoreFailed):
+    """What has an id is no longer in the file: that was damaged and begun anew, or the chat was deleted elsewhere."""

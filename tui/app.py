@@ -9,15 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
+from textual.worker import WorkerFailed
 
-from localdflash import paths
-from localdflash.chat.files import Files
 from localdflash.chat.settings import SETTINGS
+from localdflash.cli.output import printable
 from localdflash.chat.store import Store
 from localdflash.errors import LocaldflashError
 from localdflash.tui import state
@@ -27,9 +28,8 @@ from localdflash.tui.actions.code import Code
 from localdflash.tui.actions.model import Model
 from localdflash.tui.actions.speed import Speed
 from localdflash.tui.actions.view import View
-from localdflash.tui.base import LATEST, Start
+from localdflash.tui.base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
-from localdflash.tui.history import History
 from localdflash.tui.prompt import Prompt
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
@@ -99,8 +99,6 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         register(self)
         self.theme = state.load().theme
         self.talk.engine.on_stage = lambda _: self.refresh_status()
-        sent = paths.data_folder() / "chat-history" if start.chats else None
-        self.files, self.history = Files(start.folder, self.say_later), History(sent, self.say_later)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours of the drafters, for themes that have none."""
@@ -134,6 +132,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         self.call_after_refresh(self._begin)
 
     @work
+    @told
     async def _begin(self) -> None:
         self._start_engine()
         await self._go_on_with(self.start.session)
@@ -164,6 +163,16 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
                 self.say(about.notice)
         self.refresh_status()
 
+    def _fatal_error(self) -> None:
+        """Textual's own shows a traceback with the values of all variables."""
+        if self.start.debug:
+            super()._fatal_error()
+            return
+        failed = self._exception
+        error = failed.error if isinstance(failed, WorkerFailed) else failed
+        told = f"internal error: {type(error).__name__}: {error}; the chat is kept; --debug shows more"
+        self.panic(Text(f"localdflash: {printable(told)}", no_wrap=True, overflow="ignore"))
+
     # The numbers
 
     def _look(self) -> None:
@@ -192,7 +201,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
                 busy=growing,
             )
         )
-        self.transcript.model = about.pair if about else ""
+        self.transcript.model = about.pair if about else self.start.pair
         panel = self.query_one(SpeedPanel)
         if panel.display:
             panel.update_view(speed)

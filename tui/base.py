@@ -4,17 +4,18 @@ Actions are in `localdflash.tui.actions`, one file for each group of commands; `
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
 
 from localdflash.chat.engine import Engine
+from localdflash.chat.files import Files
 from localdflash.chat.messages import Attachment
 from localdflash.chat.settings import Settings
 from localdflash.chat.sources import Source
@@ -22,14 +23,30 @@ from localdflash.chat.talk import Talk
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.commands import Command
+from localdflash.tui.history import History, history_file
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
     from localdflash.tui.prompt import Prompt
     from localdflash.tui.status_bar import StatusBar
 
+P = ParamSpec("P")
+S = TypeVar("S", bound="Base")
 T = TypeVar("T")
+Action = Callable[Concatenate[S, P], Coroutine[Any, Any, None]]
 LATEST: Literal["latest"] = "latest"
+
+
+def told(action: "Action[S, P]") -> "Action[S, P]":
+    """What goes wrong in an action is said under the chat."""
+
+    async def saying(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
+        try:
+            await action(self, *arguments, **names)
+        except LocaldflashError as error:
+            self.complain(str(error))
+
+    return saying
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,7 @@ class Start:
     session: int | Literal["latest"] | None = None
     pair: str = "embedded"  # for the welcome, before anything is loaded
     server: str = ""  # the URL of another server, where one is asked
+    debug: bool = False  # whether a mistake of ours is shown with a traceback
 
 
 class Base(App[int]):
@@ -58,6 +76,8 @@ class Base(App[int]):
         self.start = start
         self.talk = Talk(Engine(start.source, self.say), start.chats, str(start.folder), self.complain)
         self.talk.settings, self.talk.system = start.settings, start.system
+        self.files = Files(start.folder, self.say_later)
+        self.history = History(history_file() if start.chats else None, self.say_later)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
 
     def say(self, line: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from localdflash import paths
 from localdflash.chat import schema
 from localdflash.chat.presence import PATIENCE, Presence
-from localdflash.errors import StoreFailed, StoreRenewed
+from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
 
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file
@@ -37,8 +37,10 @@ class Database:
         if path is None:
             self._presence, self._connection = None, _connect(":memory:")
             return
-        with suppress(FileExistsError):
+        try:
             paths.create_private(path.parent)
+        except LocaldflashError as error:
+            raise StoreFailed(str(error)) from error
         self._presence = Presence(path)
         try:
             self._connection = self._open(path, self._presence, say)
@@ -118,7 +120,7 @@ class Database:
             self._connection, told = self._replaced(self._path)
         finally:
             self._presence.share()
-        return StoreRenewed(told)
+        return StoreLost(told)
 
     def _replaced(self, path: Path) -> tuple[sqlite3.Connection, str]:
         aside = _set_aside(path)

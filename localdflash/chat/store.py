@@ -16,7 +16,7 @@ from localdflash.chat.database import INDEXES, Database
 from localdflash.chat.listing import SessionInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.schema import stored
-from localdflash.errors import StoreFailed, UsageError
+from localdflash.errors import StoreLost, UsageError
 
 __all__ = ["SessionInfo", "Store"]
 
@@ -61,7 +61,7 @@ class Store:
     def add(self, session: int, parent: int | None, message: Message) -> Message:
         """Store a message below another one of the chat, None for a first one, and make it the head.
 
-        Returned with its id. StoreFailed too where the chat was deleted meanwhile.
+        Returned with its id. StoreLost where the chat was deleted meanwhile.
         """
         with self._database.writing() as database:
             depth = _depth(database, session, parent) + 1
@@ -76,7 +76,7 @@ class Store:
         return replace(message, id=number)
 
     def update(self, message: Message) -> None:
-        """Store a message that has an id as it is now. StoreFailed too where its chat was deleted meanwhile."""
+        """Store a message that has an id as it is now. StoreLost where its chat was deleted meanwhile."""
         changes = ", ".join(
             f"{column} = {place}" for column, place in zip(rows.COLUMNS, rows.PLACES.split(", "), strict=True)
         )
@@ -84,7 +84,7 @@ class Store:
             changed = f"UPDATE messages SET {changes} WHERE id = ? RETURNING session"
             sessions = database.execute(changed, (*rows.to_row(message), message.id)).fetchall()
             if not sessions:
-                raise StoreFailed(f"message {message.id} cannot be stored: its chat was deleted")
+                raise StoreLost(f"message {message.id} cannot be stored: its chat was deleted")
             database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), *sessions[0]))
 
     def set_head(self, session: int, message: int) -> None:
@@ -222,7 +222,7 @@ def _depth(database: Connection, session: int, parent: int | None) -> int:
         (parent, session),
     ).fetchone()
     if row is None or row[0] is None:
-        raise StoreFailed(f"chat {session} cannot be stored: it was deleted")
+        raise StoreLost(f"chat {session} cannot be stored: it was deleted")
     return int(row[0])
 
 

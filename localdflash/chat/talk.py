@@ -18,7 +18,7 @@ from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.settings import Settings
 from localdflash.chat.store import Store
-from localdflash.errors import LocaldflashError, StoreFailed, UsageError
+from localdflash.errors import LocaldflashError, StoreFailed, StoreLost, UsageError
 
 if TYPE_CHECKING:
     from localdflash.chat.engine import Engine
@@ -246,7 +246,13 @@ class Talk:
         """Store what is not stored yet, in order; with `changed` the last message again. What fails is told once."""
         try:
             async with self._saving:
-                await self._save(changed)
+                try:
+                    await self._save(changed)
+                except StoreLost as error:  # all of it again, as another chat
+                    self._tell(f"{error}; this chat is stored again")
+                    self.session = None
+                    self.messages[:] = [replace(message, id=0) for message in self.messages]
+                    await self._save(changed)
         except StoreFailed as error:
             if not self.unsaved:
                 self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from localdflash.cli import Run
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
 from localdflash.errors import UsageError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from localdflash.chat.sources import Source
 
 Session = int | Literal["latest"] | None
+ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
 ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
@@ -74,6 +76,9 @@ def command(
 
     if prompt is None and not plain and _has_screen():
         from localdflash.chat.settings import Settings
+
+        os.environ.setdefault("ESCDELAY", ESCAPE)
+        from localdflash.tui import pasted_input
         from localdflash.tui.app import ChatApp
         from localdflash.tui.base import Start
 
@@ -82,8 +87,12 @@ def command(
         chats = None if no_log else chats_file()
         url = "" if no_daemon else load_config().server.url
         source = _source(ctx, options, no_daemon)
-        start = Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url)
-        return ChatApp(start).run() or 0
+        run = ctx.find_object(Run) or Run()
+        start = Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug)
+        pasted_input.install()
+        app = ChatApp(start)
+        app.run()
+        return app.return_code or 0
     from localdflash.cli.headless import answer_once
     from localdflash.cli.plain import converse
     from localdflash.cli.talking import by_server, here

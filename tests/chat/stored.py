@@ -10,7 +10,7 @@ from typing import IO
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import Store
 
-QUESTION = Message("user", "Why?", (Attachment("file", "a.py", "x = 1\r\n"), Attachment("paste", "pasted", "")))
+QUESTION = Message("user", "Why?", (Attachment("file", "a.py", "x = 1\r\n"), Attachment("paste", "", "\ud83d\ude00")))
 ANSWER = Message(
     "assistant",
     "Because.\n```python\nx\x00\n```\n\ud83d\ude00",

@@ -25,7 +25,8 @@ session, parent, i = store.create(folder="/"), None, 0
 while True:
     text = f"message {i} " + "word " * (i % 500)
     parent = store.add(session, parent, Message("assistant" if i % 2 else "user", text)).id
-    print(session, i, flush=True)
+    sys.stdout.write(f"{session} {i}\\n")  # in one piece
+    sys.stdout.flush()
     i += 1
     if i == int(sys.argv[2]):
         break
@@ -155,6 +156,21 @@ def test_two_stores_see_what_the_other_one_writes(path: Path) -> None:
     one.close()
     assert texts(two, session) == ["a", "b"]
     two.close()
+
+
+def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
+    store = opened(path)
+    session, other = chat(store, "a"), chat(store, "b")
+    store.close()
+    messages = database.Database(path, print)
+    for change in (
+        f"UPDATE messages SET parent = 1 WHERE session = {other}",
+        f"UPDATE sessions SET head = 1 WHERE id = {other}",
+        f"DELETE FROM sessions WHERE id = {session}",
+    ):
+        with pytest.raises(StoreFailed, match="FOREIGN KEY"), messages.writing() as connection:
+            connection.execute(change)
+    messages.close()
 
 
 def test_processes_that_start_and_write_at_once_lose_nothing(path: Path) -> None:

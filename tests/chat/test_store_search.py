@@ -45,6 +45,8 @@ def found(store: Store, words: str) -> set[str]:
         ("sort python", set()),
         ("so", {"sort"}),  # the last word may be a beginning
         ("so rust", set()),  # the others not
+        ("so ;", set()),
+        ("sort ;", {"sort"}),
         ("sort_unstable", {"sort"}),
         ("list.sort_unstable();", {"sort"}),
         ("unstable_sort", set()),
@@ -132,6 +134,13 @@ def test_the_excerpt_shows_what_was_found() -> None:
     store.rename(session, "Farm")
     (info,) = store.sessions("farm")
     assert info.excerpt == "The end."
+    store.close()
+
+
+def test_the_newest_message_that_was_found_is_shown() -> None:
+    store = opened(None)
+    chat(store, "needle one", "needle two", "hay")
+    assert [info.excerpt for info in store.sessions("needle")] == ["needle two"]
     store.close()
 
 

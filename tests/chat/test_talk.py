@@ -61,7 +61,6 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await engine.waits.wait()
-        assert talk.answering
         talk.stop()
         answer = await answering
         assert (answer.text, answer.finish) == ("It ", "cancelled")
@@ -211,6 +210,19 @@ def test_messages_that_are_left_out_are_not_sent() -> None:
     run(work, *ANSWER)
 
 
+def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
+    async def work(talk: Talk, engine: Any) -> None:
+        await exchange(talk)
+        assert talk.session is not None
+        await talk.kept(Store.delete, talk.session)
+        await exchange(talk, "and then?")
+        assert await talk.kept(Store.path, talk.session) == talk.messages
+        assert len(talk.messages) == 4
+
+    (line,) = run(work, *ANSWER)
+    assert line.endswith("it was deleted; this chat is stored again")
+
+
 def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be stored is stored, in order, as soon as it can be."""
 
@@ -226,10 +238,8 @@ def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Store, "add", no_room)
         await exchange(talk, "and then?")
         await exchange(talk, "and now?")
-        assert talk.unsaved
         full = False
         await exchange(talk, "again?")
-        assert not talk.unsaved
         assert talk.session is not None
         assert await talk.kept(Store.path, talk.session) == talk.messages
         assert len(talk.messages) == 8

@@ -58,6 +58,6 @@ Script = Callable[[Pilot[None]], Coroutine[Any, Any, None]]
 
 async def play(app: App[Any], script: Script, size: tuple[int, int] = (100, 30)) -> None:
     """Run an app without a terminal and do with it what the script says."""
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         await script(pilot)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rich.segment import Segments
 from textual.pilot import Pilot
 
 from localdflash.chat.engine import Done, Piece
@@ -202,6 +203,7 @@ def test_leaving_in_the_middle(how: str) -> None:
 
 def test_ctrl_c_says_how_to_leave() -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
 
@@ -219,3 +221,25 @@ def test_the_first_run_is_explained_once() -> None:
     assert "localdflash models list" in seen[0]
     assert "localdflash models list" not in seen[1]
     assert "F1" in seen[1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the values of no variables, unless they are asked for."""
+
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        monkeypatch.setattr(app.talk, "version", None)
+        await pilot.press("alt+left")
+        await wait_until(pilot, lambda: bool(app._exit_renderables))
+        told.extend(
+            "".join(part.text for part in one.segments) for one in app._exit_renderables if isinstance(one, Segments)
+        )
+
+    told: list[str] = []
+    with pytest.raises(Exception, match="NoneType"):
+        on_stage(script, debug=debug)
+    assert ("Traceback" in told[0]) is debug
+    line = "localdflash: internal error: TypeError: 'NoneType' object is not callable; the chat is kept;"
+    assert debug or told == [f"{line} --debug shows more\n"]

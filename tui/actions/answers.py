@@ -6,7 +6,7 @@ from textual import on, work
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.tui.base import Base
+from localdflash.tui.base import Base, told
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt import Prompt
 
@@ -45,6 +45,7 @@ class Answers(Base):
         self.transcript.add(message)
 
     @work
+    @told
     async def begin_answer(self, *, goes_on: bool = False) -> None:
         """Have the last message answered, or the last answer gone on with."""
         if self.talk.answering:
@@ -138,18 +139,15 @@ class Answers(Base):
         self._anew(keep_question=True)
 
     @work
+    @told
     async def _anew(self, *, keep_question: bool) -> None:
         await self.talk.settled()
-        try:
-            if keep_question:
-                self.talk.take_back_answer()
-                self.show_chat()
-                self.begin_answer()
-                return
-            question = self.talk.take_back_question()
-        except UsageError as error:
-            self.complain(str(error))
+        if keep_question:
+            self.talk.take_back_answer()
+            self.show_chat()
+            self.begin_answer()
             return
+        question = self.talk.take_back_question()
         self.show_chat()
         self.prompt.put_back(question.text, question.attachments)
 
@@ -168,11 +166,13 @@ class Answers(Base):
         self.begin_answer(goes_on=True)
 
     @work
+    @told
     async def action_previous(self) -> None:
         """The version before."""
         await self._version(-1)
 
     @work
+    @told
     async def action_next(self) -> None:
         """The version after."""
         await self._version(1)

@@ -7,7 +7,7 @@ from textual import on, work
 
 from localdflash.chat.store import SessionInfo, Store
 from localdflash.errors import LocaldflashError, UsageError
-from localdflash.tui.base import Base
+from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
 
 
@@ -15,6 +15,7 @@ class Chats(Base):
     """See the module."""
 
     @work
+    @told
     async def action_new(self) -> None:
         """A new chat."""
         await self.talk.settled()
@@ -23,6 +24,7 @@ class Chats(Base):
         self.prompt.focus()
 
     @work
+    @told
     async def action_chats(self, words: str = "") -> None:
         """Choose an earlier chat."""
         from localdflash.tui.screens.chats import ChatPicker
@@ -48,15 +50,12 @@ class Chats(Base):
         """Show an earlier chat and go on with it."""
         await self.talk.settled()
         await self.talk.save()
-        try:
-            await self.talk.open(session)
-        except LocaldflashError as error:
-            self.complain(str(error))
-            return
+        await self.talk.open(session)
         self.show_chat()
         self.prompt.focus()
 
     @work
+    @told
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
         if self.talk.session is None:
@@ -72,20 +71,18 @@ class Chats(Base):
             self.say(f"this chat is now called {name.strip()}")
 
     @work
+    @told
     async def action_fork(self, number: str = "") -> None:
         """A new chat from message N."""
         await self.talk.settled()
-        try:
-            if number and not number.isdecimal():
-                raise UsageError(f"expected the number of a message, found {number!r}")
-            await self.talk.fork(int(number) if number else None)
-        except LocaldflashError as error:
-            self.complain(str(error))
-            return
+        if number and not number.isdecimal():
+            raise UsageError(f"expected the number of a message, found {number!r}")
+        await self.talk.fork(int(number) if number else None)
         self.show_chat()
         self.say("a new chat that goes on from here; the one before is kept")
 
     @work
+    @told
     async def action_export(self, path: str = "") -> None:
         """Write this chat to a file."""
         await self.talk.save()
@@ -120,6 +117,7 @@ class Chats(Base):
         await self._do(self.talk.kept(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}")
 
     @work
+    @told
     async def action_delete(self) -> None:
         """Delete this chat."""
         await self.talk.settled()

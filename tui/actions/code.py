@@ -1,18 +1,20 @@
 """Your own code: files that go along, changes that an answer proposes, what is copied."""
 
 import asyncio
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual import on, work
 
 from localdflash import paths
-from localdflash.errors import LocaldflashError, UsageError
+from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.base import Base
+from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
-    from localdflash.chat.applying import Journal
+    from localdflash.chat.applying import Journal, Outcome
 
 
 class Code(Base):
@@ -29,22 +31,37 @@ class Code(Base):
         self.prompt.detach()
 
     @work
+    @told
     async def action_diff(self) -> None:
         """See what the last answer would change, and apply it."""
-        from localdflash.chat.applying import apply
-        from localdflash.chat.proposals import propose
+        from localdflash.chat.applying import Outcome, apply
+        from localdflash.chat.proposals import Proposal, propose
         from localdflash.tui.screens.diff import DiffScreen
 
         answer = self.talk.last_answer()
         if answer is None:
-            self.complain("there is no answer yet")
-            return
+            raise UsageError("there is no answer yet")
         found = await asyncio.to_thread(propose, answer.text, self.start.folder, self._mentioned())
         if not found:
             self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
             return
         journal = await self.journal()
-        await self.push_screen_wait(DiffScreen(found, lambda chosen: apply(chosen, journal)))
+        outcomes: list[Outcome] = []
+
+        def applied(chosen: Sequence[Proposal]) -> Outcome:
+            outcomes.append(apply(chosen, journal))
+            return outcomes[-1]
+
+        await self.push_screen_wait(DiffScreen(found, applied))
+        for outcome in outcomes:
+            self._tell_outcome(outcome)
+
+    def _tell_outcome(self, outcome: "Outcome") -> None:
+        if outcome.done:
+            self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo takes it back")
+        for line in (outcome.problem, outcome.notice):
+            if line:
+                self.complain(line)
 
     def _mentioned(self) -> list[str]:
         """The files that went along with the last question."""
@@ -58,20 +75,27 @@ class Code(Base):
         from localdflash.chat.applying import Journal
 
         folder = paths.data_folder() / "undo" if self.start.chats else None
-        journal = self._journal or await asyncio.to_thread(Journal, self.start.folder, folder)
-        self._journal = journal
-        return journal
+        if self._journal is None:
+            self._journal = await asyncio.to_thread(Journal, self.start.folder, folder)
+        return self._journal
 
     @work
+    @told
     async def action_undo(self) -> None:
         """Take the last applied change back."""
         from localdflash.chat.applying import undo
+        from localdflash.tui.screens.chats import age
+        from localdflash.tui.screens.confirm import Confirm
 
-        try:
-            undone = await asyncio.to_thread(undo, await self.journal())
-        except LocaldflashError as error:
-            self.complain(str(error))
+        journal = await self.journal()
+        if not (last := journal.last()):
+            self.say("there is nothing to take back")
             return
+        changed, seconds = last
+        lines = [f"{', '.join(changed)}, as before the change {age(time.time() - seconds, time.time())}."]
+        if not await self.push_screen_wait(Confirm("Take the change back?", lines, yes="Take back", no="Cancel")):
+            return
+        undone = await asyncio.to_thread(undo, journal)
         if undone is None:
             self.say("there is nothing to take back")
             return
@@ -81,31 +105,23 @@ class Code(Base):
             self.complain(line)
 
     @work
+    @told
     async def action_copy(self, number: str = "") -> None:
         """Copy the last answer, or a message."""
         messages = self.talk.messages
-        try:
-            message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
-        except UsageError as error:
-            self.complain(str(error))
-            return
+        message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
         if message is None:
-            self.complain("there is no answer yet")
-            return
+            raise UsageError("there is no answer yet")
         await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
 
     @work
+    @told
     async def action_code(self, number: str = "") -> None:
         """Copy a code block of the last answer."""
         blocks = self.transcript.code_blocks()
         if not blocks:
-            self.complain("the last answer has no code block")
-            return
-        try:
-            chosen = _number(number, len(blocks), "code block") if number else len(blocks)
-        except UsageError as error:
-            self.complain(str(error))
-            return
+            raise UsageError("the last answer has no code block")
+        chosen = _number(number, len(blocks), "code block") if number else len(blocks)
         await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
 
     @on(Transcript.Copied)

@@ -4,14 +4,15 @@ from dataclasses import asdict
 
 from textual import work
 
-from localdflash.errors import LocaldflashError, UsageError
-from localdflash.tui.base import Base
+from localdflash.errors import UsageError
+from localdflash.tui.base import Base, told
 
 
 class Model(Base):
     """See the module."""
 
     @work
+    @told
     async def action_model(self, name: str = "") -> None:
         """Another model."""
         from localdflash.chat import models
@@ -23,31 +24,26 @@ class Model(Base):
             return
         await self.talk.settled()
         self.say(f"loading {chosen} …")
-        try:
-            about = await self.talk.engine.load(chosen)
-        except LocaldflashError as error:
-            self.complain(str(error))
-            return
+        about = await self.talk.engine.load(chosen)
         self.say(
             f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
         )
         self.refresh_status()
 
     @work
+    @told
     async def action_role(self, name: str = "") -> None:
         """Named instructions."""
         from localdflash.chat.roles import role, roles
         from localdflash.tui.screens.roles import RolePicker
 
-        try:
-            if not name:
-                name = await self.asked(RolePicker(roles())) or ""
-            if name:
-                await self.set_system("" if name == "none" else role(name), f"role {name}")
-        except LocaldflashError as error:
-            self.complain(str(error))
+        if not name:
+            name = await self.asked(RolePicker(roles())) or ""
+        if name:
+            await self.set_system(role(name), f"role {name}")
 
     @work
+    @told
     async def action_system(self, text: str = "") -> None:
         """Instructions of the user's own."""
         from localdflash.tui.screens.text import AskText

@@ -3,7 +3,7 @@
 from textual import work
 
 from localdflash.errors import LocaldflashError, UsageError
-from localdflash.tui.base import Base
+from localdflash.tui.base import Base, told
 from localdflash.tui.speed_panel import SpeedPanel
 
 
@@ -32,6 +32,7 @@ class Speed(Base):
         self.refresh_status()
 
     @work
+    @told
     async def action_bench(self) -> None:
         """The last turn both ways."""
         from localdflash.chat.compare import Comparison, compare

@@ -1,5 +1,6 @@
 """How the chat looks, help, and the way out."""
 
+import asyncio
 from dataclasses import replace
 
 from localdflash.errors import LocaldflashError
@@ -41,4 +42,6 @@ class View(Base):
         """Leave; an answer under way is stopped, and what there is of it kept."""
         await self.talk.close()
         await self.talk.engine.close()
+        self.files.close()
+        await asyncio.to_thread(self.history.close)
         self.exit(0)
