@@ -102,7 +102,10 @@ class Terminal:
         """The screen's rows, without the blanks at their ends."""
         new = _INCOMPLETE.sub(b"", bytes(self.raw[self._drawn :]))
         self._drawn += len(new)
-        self._stream.feed(_UNKNOWN_TO_PYTE.sub(b"", new))
+        try:
+            self._stream.feed(_UNKNOWN_TO_PYTE.sub(b"", new))
+        except TypeError as error:  # pyte's way to refuse parameters
+            raise AssertionError(f"no honest program writes this: {error}: {new[-2000:]!r}") from None
         return "\n".join(row.rstrip() for row in self.screen.display)
 
     @property

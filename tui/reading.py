@@ -48,15 +48,16 @@ class Answer:
         self._source, self._finished = source, finished
         if not self._begun:
             self._begin()
-        while self._begun and (self._feed() if self._open else self._parse()):
-            pass
+        if self._begun or (finished and self.thoughts is None):
+            while self._feed() if self._open else self._parse():
+                pass
 
     def _begin(self) -> None:
         """Thoughts, if the text begins with them."""
         if self.thoughts is None:
             text = self._source.lstrip()
             if not text.startswith(OPENING):
-                self._begun = self._finished or not OPENING.startswith(text)
+                self._begun = not OPENING.startswith(text)
                 return
             self.thoughts = Thoughts()
             self._at = len(self._source) - len(text) + len(OPENING)

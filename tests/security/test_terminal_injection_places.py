@@ -5,9 +5,9 @@ to be on the screen, and nothing may be written that a harmless walk through the
 """
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -21,13 +21,17 @@ from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
-ROWS, COLUMNS = 120, 200
+ROWS, FEW, COLUMNS = 120, 40, 200
+OWN_BELL = re.compile(rb"(?<=\x1b\[\?2026l)\x07+")  # Textual rings between two frames, never in one
 MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL.values())]
 
 
-def grouped(size: int) -> list[str]:
+TYPED = [marked for marked in MARKED if not {"\x1b", "\r"} & set(marked)]  # what is pasted into one line
+
+
+def grouped(size: int, of: Sequence[str] = MARKED) -> list[str]:
     """All payloads, so many of them in one text."""
-    return [" ".join(MARKED[at : at + size]) for at in range(0, len(MARKED), size)]
+    return [" ".join(of[at : at + size]) for at in range(0, len(of), size)]
 
 
 def first(group: str) -> str:
@@ -48,7 +52,7 @@ def harmless() -> Iterator[set[str]]:
     with pytest.MonkeyPatch.context() as patch, scene(patch) as chats:
         chats.answers(Answer.of("# Harmless\n\n```python\nx = 1\n```\n"))
         (chats.folder / "file.py").write_text("x = 1\n")
-        terminal = chats.start(rows=ROWS, cols=COLUMNS)
+        terminal = chats.start(rows=FEW, cols=COLUMNS)
         ask(terminal, "a question", "x = 1")
         for key in ("f1", "ctrl+o", "ctrl+l", "ctrl+p", "f2", "f3", "f6"):
             terminal.press(key)
@@ -61,10 +65,11 @@ def harmless() -> Iterator[set[str]]:
 
 
 def model_and_notice(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    for group in grouped(3):
+    terminal = start(chats, FEW)
+    for group in grouped(6):
         chats.engine.about = {"pair": group, "notice": f"notice {group}"}
-        command(terminal, "/model other", f"notice {first(group)}")
+        command(terminal, "/model other", first(group))
+        terminal.settle(0.05)
         command(terminal, "/new", "Ask something")
     return terminal
 
@@ -77,8 +82,8 @@ def model_at_the_start(chats: Scene) -> Terminal:
 
 
 def errors(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    for number, group in enumerate(grouped(8)):
+    terminal = start(chats, FEW)
+    for number, group in enumerate(grouped(12)):
         refused = Answer(status=503, message=group, code="queue_full")
         chats.answers(refused if number % 2 else Answer.pieces("words ", end="error", message=group))
         ask(terminal, "go", first(group))
@@ -103,8 +108,8 @@ def tinted(chats: Scene) -> Terminal:
 
 
 def pasted(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    for group in grouped(4):
+    terminal = start(chats, FEW)
+    for group in grouped(9):
         terminal.paste(group.replace("\x1b[201~", ""))  # a terminal does not let it through
         terminal.wait_for(group[-3:])
         terminal.press("enter")
@@ -122,32 +127,40 @@ def pasted_long(chats: Scene) -> Terminal:
 
 
 def unknown_commands(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    for group in grouped(6):
-        terminal.paste("/x" + group.replace("\x1b[201~", "").replace("/", "_").replace(" ", "_"))
+    terminal = start(chats, FEW)
+    for group in grouped(6, TYPED):
+        terminal.paste("/x" + group.replace("/", "_").replace(" ", "_"))
         terminal.wait_for(group[-3:])
         terminal.press("enter")
         terminal.wait_for("there is no /")
-        terminal.press(*["ctrl+u"] * 2)
+        terminal.settle(0.1)
+        terminal.press("ctrl+u")
+        terminal.wait_for("Ask something")
     return terminal
 
 
 def file_names(chats: Scene) -> Terminal:
-    names = [group.replace("/", "_").replace("\0", "_") for group in grouped(4)]
-    for name in names:
-        with suppress(OSError):
-            (chats.folder / name).write_text("x = 1\n")
+    """Those with markup are suggested as they are; those with what nobody sees are not suggested at all."""
+    for marked in MARKED:
+        (chats.folder / marked.replace("/", "_").replace("\0", "_")).write_text("x = 1\n")
     for number, raw in enumerate((b"\x9b2J", b"\x9d0;pwned\x9c", b"\xff\xfe")):
         with open(os.path.join(os.fsencode(chats.folder), b"raw%d" % number + raw), "wb") as file:
             file.write(b"x = 1\n")
-    terminal = start(chats)
-    for name in (*names[:12], "raw0", "raw1"):
-        terminal.type(f"@{name[:4].strip()}")
-        terminal.settle(0.2)
-        terminal.press("tab")
+    terminal = start(chats, FEW)
+    terminal.type("@b")
+    terminal.wait_for("b92[_x]e92")
+    for number in range(0, len(MARKED), 5):
+        terminal.type(f"{number:02}")
         terminal.settle(0.1)
+        terminal.press("backspace", "backspace")
+    for wanted in ("@raw", "@b95"):
         terminal.press("escape", "ctrl+u")
-        terminal.settle(0.1)
+        terminal.wait_for("Ask something")
+        terminal.type(wanted)
+        terminal.settle(0.2)
+    assert "b95[@click=app.quit]quit[_]e95" in terminal.text
+    terminal.press("tab")
+    ask(terminal, "look", "Nothing.")
     return terminal
 
 
@@ -172,17 +185,17 @@ def earlier_chats(chats: Scene) -> Terminal:
     store.close()
     terminal = start(chats)
     terminal.press("ctrl+o")
-    terminal.wait_for("b50")
+    terminal.wait_for("e100")
     terminal.press("enter")
     terminal.settle()
     return terminal
 
 
 def names_of_chats(chats: Scene) -> Terminal:
-    terminal = start(chats)
+    terminal = start(chats, FEW)
     ask(terminal, "hello", "Nothing.")
-    for group in grouped(8):
-        terminal.paste("/rename " + group.replace("\x1b[201~", ""))
+    for group in grouped(8, TYPED):
+        terminal.paste("/rename " + group)
         terminal.wait_for(group[-3:])
         terminal.press("enter")
         terminal.wait_for("now called")
@@ -192,10 +205,10 @@ def names_of_chats(chats: Scene) -> Terminal:
 
 
 def export_paths(chats: Scene) -> Terminal:
-    terminal = start(chats)
+    terminal = start(chats, FEW)
     ask(terminal, "hello", "Nothing.")
-    for group in grouped(5):
-        terminal.paste(f"/export {group}.md".replace("\x1b[201~", "").replace("/", "_").replace("_export", "/export"))
+    for group in grouped(9, TYPED):
+        terminal.paste(f"/export {group}.md".replace("/", "_").replace("_export", "/export"))
         terminal.wait_for(".md")
         terminal.press("enter")
         terminal.wait_for(first(group))
@@ -224,8 +237,8 @@ def the_command_line(chats: Scene) -> Terminal:
     return terminal
 
 
-def start(chats: Scene) -> Terminal:
-    return chats.start(rows=ROWS, cols=COLUMNS)
+def start(chats: Scene, rows: int = ROWS) -> Terminal:
+    return chats.start(rows=rows, cols=COLUMNS)
 
 
 PLACES: list[Callable[[Scene], Terminal]] = [
@@ -253,7 +266,8 @@ def test_all_payloads_in_a_place(
 ) -> None:
     with scene(monkeypatch) as chats:
         terminal = place(chats)
-        raw = bytes(terminal.raw)
+        terminal.settle(0.2)
+        raw = OWN_BELL.sub(b"", bytes(terminal.raw))
         assert terminal.child.isalive(), terminal.told("the chat has ended")
         assert [one for one in sequences(raw) if one.kind not in harmless] == []
         assert invisible(raw.decode()) == set()

@@ -1,5 +1,6 @@
 """An app with nothing on it but what a test puts there; the themes and their variables are those of the chat."""
 
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -37,13 +38,12 @@ class Stage(App[None]):
             self.push_screen(self._make(), self.results.append)
 
 
-async def wait_until(pilot: Pilot[Any], true: Callable[[], bool], turns: int = 400) -> None:
+async def wait_until(pilot: Pilot[Any], true: Callable[[], bool], seconds: float = 20) -> None:
     """Let the app run until this is true."""
-    for _ in range(turns):
-        if true():
-            return
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"it never became so:\n{shown(pilot.app)}"
         await pilot.pause(0.005)
-    raise AssertionError("it never became so")
 
 
 def shown(app: App[Any]) -> str:

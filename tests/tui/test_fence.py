@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pygments.lexers import get_lexer_by_name
 
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.fence import LONGEST, Code
 from localdflash.tui.highlight import exact, highlighted, lexer_for
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.markdown import Document
@@ -78,6 +79,11 @@ def test_fences_are_numbered_in_order_and_labelled() -> None:
 def test_a_long_label_is_shortened_and_a_long_line_is_not() -> None:
     shown = rows("```" + "word " * 9 + "\n" + "x" * 30 + "\n```", 20)
     assert shown == ["word word word word…", "  " + "x" * 18, "  " + "x" * 12]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(12, ["  one two th", "  ree"]), (6, ["one tw", "o thre", "e"])])
+def test_code_is_cut_where_the_width_ends(width: int, shown: list[str]) -> None:
+    assert rows("```\none two three\n```", width)[1:] == shown
 
 
 def styles(lines: list[Line], text: str) -> list[str]:
@@ -153,6 +159,13 @@ def test_exact_highlighting_replaces_what_was_made_line_by_line() -> None:
     assert made.changed_from() == 3  # before, blank, label
 
 
+def test_a_fence_inside_a_list_is_settled_too() -> None:
+    made = document("- ```sh\n  cat <<EOF\n  if then\n  EOF\n  ```\n")
+    assert styles(list(made.lines(60)), "if") == ["fence syntax.keyword"]
+    made.settle(1, exact("sh", made.unsettled()[0].lines))
+    assert styles(list(made.lines(60)), "if") == ["fence syntax.string"]
+
+
 @pytest.mark.parametrize("runs", [None, [], [(Run("other"),)], [(Run("x"),)] * 9])
 def test_highlighting_of_another_text_is_not_taken(runs: list[tuple[Run, ...]] | None) -> None:
     made = document(fenced("x = 1\ny = 2\n"))
@@ -183,3 +196,21 @@ def test_a_lexer_that_fails_leaves_the_text_plain(monkeypatch: pytest.MonkeyPatc
     assert rows(fenced("def f(): pass")) == ["python  1", "  def f(): pass"]
     assert exact("python", ["def"]) is None
     highlighted.cache_clear()
+
+
+def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:
+    read, fresh = Code("python", 1), Code("python", 1)
+    read.become(["x\n", "'''\n", "def\n", ""])
+    read.lines(40)
+    for code in (read, fresh):
+        code.become(["x\n", "y\n", "def\n", "return"])
+    assert list(read.lines(40)) == list(fresh.lines(40))
+    assert read.code == "x\ny\ndef\nreturn"
+
+
+def test_a_very_long_fence_is_plain_far_down() -> None:
+    made = document(fenced("return\n" * (LONGEST + 1)))
+    shown = {number: line.runs[-1].style for number, line in enumerate(made.lines(40)) if "return" in line.text}
+    assert shown[LONGEST] == "fence syntax.keyword"
+    assert shown[LONGEST + 1] == "fence"
+    assert made.unsettled() == []

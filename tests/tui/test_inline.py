@@ -129,6 +129,10 @@ def test_wide_characters_break_anywhere_and_words_do_not() -> None:
     assert [line.text for line in wrap([Run("ab cdefghij")], 5)] == ["ab", "cdefg", "hij"]
 
 
+def test_what_combines_stays_with_a_character_wider_than_all() -> None:
+    assert [line.text for line in wrap([Run("日\u0301本❤\ufe0f")], 1)] == ["日\u0301", "本", "❤\ufe0f"]
+
+
 def test_an_indent_is_no_place_to_break() -> None:
     assert [line.text for line in wrap([Run("    abcdefgh")], 8)] == ["    abcd", "efgh"]
 

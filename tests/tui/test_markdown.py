@@ -20,7 +20,7 @@ _BEGINS = re.compile(r"\s*([`~#>*+-]|\d+[.)])")
 @settings(max_examples=300, deadline=None)
 @given(texts)
 def test_no_text_is_lost(text: str) -> None:
-    text = "start\n\n" + sanitize(text)
+    text = "start\n\n" + sanitize(text).replace("<br>", " ")  # which in a cell makes lines side by side
     shown = iter("".join(line.text for line in document(text).lines(10_000)))
     for character in _content(text):
         assert character in shown, f"{character!r} is missing or in another place"
@@ -37,7 +37,7 @@ def _content(text: str) -> str:
             assume(token.map is None or not _BEGINS.match(text.split("\n")[token.map[0]]))
         for child in token.children or ():
             found += child.content
-    return "".join(character for character in sanitize(found).replace("<br>", "") if not character.isspace())
+    return "".join(character for character in sanitize(found) if not character.isspace())
 
 
 @settings(max_examples=300, deadline=None)

@@ -20,6 +20,7 @@ widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
 @example("2. a\n3. b | c\n---|---\n", [1], 60)
 @example("para\n| a |\n| - x\n", [1], 60)
 @example("para\n#\n", [5, 1, 1], 60)
+@example("```\na\n```x\nb\n", [9, 1], 60)
 @example("```x|y\n-|-\n", [7, 1], 60)
 @example("- a\n\n  ```\n  b\n- c\n", [3], 60)
 @example("```\r````crlf line\r", [4], 60)
@@ -54,6 +55,8 @@ def test_a_resize_on_the_way_leaves_no_trace(text: str, widths: list[int]) -> No
 
 @settings(max_examples=150, deadline=None)
 @given(texts, sizes, st.integers(0, 400))
+@example("<think>thought</think>", [1], 0)
+@example("<think>thought</think>", [1], 3)
 def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes: list[int], stop: int) -> None:
     growing = Document()
     for piece in chunks(text[:stop], sizes):

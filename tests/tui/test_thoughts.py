@@ -58,7 +58,9 @@ def test_stopped_while_thinking_nothing_is_lost() -> None:
     made.finish()
     made.thoughts_open = True
     assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two</thi"]
-    made.append("nk>Answer")
+    made.append("n")
+    assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one two</thin"]
+    made.append("k>Answer")
     assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two", "", "Answer"]
 
 
