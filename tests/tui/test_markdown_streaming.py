@@ -137,6 +137,13 @@ def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPat
             growing.append(piece)
             growing.lines(60)
     assert max(lengths) < 60
+    growing.append("```py\n" + "x\n" * 90 + "```\n")
+    growing.lines(60)
+    lengths.clear()
+    for character in "after it":
+        growing.append(character)
+        growing.lines(60)
+    assert max(lengths) < 60
 
 
 def test_every_fragment_by_character() -> None:

@@ -59,7 +59,7 @@ def test_stopped_while_thinking_nothing_is_lost() -> None:
     made.thoughts_open = True
     assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two</thi"]
     made.append("n")
-    assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one two</thin"]
+    assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one two"]
     made.append("k>Answer")
     assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two", "", "Answer"]
 
