@@ -26,13 +26,14 @@ class Box:
 
 async def pictures(folder: Path) -> None:
     """Go through the chat and save what it looks like."""
-    from localdflash.chat.engine import Private
+    from localdflash.chat.settings import Settings
+    from localdflash.chat.sources import Private
     from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
     options = {"pair": "embedded", "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
-    app = ChatApp(Start(Private(Wanted(options)), folder, folder / "chats.db"))
+    app = ChatApp(Start(Private(Wanted(options)), folder, folder / "chats.db", Settings(max_tokens=110)))
 
     async def until(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):

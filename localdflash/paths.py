@@ -65,8 +65,16 @@ def engine_log() -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise LocaldflashError where others own a folder, may enter it, or could have put a link in its place."""
-    about = folder.lstat()
+    """Raise LocaldflashError where others own a folder, may enter it, or could have put a link in its place.
+
+    FileNotFoundError where there is none.
+    """
+    try:
+        about = folder.lstat()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise LocaldflashError(f"{folder}: cannot use: {error.strerror}; set {HOME_VARIABLE} to move it") from error
     if not stat.S_ISDIR(about.st_mode):
         raise LocaldflashError(f"{folder}: not a folder: remove it, or set {HOME_VARIABLE} to use another one")
     if about.st_uid != os.getuid():

@@ -41,6 +41,7 @@ KEYS = {
     "f6": "\x1b[17~",
     "shift+enter": "\x1b[13;2u",
 }
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
 _UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<=>][0-;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p")
 _INCOMPLETE = re.compile(rb"\x1b(\[[0-?]*[ -/]*)?$")
@@ -131,12 +132,22 @@ class Terminal:
         """The screen, as soon as it has a text no more."""
         return self.wait_for(lambda screen: text not in screen, seconds)
 
-    def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> str:
-        """The screen, as soon as nothing was written for a while."""
+    def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
+        """Wait until nothing was written for a while."""
         end = time.monotonic() + seconds
         while self.read(quiet):
             assert time.monotonic() < end, self.told("the program never stops writing")
-        return self.text
+
+    def written(self, since: int) -> str:
+        """What was written after so many bytes, but for colours: found sooner than on the screen, which is drawn."""
+        return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
+
+    def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:
+        """Wait until a text is in what was written."""
+        end = time.monotonic() + seconds
+        while wanted not in self.written(since):
+            assert time.monotonic() < end, self.told(f"{wanted!r} did not come within {seconds:g} s")
+            assert self.read(0.5) or not self._ended, self.told(f"the program ended before {wanted!r} came")
 
     def told(self, what: str) -> str:
         """A failure's message: what happened, the screen, the last bytes."""

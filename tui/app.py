@@ -3,6 +3,11 @@
 Everything a user can do is in `localdflash.tui.commands`; everything that is done for it in `localdflash.tui.actions`.
 """
 
+import asyncio
+import gc
+import os
+import signal
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,16 +15,18 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.driver import Driver
 from textual.worker import WorkerFailed
 
 from localdflash.chat.settings import SETTINGS
-from localdflash.cli.output import printable
 from localdflash.chat.store import Store
+from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError
 from localdflash.tui import state
 from localdflash.tui.actions.answers import Answers
@@ -30,6 +37,7 @@ from localdflash.tui.actions.speed import Speed
 from localdflash.tui.actions.view import View
 from localdflash.tui.base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
+from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt import Prompt
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
@@ -38,6 +46,7 @@ from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome
 
 REFRESH = 0.25  # seconds between two looks at the numbers while an answer grows
+LEAVES = 3.0  # seconds that the chat may take to leave after a signal
 NARROW = 100  # columns under which the panel of speed goes below the chat
 
 PLACEHOLDER = "Ask something; / for commands, @ for files"
@@ -58,14 +67,18 @@ class ChatCommands(Provider):
     async def discover(self) -> Hits:
         """See textual."""
         for command in COMMANDS:
-            yield DiscoveryHit(command.usage, partial(self._run, command), help=command.help)
+            shown = Content(command.usage)  # text would be read as markup: [N] would be left out
+            yield DiscoveryHit(shown, partial(self._run, command), command.usage, command.help)
 
     async def search(self, query: str) -> Hits:
         """See textual."""
         matcher = self.matcher(query)
         for command in COMMANDS:
             if (score := matcher.match(f"{command.usage} {command.help}")) > 0:
-                yield Hit(score, matcher.highlight(command.usage), partial(self._run, command), help=command.help)
+                shown = Content(command.usage)
+                for at in matcher.fuzzy_search.match(query, command.usage)[1]:
+                    shown = shown.stylize(matcher.match_style, at, at + 1)
+                yield Hit(score, shown, partial(self._run, command), command.usage, command.help)
 
     def _run(self, command: Command) -> None:
         app = self.app
@@ -92,13 +105,25 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     #middle { height: 1fr; }
     #chat { width: 1fr; }
     Transcript { height: 1fr; }
+    SearchIcon { display: none; }
+    ToastRack { dock: top; align: right top; margin: 0; }
     """
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         register(self)
         self.theme = state.load().theme
+        self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self.talk.engine.on_stage = lambda _: self.refresh_status()
+
+    def get_driver_class(self) -> type[Driver]:
+        """See textual: on a terminal our own."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":  # of Windows, or named by TEXTUAL_DRIVER
+            return found
+        from localdflash.tui.driver import Driver as Ours
+
+        return Ours
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours of the drafters, for themes that have none."""
@@ -128,15 +153,44 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     def on_mount(self) -> None:
         """Show the screen first; what takes time begins behind it."""
         self.prompt.focus()
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, partial(self._told_to_leave, asyncio.get_running_loop()))
         self.set_interval(REFRESH, self._look)
+        self.arrivals += 1  # until `_begin` has opened what is to be gone on with
+        self.call_after_refresh(self._take_early)
         self.call_after_refresh(self._begin)
+
+    def _told_to_leave(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
+        """Leave as the user would: the answer so far is stored, the terminal as it was. A second signal just ends."""
+        signal.signal(number, signal.SIG_DFL)
+        end = threading.Timer(LEAVES, os._exit, [128 + number])  # a terminal that is gone may block the loop
+        end.daemon = True
+        end.start()
+        loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
+
+    async def on_event(self, event: events.Event) -> None:
+        """See textual."""
+        if self._early is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            self._early.append(event)
+            return
+        await super().on_event(event)
+
+    async def _take_early(self) -> None:
+        early, self._early = self._early or [], None
+        for event in early:
+            await super().on_event(event)
 
     @work
     @told
     async def _begin(self) -> None:
         self._start_engine()
-        await self._go_on_with(self.start.session)
-        if not state.load().seen_welcome:
+        try:
+            await self._go_on_with(self.start.session)
+        finally:
+            self.arrivals -= 1
+            self.send_queued(stopped=False)
+        if self.start.chats and not state.load().seen_welcome:
             with suppress(LocaldflashError):  # it is explained once more at the next start
                 state.save(replace(state.load(), seen_welcome=True))
 
@@ -150,7 +204,6 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
             await self.open_chat(session)
             if self.start.system:
                 await self.talk.instruct(self.start.system)
-            self.count_used()
 
     @work
     async def _start_engine(self) -> None:
@@ -162,6 +215,13 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
             if about.notice:
                 self.say(about.notice)
         self.refresh_status()
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Do while nobody waits what would hold up an answer."""
+        await asyncio.to_thread(lexer_for, "python")  # the first use of one is 40 ms of building it
+        if not self.is_headless:  # where many apps follow each other, nothing is to stay
+            gc.freeze()  # or each full collection goes through all modules: 50 to 100 ms, several in a long answer
 
     def _fatal_error(self) -> None:
         """Textual's own shows a traceback with the values of all variables."""
@@ -171,7 +231,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         failed = self._exception
         error = failed.error if isinstance(failed, WorkerFailed) else failed
         told = f"internal error: {type(error).__name__}: {error}; the chat is kept; --debug shows more"
-        self.panic(Text(f"localdflash: {printable(told)}", no_wrap=True, overflow="ignore"))
+        self.panic(Text(f"localdflash: {printable(told)}", overflow="fold"))
 
     # The numbers
 

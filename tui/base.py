@@ -4,8 +4,8 @@ Actions are in `localdflash.tui.actions`, one file for each group of commands; `
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -45,6 +45,8 @@ def told(action: "Action[S, P]") -> "Action[S, P]":
             await action(self, *arguments, **names)
         except LocaldflashError as error:
             self.complain(str(error))
+        except OSError as error:
+            self.complain(f"{error.strerror}: {error.filename}" if error.filename else str(error))
 
     return saying
 
@@ -79,6 +81,8 @@ class Base(App[int]):
         self.files = Files(start.folder, self.say_later)
         self.history = History(history_file() if start.chats else None, self.say_later)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
+        self.complaints: list[str] = []  # since the last answer began
+        self.arrivals = 0  # chats that are on their way to the screen
 
     def say(self, line: str) -> None:
         """A line of the program's own, under the chat."""
@@ -90,6 +94,7 @@ class Base(App[int]):
 
     def complain(self, line: str) -> None:
         """The same, of what went wrong."""
+        self.complaints.append(line)
         self.transcript.note(sanitize(line), "error")
 
     def show_chat(self) -> None:
@@ -97,6 +102,7 @@ class Base(App[int]):
         self.transcript.show(self.talk.messages)
         self.query_one("#welcome").display = not self.talk.messages
         self.refresh_status()
+        self.count_used()
 
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
@@ -104,6 +110,21 @@ class Base(App[int]):
         with suppress(LocaldflashError):  # the engine cannot be had: who asks something is told
             await self.talk.count()
         self.refresh_status()
+
+    @asynccontextmanager
+    async def arriving(self) -> AsyncGenerator[None]:
+        """While another chat comes to the screen: what is sent meanwhile belongs to that one, and waits for it."""
+        self.arrivals += 1
+        try:
+            yield
+        finally:
+            self.arrivals -= 1
+            if not self.arrivals:
+                self.send_queued(stopped=False)
+
+    def send_queued(self, *, stopped: bool) -> None:
+        """The next message that was sent meanwhile; all of them back into the prompt where the user stopped."""
+        raise NotImplementedError
 
     def refresh_status(self) -> None:
         """Say what the engine does."""

@@ -14,7 +14,6 @@ from localdflash.tui.entry import Entry, View
 
 _NEAR = 1  # screens above and below that are laid out too
 _FAR = 4  # screens beyond which rows are dropped
-_LONG = 100_000  # characters; longer entries are measured only when they are scrolled to
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,6 @@ class Column:
         self.view = View(80)
         self._tops = [0]  # the row of each entry's first, and the height of all
         self._laid: set[int] = set()
-        self._guessed: list[int] = []  # indexes of entries whose height is a guess, the next to measure last
 
     @property
     def height(self) -> int:
@@ -63,7 +61,6 @@ class Column:
         entry = Entry(message, before + 1 if message else before)
         entry.estimate(self.view)
         self.entries.append(entry)
-        self._guessed.append(len(self.entries) - 1)
         self._tops.append(self.height + entry.height)
         return entry
 
@@ -82,7 +79,6 @@ class Column:
             entry.drop()
             entry.estimate(self.view)
         self._laid.clear()
-        self._guessed = list(range(len(self.entries)))
         self._sum_up(0)
 
     # Laying out
@@ -122,20 +118,17 @@ class Column:
         return bool(missing)
 
     def _not_laid(self, low: int, high: int) -> list[int]:
-        if not self.entries:
-            return []
-        first, last = self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0]
-        return [index for index in range(first, last + 1) if not self.entries[index].laid_out(self.view)]
+        return [index for index in self.between(low, high) if not self.entries[index].laid_out(self.view)]
 
-    def measure_one(self) -> bool:
-        """Turn one guessed height into the true one, nearest to the end first; whether there was one."""
-        while self._guessed:
-            index = self._guessed.pop()
-            if index not in self._laid and len(self.entries[index].text) < _LONG:
-                self.lay_out(index)
-                self._drop(index)
-                return True
-        return False
+    def between(self, low: int, high: int) -> range:
+        """The entries with these rows."""
+        if not self.entries:
+            return range(0)
+        return range(self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0] + 1)
+
+    def laid(self) -> list[int]:
+        """The entries that are laid out."""
+        return sorted(self._laid)
 
     def drop_far(self, first: int, rows: int) -> None:
         """Drop the rows of entries far from the screen."""
@@ -154,6 +147,18 @@ class Column:
         """The rows from this entry on, after heights changed."""
         heights = (entry.height for entry in self.entries[index:])
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
+
+    def copied(self, index: int, start: int, end: int | None) -> str:
+        """Text of an entry between two offsets; one that is not laid out stays so."""
+        entry = self.entries[index]
+        if entry.laid_out(self.view):
+            return entry.copied(start, end)
+        height = entry.height
+        entry.lay_out(self.view)
+        text = entry.copied(start, end)
+        entry.drop()
+        entry.height = height
+        return text
 
     # Places
 

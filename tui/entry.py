@@ -13,12 +13,13 @@ from textual.strip import Strip
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
-from localdflash.tui.lines import Line
-from localdflash.tui.markdown import Document
+from localdflash.tui.lines import Line, Run
+from localdflash.tui.markdown import Document, Unsettled
 from localdflash.tui.tints import Tinted
-from localdflash.tui.wrapping import wrapped
+from localdflash.tui.wrap import wrap
 
 _BLANK = Line(joined="")
+_LONG = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Entry:
     def __init__(self, message: Message | None, number: int = 0) -> None:
         self.message, self.number = message, number
         self.text = message.text if message else ""
-        self.steps: list[StepRecord] = list(message.steps) if message else []
+        self.steps: list[StepRecord] = []  # of an answer under way
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.growing = False
         self.unlike_others = False  # its thoughts are folded where others' are not, and the other way round
@@ -99,21 +100,19 @@ class Entry:
             self._document = self._tinted = None
         self.text = message.text
         self.message, self.growing = message, False
-        if message.steps and list(message.steps) != self.steps:
-            self.steps, self._tinted = list(message.steps), None
+        if message.steps:
+            if list(message.steps) != self.steps:
+                self._tinted = None
+            self.steps = []
         if self._document:
             self._document.finish()
 
     def code_blocks(self) -> list[str]:
         """The code of its fences, byte-true."""
-        return [fence.code for fence in self._of_text(growing=False).fences]
-
-    def _of_text(self, *, growing: bool) -> Document:
         document = Document()
         document.append(self.text)
-        if not growing:
-            document.finish()
-        return document
+        document.finish()
+        return [fence.code for fence in document.fences]
 
     # Its rows
 
@@ -121,7 +120,11 @@ class Entry:
         """Guess the height without laying anything out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
-        self.height = 3 + attachments + self.text.count("\n") + len(self.text) // max(1, view.width)
+        if len(self.text) < _LONG:
+            rows = sum(1 + len(line) // view.width for line in self.text.split("\n"))
+        else:
+            rows = self.text.count("\n") + len(self.text) // view.width
+        self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
     def laid_out(self, view: View) -> bool:
         """Whether its rows are there for this view."""
@@ -165,9 +168,9 @@ class Entry:
             return []
         lines = [header(self.message, self.number, view.model)]
         for attachment in self.message.attachments:
-            lines += wrapped([attachment_line(attachment)], view.width, copied=False)
+            lines += _aside([attachment_line(attachment)], view.width)
         if view.tinted and self.is_answer:
-            lines += wrapped(self._tints().legend(), view.width, copied=False)
+            lines += [*_aside(self._tints().legend(), view.width), _BLANK]
         return lines
 
     def _make_body(self, view: View) -> tuple[Sequence[Line], int]:
@@ -177,7 +180,10 @@ class Entry:
         if not self.text:
             return (), 0
         if self._document is None:
-            self._document = self._of_text(growing=self.growing)
+            self._document = Document(plain=not self.is_answer)
+            self._document.append(self.text)
+            if not self.growing:
+                self._document.finish()
         self._document.thoughts_open = view.thoughts != self.unlike_others
         try:
             return self._document.lines(view.width), self._document.changed_from()
@@ -186,16 +192,31 @@ class Entry:
 
     def _tints(self) -> Tinted:
         if self._tinted is None:
-            self._tinted = Tinted(self.text, self.steps)
+            known = self.message.steps if self.message else ()
+            self._tinted = Tinted(self.text, (*known, *self.steps))
         return self._tinted
 
     def _make_tail(self, view: View) -> list[Line]:
         lines: list[Line] = []
         if self.message and not self.growing and (ended := footer(self.message)):
-            lines += wrapped([ended], view.width, copied=False)
+            lines += _aside([ended], view.width)
         for text, kind in self.notes:
-            lines += wrapped([note_run(text, kind)], view.width)
+            lines += wrap([note_run(text, kind)], view.width)
         return [*lines, _BLANK]
+
+    # Its code
+
+    def unsettled(self) -> tuple[Document, Unsettled] | None:
+        """A fence on the screen that may be highlighted better, and whose it is: the document takes the result."""
+        if self._document is None or self.growing:
+            return None
+        found = self._document.unsettled()
+        return (self._document, found[0]) if found else None
+
+    def recolour(self) -> None:
+        """Lexers were loaded."""
+        if self._document:
+            self._document.recolour()
 
     # What copying gives
 
@@ -219,6 +240,11 @@ class Entry:
             self._offsets.append(total)
             total += len(copied_of(self.line(row)))
         self._offsets.append(total)
+
+
+def _aside(runs: Sequence[Run], width: int) -> list[Line]:
+    """Rows that copying leaves out."""
+    return [Line(line.runs, len(line.runs), "") for line in wrap(runs, width)]
 
 
 def copied_of(line: Line) -> str:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from rich.cells import cell_len, set_cell_size
 
 from localdflash.tui.blocks import NARROWEST, Block, behind
-from localdflash.tui.highlight import START, State, highlighted
+from localdflash.tui.highlight import START, State, highlighted, ready
 from localdflash.tui.inline import clean
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.wrap import wrap
@@ -46,6 +46,7 @@ class Code(Block):
         self._raw: list[str] = []
         self._runs: list[tuple[Run, ...]] = []
         self._states: list[State] = [START]
+        self._waiting = False  # for a lexer: some lines are plain that need not be
         self._rows: list[Line] = []
         self._laid = 0
 
@@ -85,10 +86,20 @@ class Code(Block):
 
     def settle(self, runs: Sequence[tuple[Run, ...]]) -> None:
         """Take exact highlighting, one entry for each complete line and one for what follows the last line feed."""
-        self.settled = True
+        self.settled, self._waiting = True, False
         if [_text(line) for line in runs[: len(self._runs)]] == [_text(line) for line in self._runs]:
             self._runs = list(runs[: len(self._runs)])
             self._width = 0
+
+    def recolour(self) -> bool:
+        """Highlight what is plain only since its lexer was not there; whether that was so and now is not."""
+        if not self._waiting or not ready(self.language):
+            return False
+        self._waiting, self._width = False, 0
+        raw, self._raw, self._runs, self._states = self._raw, [], [], [START]
+        for line in raw:
+            self.add(line)
+        return True
 
     def _layout(self, width: int) -> Sequence[Line]:
         if width != self._width:
@@ -103,15 +114,18 @@ class Code(Block):
     def _highlighted(self, line: str) -> tuple[tuple[Run, ...], State]:
         """The next line; far down it is plain: a whole fence that long, opened later, would hold everything up."""
         language = self.language if len(self._raw) < LONGEST else ""
+        self._waiting |= not ready(language)
         return highlighted(language, line.removesuffix("\n"), self._states[-1])
 
     def _label(self, width: int) -> list[Line]:
         if not self.number:
             return []
+        gutter = (_GUTTER,) if width - 2 >= NARROWEST else ()
+        room = width - 2 * len(gutter)
         label = f"{clean(self.info) or 'code'}  {self.number}"
-        if cell_len(label) > width:
-            label = f"{set_cell_size(label, width - 1).rstrip()}…" if width > 1 else "…"
-        return [Line((Run(label, "fence-label"),), 1)]
+        if cell_len(label) > room:
+            label = f"{set_cell_size(label, room - 1).rstrip()}…" if room > 1 else "…"
+        return [Line((*gutter, Run(label, "fence-label")), 1 + len(gutter))]
 
     def _wrapped(self, runs: tuple[Run, ...]) -> Iterator[Line]:
         room = self._width - 2

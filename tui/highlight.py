@@ -1,10 +1,13 @@
 """Code to runs, line by line as it arrives, or whole and exact.
 
 Line by line the lexer goes on in the state in which the line before left it, so a line costs the same wherever it
-stands. What a lexer only sees across lines comes right with `exact`. Unknown languages stay plain.
+stands. What a lexer only sees across lines comes right with `exact`. Unknown languages stay plain. To load a lexer
+takes some ten milliseconds: where an event loop runs, code stays plain until whoever looks at `missing` did so in a
+thread.
 """
 
 import re
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 LONGEST = 500  # characters of a line that is highlighted: what some lexers need grows with the square
 PATIENCE_SECONDS = 1.0
+MOST_LEXERS = 64
 TAB = 4
 
 # Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
@@ -51,9 +55,34 @@ _STYLES = {
 }
 
 
-@lru_cache(64)
+_lexers: dict[str, "Lexer | None"] = {"": None}
+missing: set[str] = set()  # languages that were asked for before their lexer was there
+
+
+def ready(language: str) -> bool:
+    """Whether it is known how to highlight a language. Outside an event loop the lexer is loaded first."""
+    if language not in _lexers:
+        if running_loop():
+            missing.add(language)
+            return False
+        load(language)
+    return True
+
+
+def load(language: str) -> None:
+    """Have the lexer there from now on; some ten milliseconds for each that is new."""
+    if len(_lexers) >= MOST_LEXERS:
+        _lexers.clear()
+        _lexers[""] = None
+    lexer = None
+    with suppress(Exception):  # as any other code of a lexer
+        lexer = lexer_for(language)
+    _lexers[language] = lexer
+    missing.discard(language)
+
+
 def lexer_for(language: str) -> "Lexer | None":
-    """The lexer of a fence's language as it is written there; None where there is none of that name."""
+    """A lexer of a fence's language as it is written there; None where there is none of that name."""
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
@@ -69,11 +98,15 @@ def lexer_for(language: str) -> "Lexer | None":
     return None
 
 
-@lru_cache(4096)
 def highlighted(language: str, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
     """The runs of a line without its line feed, from the state before it, and the state after it."""
+    return _highlighted(language if ready(language) else "", text, state)
+
+
+@lru_cache(4096)
+def _highlighted(language: str, text: str, state: State) -> tuple[tuple[Run, ...], State]:
     text = sanitize(text)
-    lexer = lexer_for(language)
+    lexer = _lexers.get(language)
     pieces = [("", text)]
     if lexer and len(text) <= LONGEST:
         with suppress(Exception):  # a lexer's own rules: none of them may cost the answer

@@ -112,6 +112,14 @@ class Document:
                     block.forget()
                     self._stale = True
 
+    def recolour(self) -> None:
+        """Lexers were loaded: highlight what had to wait for them."""
+        for block in (*self._reading.final, *self._reading.tail):
+            for part in block.parts():
+                if isinstance(part, Code) and part.recolour():
+                    block.forget()
+                    self._stale = True
+
     def _read(self) -> None:
         if not self._fresh:
             self._reading.read(self.source, finished=self._finished)

@@ -26,8 +26,8 @@ _LOOKS: dict[str, tuple[str, str, str]] = {
     "table": ("text-muted", "", ""),
     "rule": ("text-muted", "", ""),
     "muted": ("text-muted", "", ""),
-    "fence": ("", "", ""),
-    "fence-label": ("text-muted", "", ""),
+    "fence": ("", "surface", ""),
+    "fence-label": ("text-muted", "surface", ""),
     "syntax.keyword": ("primary", "", ""),
     "syntax.string": ("success", "", ""),
     "syntax.comment": ("text-muted", "", "italic"),
@@ -74,7 +74,7 @@ class Palette:
             return Style.null()
         colour, ground, attributes = _LOOKS[name]
         tinted = self._colour(ground) if ground else None
-        if tinted and tinted.ansi != -1:
+        if tinted and tinted.ansi != -1 and name.startswith("tint."):
             colour = ""  # a tint is chosen for the theme's own text
         text = self._colour(colour) if colour else None
         return Style(

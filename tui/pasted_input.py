@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from textual import events
 from textual._xterm_parser import XTermParser
-from textual.drivers import linux_driver
 from textual.message import Message
 
 from localdflash.text.sanitize import sanitize
@@ -76,8 +75,3 @@ class PasteParser(XTermParser):
         self._pieces = None
         for event in super().feed(_END):
             yield Paste("".join(pieces), self._length) if isinstance(event, events.Paste) else event
-
-
-def install() -> None:
-    """Have Textual's driver for terminals use it."""
-    linux_driver.XTermParser = PasteParser  # type: ignore[attr-defined]

@@ -8,11 +8,12 @@ empty prompt drops what was attached last. What is typed is never lost: a messag
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
+from textual.strip import Strip
 from textual.widget import Widget
 
 from localdflash.chat.files import Files, size
@@ -100,7 +101,11 @@ class Prompt(SuggestingArea):
         self.picked |= spelt
         for one in attachments:
             if one.name not in mentioned:
-                self._chips.add(one)
+                taken = any(
+                    chip.name == one.name and chip.kind == "paste" and chip.text != one.text
+                    for chip in self.attachments
+                )
+                self._chips.add(replace(one, name=self._next_paste()) if taken else one)
         if text:
             self.put_all(f"{text}\n{self.text}" if self.text else text)
 
@@ -114,6 +119,10 @@ class Prompt(SuggestingArea):
     def detach(self) -> None:
         """Have nothing go along."""
         self._chips.items = ()
+
+    def render_line(self, y: int) -> Strip:
+        """See textual, whose own cannot wrap a placeholder into no cells."""
+        return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
     # Keys
 
@@ -233,9 +242,7 @@ class Prompt(SuggestingArea):
             )
             return
         if pasting.is_long(text):
-            numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
-            name = f"pasted {max(numbers, default=0) + 1}"
-            self._chips.add(Attachment("paste", name, pasting.line_ends(text)))
+            self._chips.add(Attachment("paste", self._next_paste(), pasting.line_ends(text)))
             return
         plain, hidden = pasting.for_prompt(text)
         start = min(self.selection)
@@ -245,6 +252,10 @@ class Prompt(SuggestingArea):
             self.post_message(self.Told(f"{what} that cannot be seen: spelled out in what you pasted"))
         if (path := pasting.dropped_path(text)) is not None:
             self.run_worker(self._mention(path, plain, start), group="paste")
+
+    def _next_paste(self) -> str:
+        numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
+        return f"pasted {max(numbers, default=0) + 1}"
 
     async def _mention(self, path: str, pasted: str, start: tuple[int, int]) -> None:
         """Mention a dropped file instead of naming it, where it may be used and the text still stands there."""

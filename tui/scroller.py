@@ -1,11 +1,11 @@
 """Entries as rows of a screen: where they are, how they look, what of them is selected.
 
-Only what is on the screen and near it is laid out; heights of the rest are guessed, and measured while nothing else is
-to do. The text on the screen stays where it is meanwhile, as it does when the width changes: `following` keeps the end
-in view, else the row at the top.
+Only what is on the screen and near it is laid out; heights of the rest are guessed until they are scrolled to. The text
+on the screen stays where it is then, as it does when the width changes: `following` keeps the end in view, else the row
+at the top. Code is highlighted line by line at once, and exactly a moment later.
 """
 
-import time
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,16 +16,17 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.timer import Timer
 from textual.widget import Widget
+from textual.worker import Worker
 
+from localdflash.tui import highlight
 from localdflash.tui.column import Column, Place
 from localdflash.tui.entry import View
 from localdflash.tui.lines import Run
+from localdflash.tui.markdown import Document, Unsettled
 from localdflash.tui.palette import Palette
 from localdflash.tui.strips import Painter
 
-_SLICE, _BREAK = 0.004, 0.05  # seconds of measuring at a time, and between two times
 _GUTTER = 2  # cells left of the text, on screens that have room for it
 _NARROW = 30  # cells
 _END = 1 << 62  # an offset beyond every text
@@ -33,7 +34,7 @@ _MORE = "▾ more below "
 
 
 class Scroller(ScrollView):
-    """See the module. `busy`: nothing is measured now."""
+    """See the module."""
 
     following: reactive[bool] = reactive(True, init=False)
 
@@ -43,33 +44,7 @@ class Scroller(ScrollView):
         self._painter: Painter | None = None
         self._picked: int | None = None  # index of the entry that has a bar beside it
         self._arranging = False
-        self._measuring: Timer | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is something better to do than measuring."""
-        return False
-
-    def on_mount(self) -> None:
-        """The timer runs only while there is something to measure."""
-        self._measuring = self.set_interval(_BREAK, self._measure)
-
-    def _measure(self) -> None:
-        """A little of the measuring of entries that were never laid out."""
-        if self.busy or not self._rows:
-            return
-        self._surviving(self._measure_some)
-
-    def _measure_some(self) -> None:
-        end = time.monotonic() + _SLICE
-        place, before = self._place(), self._column.height
-        more = True
-        while more and time.monotonic() < end:
-            more = self._column.measure_one()
-        if self._column.height != before:
-            self._arrange(place)
-        if not more and self._measuring:
-            self._measuring.pause()
+        self._colouring: Worker[None] | None = None
 
     def _surviving(self, doing: Callable[[], None]) -> None:
         """A defect in what a timer does must not end the chat; the text is kept and shown with the next try."""
@@ -118,6 +93,7 @@ class Scroller(ScrollView):
             self._column.drop_far(self.scroll_offset.y, self._rows)
         finally:
             self._arranging = False
+        self._colour()
 
     def _set_height(self, rows: int) -> None:
         """Tell the scrollbar, without having the whole screen laid out anew as setting `virtual_size` does."""
@@ -155,8 +131,6 @@ class Scroller(ScrollView):
 
     def _to_end(self) -> None:
         self.following = True
-        if self._measuring:
-            self._measuring.resume()
         self._arrange(None)
         self.refresh()
 
@@ -172,9 +146,44 @@ class Scroller(ScrollView):
     def _view(self, view: View) -> None:
         with self._staying():
             if view != self._column.view:
+                self._painter = None
                 self._column.guess(view)
-        if self._measuring:
-            self._measuring.resume()
+
+    # Highlighting
+
+    def _colour(self) -> None:
+        """Have the code on the screen highlighted as well as it can be, in a thread, one piece at a time."""
+        if (self._colouring is None or self._colouring.is_finished) and (highlight.missing or self._unsettled()):
+            self._colouring = self.run_worker(self._colour_all(), exit_on_error=False)
+
+    async def _colour_all(self) -> None:
+        while True:
+            if highlight.missing:
+                for language in tuple(highlight.missing):
+                    await asyncio.to_thread(highlight.load, language)
+                for index in self._column.laid():
+                    self._column.entries[index].recolour()
+                    self._look_again(index)
+            elif found := self._unsettled():
+                index, document, job = found
+                document.settle(job.number, await asyncio.to_thread(highlight.exact, job.language, job.lines))
+                self._look_again(index)
+            else:
+                return
+
+    def _unsettled(self) -> tuple[int, Document, Unsettled] | None:
+        for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
+            if found := self._column.entries[index].unsettled():
+                return index, *found
+        return None
+
+    def _look_again(self, index: int) -> None:
+        """Colours changed in an entry, if it is still there: its rows are as many as before."""
+        if index not in self._column.laid():
+            return
+        changed = self._column.lay_out(index)
+        if changed:
+            self._draw(self._column.top(index) + changed.start)
 
     # How it looks
 
@@ -186,7 +195,8 @@ class Scroller(ScrollView):
     def _paint(self) -> Painter:
         if self._painter is None:
             marked = self.screen.get_component_rich_style("screen--selection")
-            self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked)
+            edge = self._room.width - self._has_gutter
+            self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked, edge)
             for entry in self._column.entries:
                 entry.strips.clear()
         return self._painter
@@ -228,13 +238,9 @@ class Scroller(ScrollView):
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """What is selected as it was written: without decoration and hard wraps."""
         texts: list[str] = []
-        for index, entry in enumerate(self._column.entries):
-            span = _span(selection, index)
-            if span is None:
-                continue
-            if not entry.laid_out(self._column.view):
-                entry.lay_out(self._column.view)
-            texts.append(entry.copied(*span))
+        for index in range(len(self._column.entries)):
+            if span := _span(selection, index):
+                texts.append(self._column.copied(index, *span))
         return "\n\n".join(text.strip("\n") for text in texts), "\n"
 
 

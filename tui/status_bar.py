@@ -184,9 +184,9 @@ class StatusBar(Widget):
         self._run_or_rest()
 
     def update(self, status: Status) -> None:
-        """Show this from now on; a rate that is not known now is the one from before, of the same model."""
+        """Show this from now on; while an answer has no rate yet, it is the one from before, of the same model."""
         before = self.status
-        if not _positive(status.rate) and status.model == before.model:
+        if status.busy and not _positive(status.rate) and status.model == before.model:
             status = replace(status, rate=before.rate, average=before.average)
         if status.stage != before.stage:
             self._since = self._clock()

@@ -25,6 +25,7 @@ class Painter:
     palette: Palette
     base: Style
     selection: Style
+    edge: int = 0  # the cell at which the ground of code ends
 
     def strip(
         self, line: Line, index: int, offset: int, selected: tuple[int, int] | None, gutter: Run, width: int
@@ -41,6 +42,9 @@ class Painter:
         for run in line.runs[line.decoration :]:
             segments += self._text(run, index, offset, selected or (0, 0))
             offset += len(run.text)
+        if line.runs and line.runs[-1].style.startswith("fence"):
+            room = self.edge - sum(segment.cell_length for segment in segments)
+            segments.append(Segment(" " * room, self.base + self.palette["fence"]))
         strip = Strip(segments).adjust_cell_length(width, self.base)
         end = Segment("", _place(index, offset))  # where the mouse is to the right of the text
         return Strip([*strip, end], width)

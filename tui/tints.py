@@ -13,7 +13,7 @@ from itertools import accumulate
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.lines import Line, Run
-from localdflash.tui.wrapping import cut
+from localdflash.tui.wrap import wrap
 
 # How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
 TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.own")
@@ -97,7 +97,7 @@ class Tinted:
         del self._rows[keep:], self._first_rows[first:]
         for index in range(first, len(self._texts)):
             self._first_rows.append(len(self._rows))
-            self._rows += cut(self._pieces(index), width)
+            self._rows += wrap(list(self._pieces(index)), width, words=False)
         self._changed, self._stale = keep, len(self._texts)
         return self._rows
 

@@ -19,6 +19,7 @@ from textual.selection import Selection
 from textual.timer import Timer
 
 from localdflash.chat.messages import Message, StepRecord
+from localdflash.tui import highlight
 from localdflash.tui.column import Place
 from localdflash.tui.entry import Entry
 from localdflash.tui.pace import Pace, motion_unwanted
@@ -34,7 +35,11 @@ class Transcript(Scroller, can_focus=True):
     """See the module."""
 
     DEFAULT_CSS = """
-    Transcript { overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; background: $background; }
+    Transcript {
+        overflow-x: hidden; overflow-y: scroll; background: $background; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-background-hover: $background;
+        scrollbar-background-active: $background;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("end", "to_end", "End", show=False),
@@ -190,6 +195,8 @@ class Transcript(Scroller, can_focus=True):
         if self._column.height != before:
             self._arrange(place)
         self._draw(self._column.top(index) + changed.start)
+        if highlight.missing:
+            self._colour()
 
     def _lay_out_last(self) -> None:
         if self._rows:
@@ -276,7 +283,7 @@ class Transcript(Scroller, can_focus=True):
         _, at = self.screen.get_widget_and_offset_at(x, y)
         if at is None or at.y >= len(self._column.entries):
             return
-        text = self._column.entries[at.y].copied(0, None)
+        text = self._column.copied(at.y, 0, None)
         found = next((one for one in what.finditer(text) if one.start() <= at.x < one.end()), None)
         if found:
             self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}

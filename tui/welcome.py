@@ -6,8 +6,8 @@ from textual.widgets import Static
 from localdflash.cli.output import printable
 
 _EMBEDDED = "embedded"
+_LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
 _KEYS = (
-    ("Larger", "localdflash models list names others; /model shows which fit."),
     ("Help", "F1: all commands and keys. / begins a command, @ adds a file."),
     ("Leaving", "Ctrl+Q. Esc stops an answer. Chats are kept here, unless --no-log."),
 )
@@ -34,13 +34,16 @@ def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
         return (
             ("Here", f"The server at {printable(server)} answers: what you send goes there."),
             ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
+            ("Models", "/model ID asks for another one of the server's."),
         )
     if model != _EMBEDDED:
         return (
             ("Here", f"{printable(model)} runs on this machine; nothing you type leaves it."),
             ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
+            _LARGER,
         )
     return (
         ("Here", "A small model runs on this machine; nothing you type leaves it."),
         ("Good for", "Short Python functions. It knows little else, and is often wrong."),
+        _LARGER,
     )

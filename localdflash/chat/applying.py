@@ -277,6 +277,8 @@ def _stored(folder: Path, root: str) -> list[_Set]:
     found = []
     for path in sorted(folder.glob("*.json"))[-KEPT:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):
+            if not path.is_file():  # reading a pipe would never end
+                continue
             one = msgspec.json.decode(path.read_bytes(), type=_Set)
             if one.root == root and one.name == path.stem and one.age >= 0:
                 found.append(one)

@@ -33,20 +33,13 @@ class Database:
     """A connection that any thread may use, one at a time; `path` None is a database in memory."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        self._path, self._gate = path, threading.RLock()
+        self._path, self._say, self._gate = path, say, threading.RLock()
         if path is None:
             self._presence, self._connection = None, _connect(":memory:")
             return
-        try:
-            paths.create_private(path.parent)
-        except LocaldflashError as error:
-            raise StoreFailed(str(error)) from error
-        self._presence = Presence(path)
-        try:
-            self._connection = self._open(path, self._presence, say)
-        except BaseException:
-            self._presence.leave()
-            raise
+        self._presence, self._connection = self._entered(path)
+        self._file = _identity(path)
+        self._log: tuple[int, int] | None = None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -58,6 +51,7 @@ class Database:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on the disk afterwards, nothing where StoreFailed is raised."""
         with self._gate, self._failures():
+            self._look_for_the_file()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -74,7 +68,37 @@ class Database:
             if self._presence is not None:
                 self._presence.leave()
 
-    def _open(self, path: Path, presence: Presence, say: Callable[[str], None]) -> sqlite3.Connection:
+    def _entered(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
+        """Open the file, its folder made where there is none."""
+        try:
+            paths.create_private(path.parent)
+        except LocaldflashError as error:
+            raise StoreFailed(str(error)) from error
+        presence = Presence(path)
+        try:
+            return presence, self._open(path, presence)
+        except BaseException:
+            presence.leave()
+            raise
+
+    def _look_for_the_file(self) -> None:
+        """Go on with another file where ours was removed or replaced: what is written to it now would be lost."""
+        if self._path is None or self._presence is None:
+            return
+        log = self._path.with_name(self._path.name + "-wal")
+        if _identity(self._path) == self._file:
+            self._log = _identity(log)
+            return
+        if self._log and _identity(log) == self._log:  # ours: it would be read into the other file
+            for end in _BESIDE:
+                self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+        presence, connection = self._entered(self._path)
+        self._connection.close()
+        self._presence.leave()
+        self._presence, self._connection, self._file = presence, connection, _identity(self._path)
+        raise StoreLost(f"{self._path}: was removed or replaced")
+
+    def _open(self, path: Path, presence: Presence) -> sqlite3.Connection:
         alone = presence.alone()
         try:
             return _connect_file(path, check=alone)
@@ -84,7 +108,7 @@ class Database:
             if not alone:
                 raise _in_use(path) from error
             connection, told = self._replaced(path)
-            say(told)
+            self._say(told)
             return connection
         finally:
             presence.share()
@@ -118,6 +142,7 @@ class Database:
         self._connection.close()  # before the file moves: closing removes its log by name
         try:
             self._connection, told = self._replaced(self._path)
+            self._file = _identity(self._path)
         finally:
             self._presence.share()
         return StoreLost(told)
@@ -134,6 +159,15 @@ class Database:
     def _failure(self, error: sqlite3.Error) -> StoreFailed:
         reason = _REASONS.get(_code(error) & 0xFF, f"cannot read or write: {error}")
         return StoreFailed(f"{self._path or 'chats'}: {reason}")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one of its name; None where there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:

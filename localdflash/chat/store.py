@@ -64,28 +64,29 @@ class Store:
         Returned with its id. StoreLost where the chat was deleted meanwhile.
         """
         with self._database.writing() as database:
-            depth = _depth(database, session, parent) + 1
-            number = _inserted(
-                database,
-                f"INSERT INTO messages (session, parent, depth, {', '.join(rows.COLUMNS)})"
-                f" VALUES (?, ?, ?, {rows.PLACES})",
-                (session, parent, depth, *rows.to_row(message)),
-            )
-            _set_head(database, session, number)
-            _name(database, session)
-        return replace(message, id=number)
+            return _added(database, session, parent, message)
 
-    def update(self, message: Message) -> None:
-        """Store a message that has an id as it is now. StoreLost where its chat was deleted meanwhile."""
+    def update(self, message: Message, before: Message | None = None) -> Message:
+        """Store a message that has an id as it is now. StoreLost where its chat was deleted meanwhile.
+
+        With `before`, as it was stored: where another process has changed the text since, that stays, and this message
+        is another version of it. Returned with its id.
+        """
         changes = ", ".join(
             f"{column} = {place}" for column, place in zip(rows.COLUMNS, rows.PLACES.split(", "), strict=True)
         )
         with self._database.writing() as database:
-            changed = f"UPDATE messages SET {changes} WHERE id = ? RETURNING session"
-            sessions = database.execute(changed, (*rows.to_row(message), message.id)).fetchall()
-            if not sessions:
+            found = database.execute(
+                "SELECT session, parent, text FROM messages WHERE id = ?", (message.id,)
+            ).fetchone()
+            if found is None:
                 raise StoreLost(f"message {message.id} cannot be stored: its chat was deleted")
-            database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), *sessions[0]))
+            session, parent, text = found
+            if before is not None and text not in (before.text, message.text):
+                return _added(database, session, parent, message)
+            database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*rows.to_row(message), message.id))
+            database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session))
+        return message
 
     def set_head(self, session: int, message: int) -> None:
         """Show another branch of the chat, up to this message."""
@@ -224,6 +225,17 @@ def _depth(database: Connection, session: int, parent: int | None) -> int:
     if row is None or row[0] is None:
         raise StoreLost(f"chat {session} cannot be stored: it was deleted")
     return int(row[0])
+
+
+def _added(database: Connection, session: int, parent: int | None, message: Message) -> Message:
+    number = _inserted(
+        database,
+        f"INSERT INTO messages (session, parent, depth, {', '.join(rows.COLUMNS)}) VALUES (?, ?, ?, {rows.PLACES})",
+        (session, parent, _depth(database, session, parent) + 1, *rows.to_row(message)),
+    )
+    _set_head(database, session, number)
+    _name(database, session)
+    return replace(message, id=number)
 
 
 def _inserted(database: Connection, statement: str, values: tuple[Any, ...]) -> int:

@@ -8,7 +8,6 @@ stored stays here and is stored with the next message that can: `unsaved` says t
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.saving import Chat, Saver
 from localdflash.chat.settings import Settings
 from localdflash.chat.store import Store
-from localdflash.errors import LocaldflashError, StoreFailed, StoreLost, UsageError
+from localdflash.errors import LocaldflashError, UsageError
 
 if TYPE_CHECKING:
     from localdflash.chat.engine import Engine
     from localdflash.chat.store import Store
 
 SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
+SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
 
 Show = Callable[[str, StepRecord | None], None]
 P = ParamSpec("P")
@@ -38,70 +39,88 @@ class Talk:
     """
 
     def __init__(self, engine: "Engine", chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
-        self.engine, self.folder, self._chats, self._tell = engine, folder, chats, tell
+        self.engine, self.folder = engine, folder
         self.settings = Settings()
-        self.messages: list[Message] = []
-        self.system = ""
-        self.session: int | None = None
+        self._chat, self._saver = Chat(), Saver(chats, folder, tell)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
-        self.unsaved = False
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
         self.used: int | None = None  # tokens of the context that the messages take, where that is known
         self.speed = Acceptance()  # of the answer under way, or the last one
-        self._store: Store | None = None
-        self._disk = ThreadPoolExecutor(1, "chats")
         self._reading: asyncio.Task[None] | None = None
         self._growing: _Growing | None = None
-        self._answering, self._saving = asyncio.Lock(), asyncio.Lock()
+        self._answering, self._closed = asyncio.Lock(), False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The path that is shown."""
+        return self._chat.messages
+
+    @property
+    def session(self) -> int | None:
+        """The number of the chat, as soon as it has one."""
+        return self._chat.session
+
+    @property
+    def system(self) -> str:
+        """The instructions before the chat."""
+        return self._chat.system
+
+    @system.setter
+    def system(self, text: str) -> None:
+        self._chat.system = text
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is something that could not be stored, of this chat or of one before."""
+        return self._saver.unsaved
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is under way."""
-        return self._reading is not None
+        """Whether an answer is under way, or being stored."""
+        return self._answering.locked()
 
     def last_answer(self) -> Message | None:
         """The newest answer, if there is one; while it grows, what there is of it."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
-        return self._growing.message(answer.id) if answer and self._growing and self.answering else answer
+        return self._growing.message() if answer and self._growing and self.answering else answer
 
     async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store, in its thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
-
-    def _opened(self, loop: asyncio.AbstractEventLoop) -> Store:
-        """The store; one in memory where that on disk cannot be had."""
-        if self._store is None:
-
-            def tell(line: str) -> None:
-                loop.call_soon_threadsafe(self._tell, line)
-
-            try:
-                self._store = Store.open(self._chats, tell)
-            except StoreFailed as error:
-                tell(f"chats are not kept: {error}")
-                self._store = Store.open(None, tell)
-        return self._store
+        return await self._saver.kept(work, *arguments, **names)
 
     async def close(self) -> None:
-        """Stop, store what there is, and close the store."""
-        await self.settled()
-        await self.save()
-        if self._store:
-            await self.kept(Store.close)
-        self._disk.shutdown()
+        """Stop, store what there is, and close the store. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            await self.settled()
+            await self.save()
+            await self._saver.close()
 
     # What was said
 
     def new(self) -> None:
         """Another chat, empty, with the same instructions."""
-        self.messages, self.session, self.left_out, self.used = [], None, 0, None
+        self._chat, self.left_out, self.used = Chat(system=self.system), 0, None
 
     async def open(self, session: int) -> None:
         """An earlier chat, as it was left."""
         info = await self.kept(Store.info, session)
-        self.messages = await self.kept(Store.path, session)
-        self.session, self.system, self.left_out, self.used = session, info.system, 0, None
+        self._show(await self.kept(Store.path, session), session, info.system)
+        self.left_out, self.used = 0, None
+
+    def _show(self, path: list[Message], session: int, system: str) -> None:
+        """A chat as the store has it."""
+        messages = [_ended(message) for message in path]
+        self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
+
+    async def delete(self, session: int) -> None:
+        """Delete a chat; after the one that is shown a new one begins."""
+        if session == self.session:
+            await self.settled()
+        await self.kept(Store.delete, session)
+        self._saver.forget(session)
+        if session == self.session:
+            self.new()
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """One more message of the user's."""
@@ -145,7 +164,8 @@ class Talk:
                     return False
                 leaf = await self.kept(Store.leaf, versions[place])
                 await self.kept(Store.set_head, self.session, leaf)
-                self.messages = await self.kept(Store.path, self.session)
+                self._show(await self.kept(Store.path, self.session), self.session, self.system)
+                self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
                 return True
         return False
 
@@ -171,36 +191,39 @@ class Talk:
             return await self._answer(show, begun_anew, goes_on)
 
     async def _answer(self, show: Show, begun_anew: Callable[[], None], goes_on: bool) -> Message:
-        begun = self.messages.pop() if goes_on else Message("assistant", "")
-        growing = self._growing = _Growing(begun)
-        sent = [*self.messages[self.left_out :], *([begun] if goes_on else [])]
-        self.messages.append(begun)
+        chat, place = self._chat, len(self.messages) - goes_on
+        begun = chat.messages.pop() if goes_on else Message("assistant", "")
+        growing = self._growing = _Growing(begun, chat, place)
+        sent = [*chat.messages[self.left_out :], *([begun] if goes_on else [])]
+        chat.messages.append(begun)
         try:
             self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
             await self._reading
         except asyncio.CancelledError:
+            growing.finish, growing.numbers = "cancelled", self.speed.numbers()
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            growing.finish, growing.numbers = "cancelled", self.speed.numbers()
         except BaseException:
             if not growing.text and not goes_on:
-                self.messages.pop()
+                del chat.messages[place]
                 raise
             growing.finish, growing.numbers = "gone", self.speed.numbers()
             raise
         finally:
             self._reading = None
-            if self.messages and self.messages[-1].role == "assistant":
-                self.messages[-1] = growing.message(self.messages[-1].id)
-            await self.save(changed=True)
-        return self.messages[-1]
+            growing.join()
+            await self.save(chat)
+        return chat.messages[place]
 
     async def count(self) -> None:
-        """Ask the engine what the messages take of the context, where no answer has told."""
-        if self.messages and not self.answering:
-            sent = self.messages[self.left_out :]
-            self.used = await self.engine.count(sent, system=self.system, settings=self.settings)
+        """Ask the engine what the messages take of the context, where no answer has told or tells meanwhile."""
+        if not self.messages or self.answering:
+            return
+        counted, sent = list(self.messages), self.messages[self.left_out :]
+        used = await self.engine.count(sent, system=self.system, settings=self.settings)
+        if not self.answering and self.messages == counted:
+            self.used = used
 
     def stop(self) -> None:
         """End the answer that is under way, if one is; what there is of it stays."""
@@ -218,8 +241,8 @@ class Talk:
     ) -> None:
         from localdflash.chat.engine import Done, Piece
 
-        await self.save()
-        saved = time.monotonic()
+        await self.save(growing.chat)
+        saved, pause = time.monotonic(), SAVE_EVERY
         self.speed = Acceptance()
         events = self.engine.answer(sent, self.settings, system=self.system, goes_on=goes_on)
         async with aclosing(events) as pieces:
@@ -235,49 +258,26 @@ class Talk:
                     case _:
                         growing.begin_anew()
                         begun_anew()
-                if time.monotonic() - saved > SAVE_EVERY:
+                if time.monotonic() - saved > pause:
+                    began = time.monotonic()
+                    growing.join()
+                    await self.save(growing.chat)
                     saved = time.monotonic()
-                    self.messages[-1] = growing.message(self.messages[-1].id)
-                    await self.save(changed=True)
+                    pause = max(SAVE_EVERY, SAVE_SHARE * (saved - began))
 
     # What is kept
 
-    async def save(self, *, changed: bool = False) -> None:
-        """Store what is not stored yet, in order; with `changed` the last message again. What fails is told once."""
-        try:
-            async with self._saving:
-                try:
-                    await self._save(changed)
-                except StoreLost as error:  # all of it again, as another chat
-                    self._tell(f"{error}; this chat is stored again")
-                    self.session = None
-                    self.messages[:] = [replace(message, id=0) for message in self.messages]
-                    await self._save(changed)
-        except StoreFailed as error:
-            if not self.unsaved:
-                self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")
-            self.unsaved = True
-            return
-        if self.unsaved:
-            self.unsaved = False
-            self._tell("saved again")
+    async def save(self, chat: Chat | None = None) -> None:
+        """Store what is not stored yet, of this chat or of the given one. What fails is told once."""
+        chat = chat or self._chat
+        if self.engine.about:
+            chat.model = self.engine.about.pair
+        await self._saver.save(chat)
 
-    async def _save(self, changed: bool) -> None:
-        messages = self.messages
-        if not messages:
-            return
-        if self.session is None:
-            about = self.engine.about
-            self.session = await self.kept(
-                Store.create, folder=self.folder, model=about.pair if about else "", system=self.system
-            )
-        for i, message in enumerate(messages):
-            if not message.id:
-                parent = messages[i - 1].id if i else None
-                stored = await self.kept(Store.add, self.session, parent, message)
-                messages[i] = replace(messages[i], id=stored.id)  # it may have grown meanwhile
-        if changed or self.unsaved:
-            await self.kept(Store.update, messages[-1])
+
+def _ended(message: Message) -> Message:
+    """An answer without an end is one that a killed process has left."""
+    return replace(message, finish="cancelled") if message.role == "assistant" and not message.finish else message
 
 
 def _used(numbers: Mapping[str, Any]) -> int | None:
@@ -286,10 +286,10 @@ def _used(numbers: Mapping[str, Any]) -> int | None:
 
 
 class _Growing:
-    """An answer under way."""
+    """An answer under way, at its place in a chat."""
 
-    def __init__(self, begun: Message) -> None:
-        self._begun = begun
+    def __init__(self, begun: Message, chat: Chat, place: int) -> None:
+        self.chat, self._begun, self._place = chat, begun, place
         self._parts, self._steps = [begun.text], list(begun.steps)
         self.finish, self.numbers = begun.finish, begun.numbers
 
@@ -305,12 +305,20 @@ class _Growing:
     def begin_anew(self) -> None:
         self._parts, self._steps = [self._begun.text], list(self._begun.steps)
 
-    def message(self, number: int) -> Message:
+    def join(self) -> Message:
+        """Be the message that stands there, as far as it came."""
+        message = self.message()
+        if self._place < len(self.chat.messages):
+            self.chat.messages[self._place] = message
+        return message
+
+    def message(self) -> Message:
+        here = self.chat.messages[self._place : self._place + 1]
         return replace(
             self._begun,
             text=self.text,
             finish=self.finish,
             numbers=dict(self.numbers),
             steps=tuple(self._steps),
-            id=number,
+            id=here[0].id if here else self._begun.id,
         )

@@ -1,5 +1,6 @@
 """`localdflash chat`: a conversation on a terminal, line by line, or one answer for a script."""
 
+import gc
 import os
 import sys
 from contextlib import closing
@@ -58,7 +59,10 @@ def command(
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Talk to the model. What is printed: the answer on stdout, everything else on stderr."""
+    """Talk to the model: on a full screen, line by line with --plain, or for one answer with -p or text on stdin.
+
+    What is printed: the answer on stdout, everything else on stderr.
+    """
     params = take_sampling(options)
     session = _session(goes_on, resume, no_log)
     system = _system(system, role)
@@ -78,7 +82,6 @@ def command(
         from localdflash.chat.settings import Settings
 
         os.environ.setdefault("ESCDELAY", ESCAPE)
-        from localdflash.tui import pasted_input
         from localdflash.tui.app import ChatApp
         from localdflash.tui.base import Start
 
@@ -89,9 +92,9 @@ def command(
         source = _source(ctx, options, no_daemon)
         run = ctx.find_object(Run) or Run()
         start = Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug)
-        pasted_input.install()
         app = ChatApp(start)
         app.run()
+        gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
         return app.return_code or 0
     from localdflash.cli.headless import answer_once
     from localdflash.cli.plain import converse

@@ -10,7 +10,7 @@ from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.store import Store
 from localdflash.cli.headless import say
 from localdflash.cli.talking import Reply
-from localdflash.errors import StoreFailed, UsageError
+from localdflash.errors import StoreFailed, StoreLost, UsageError
 
 FINISHES: tuple[Finish, ...] = ("stop", "length", "context", "cancelled")
 
@@ -51,13 +51,22 @@ class Kept:
     def add(self, question: str, answer: str, reply: Reply) -> None:
         """Keep one exchange; what fails is said."""
         finish: Finish = next((known for known in FINISHES if known == reply.finish), "stop")
+        exchange = (
+            Message("user", question),
+            Message("assistant", answer, finish=finish, numbers=reply.numbers),
+        )
         try:
-            for message in (
-                Message("user", question),
-                Message("assistant", answer, finish=finish, numbers=reply.numbers),
-            ):
-                if self._session is None:
-                    self._session = self._store.create(folder=os.getcwd(), model=self._model, system=self._system)
-                self._last = self._store.add(self._session, self._last, message).id
+            try:
+                self._add(exchange)
+            except StoreLost as error:
+                say(f"{error}; what follows is kept as another chat")
+                self.new()
+                self._add(exchange)
         except StoreFailed as error:
             say(f"not saved: {error}")
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if self._session is None:
+                self._session = self._store.create(folder=os.getcwd(), model=self._model, system=self._system)
+            self._last = self._store.add(self._session, self._last, message).id

@@ -7,6 +7,7 @@ is EngineGone.
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -127,8 +128,9 @@ class Connection(Generic[Event]):
         except TimeoutError:
             raise EngineGone(f"{self._address.place} does not answer") from None
         except _BROKEN as error:
-            told = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-            raise EngineGone(f"{self._address.place} went away: {told}") from None
+            told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            happened = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
+            raise EngineGone(f"{self._address.place} {happened}: {told or type(error).__name__}") from None
         finally:
             self._used = time.monotonic()
             if self._http is None or self._http.their_state is not h11.DONE:

@@ -211,3 +211,12 @@ def test_killed_while_undoing(tmp_path: Path) -> None:
         if not killed:
             return
     raise AssertionError("it never came to an end")
+
+
+def test_a_journal_with_things_that_are_no_files(root: Path) -> None:
+    folder = paths.data_folder() / "undo"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "00000000000000000001-aa.json")
+    (folder / "00000000000000000002-aa.json").mkdir()
+    (folder / "00000000000000000003-aa.json").write_bytes(b"\0 no journal")
+    assert Journal(root, folder).last() is None

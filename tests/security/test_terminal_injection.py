@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.chats import READY, Scene, scene
+from tests.chats import Scene, scene
 from tests.escape_sequences import Sequence, invisible, sequences
 from tests.scripted_answers import Answer
 from tests.security.terminal_payloads import MARKUP, UNSAFE
@@ -80,18 +80,18 @@ class Session:
     turns: int = 0
 
     def answered(self, answer: Answer, keys: tuple[str, ...] = ()) -> tuple[bytes, str]:
-        """The bytes written for an answer, and the screen when it is complete."""
+        """The bytes written for an answer, and their text."""
         self.turns += 1
         begun, end = len(self.terminal.raw), f"the end of {self.turns}."
         self.scene.answers(Answer.pieces(*(step.text for step in answer.steps), f"\n\n{end}\n"))
         self.terminal.press("ctrl+n", *keys)
         self.terminal.type("go")
-        self.terminal.wait_for(lambda screen: "go" in screen and READY not in screen)
+        self.terminal.wait_written("go", begun)
         self.terminal.press("enter")
-        self.terminal.wait_for(end)
-        screen = self.terminal.settle(0.05)
+        self.terminal.wait_written(end, begun)
+        self.terminal.settle(0.05)
         self.terminal.press(*keys)
-        return bytes(self.terminal.raw[begun:]), screen
+        return bytes(self.terminal.raw[begun:]), self.terminal.written(begun)
 
     def foreign(self, raw: bytes) -> list[Sequence]:
         """What Textual did not write by itself."""
@@ -133,8 +133,8 @@ def shown(session: Session) -> Callable[[str], tuple[bytes, str]]:
             keys = ("ctrl+t",) if place == "thought" else ()
             halves = (NUMBERED[: len(NUMBERED) // 2], NUMBERED[len(NUMBERED) // 2 :])
             begun = len(session.terminal.raw)
-            screens = [session.answered(Answer.of(PLACES[place](half), size=200), keys)[1] for half in halves]
-            known[place] = bytes(session.terminal.raw[begun:]), "\n".join(screens)
+            texts = [session.answered(Answer.of(PLACES[place](half), size=200), keys)[1] for half in halves]
+            known[place] = bytes(session.terminal.raw[begun:]), "\n".join(texts)
         return known[place]
 
     return find
@@ -155,10 +155,10 @@ def test_textual_alone_writes_few_kinds(session: Session) -> None:
 def test_an_answer_with_all_payloads_in_one_place(
     place: str, session: Session, shown: Callable[[str], tuple[bytes, str]]
 ) -> None:
-    raw, screen = shown(place)
+    raw, text = shown(place)
     assert session.foreign(raw) == []
     assert invisible(raw.decode()) == set()
-    missing = [name for (n, _), name in zip(NUMBERED, UNSAFE, strict=True) if f"b{n:03}" not in screen]
+    missing = [name for (n, _), name in zip(NUMBERED, UNSAFE, strict=True) if f"b{n:03}" not in text]
     assert missing == []
 
 

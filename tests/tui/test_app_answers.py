@@ -1,11 +1,14 @@
 """Asking, stopping, asking again: the whole app, by its keys and commands."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
 from localdflash.chat.engine import Done, Piece
+from localdflash.chat.store import Store
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
 from tests.fake_engine import ANSWER, NUMBERS, STEP
@@ -113,6 +116,37 @@ def test_what_is_sent_meanwhile_waits() -> None:
         assert texts(app) == ["why?", "It "]
 
     on_stage(script, Piece("It ", STEP), None)
+
+
+def test_all_that_was_sent_meanwhile_comes_back() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await typed(pilot, "why?")
+        await engine.waits.wait()
+        await typed(pilot, "and then?")
+        await typed(pilot, "and now?")
+        app.prompt.text = "half a"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.prompt.text == "and then?\nand now?\nhalf a")
+
+    on_stage(script, Piece("It ", STEP), None)
+
+
+def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot)
+        session, path, go = app.talk.session, Store.path, threading.Event()
+        await command(pilot, "/new")
+        monkeypatch.setattr(Store, "path", lambda *rest: go.wait(10) and path(*rest))
+        assert session
+        opening = asyncio.create_task(app.open_chat(session))
+        await pilot.pause()
+        await typed(pilot, "and then?")
+        assert app.queued
+        go.set()
+        await opening
+        await wait_until(pilot, lambda: texts(app) == ["why?", "It is.", "and then?", "It is."])
+
+    on_stage(script)
 
 
 def test_an_engine_that_cannot_answer() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pygments.lexers import get_lexer_by_name
 
 from localdflash.text.sanitize import sanitize
+from localdflash.tui import highlight
 from localdflash.tui.fence import LONGEST, Code
-from localdflash.tui.highlight import exact, highlighted, lexer_for
+from localdflash.tui.highlight import exact, lexer_for
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.markdown import Document
 from tests.tui.markdown_samples import copied, document, rows
@@ -78,7 +79,7 @@ def test_fences_are_numbered_in_order_and_labelled() -> None:
 
 def test_a_long_label_is_shortened_and_a_long_line_is_not() -> None:
     shown = rows("```" + "word " * 9 + "\n" + "x" * 30 + "\n```", 20)
-    assert shown == ["word word word word…", "  " + "x" * 18, "  " + "x" * 12]
+    assert shown == ["  word word word wo…", "  " + "x" * 18, "  " + "x" * 12]
 
 
 @pytest.mark.parametrize(("width", "shown"), [(12, ["  one two th", "  ree"]), (6, ["one tw", "o thre", "e"])])
@@ -186,16 +187,16 @@ def test_whole_and_line_by_line_show_the_same_text(language: str) -> None:
 
 def test_a_lexer_that_fails_leaves_the_text_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     lexer = type(get_lexer_by_name("python"))
-    highlighted.cache_clear()
+    highlight._highlighted.cache_clear()
 
     def fail(*_: object, **__: object) -> None:
         raise RecursionError
 
     monkeypatch.setattr(lexer, "get_tokens_unprocessed", fail)
     monkeypatch.setattr("pygments.lexer.ExtendedRegexLexer.get_tokens_unprocessed", fail)
-    assert rows(fenced("def f(): pass")) == ["python  1", "  def f(): pass"]
+    assert rows(fenced("def f(): pass")) == ["  python  1", "  def f(): pass"]
     assert exact("python", ["def"]) is None
-    highlighted.cache_clear()
+    highlight._highlighted.cache_clear()
 
 
 def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:

@@ -112,13 +112,13 @@ def test_only_the_last_line_of_an_open_fence_changes() -> None:
 def test_what_may_be_the_end_of_a_fence_is_not_shown_before_it_is_clear() -> None:
     growing = Document()
     growing.append("```\ncode\n``")
-    assert [line.text for line in growing.lines(60)] == ["code  1", "  code"]
+    assert [line.text for line in growing.lines(60)] == ["  code  1", "  code"]
     growing.append("x\n")
-    assert [line.text for line in growing.lines(60)] == ["code  1", "  code", "  ``x"]
+    assert [line.text for line in growing.lines(60)] == ["  code  1", "  code", "  ``x"]
     growing.append("```")
     assert growing.fences[0].closed
     growing.append("`\nafter")
-    assert [line.text for line in growing.lines(60)] == ["code  1", "  code", "  ``x", "", "after"]
+    assert [line.text for line in growing.lines(60)] == ["  code  1", "  code", "  ``x", "", "after"]
 
 
 def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

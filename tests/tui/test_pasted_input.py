@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual import events
 from textual._xterm_parser import XTermParser
-from textual.drivers import linux_driver
 from textual.message import Message
 
-from localdflash.tui.pasted_input import Paste, PasteParser, install
+from localdflash.tui.pasted_input import Paste, PasteParser
 from localdflash.tui.pasting import LARGEST
 
 START, END = "\x1b[200~", "\x1b[201~"
@@ -91,9 +90,3 @@ def test_ten_megabytes_take_no_time_and_little_memory() -> None:
 def test_the_end_of_input() -> None:
     assert told(fed("a", "")) == ["a"]
     assert told(fed(f"{START}abc", "")) == []
-
-
-def test_the_driver_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linux_driver, "XTermParser", XTermParser)
-    install()
-    assert vars(linux_driver)["XTermParser"] is PasteParser

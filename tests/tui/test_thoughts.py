@@ -47,7 +47,7 @@ def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
 
 def test_a_tag_elsewhere_is_text() -> None:
     assert rows("Use `<think>` here.\n\n<think>x</think>") == ["Use <think> here.", "", "<think>x</think>"]
-    assert rows("```\n<think>\n```\n") == ["code  1", "  <think>"]
+    assert rows("```\n<think>\n```\n") == ["  code  1", "  <think>"]
     assert rows("<thinking>") == ["<thinking>"]
     assert rows("<thi") == ["<thi"]
 

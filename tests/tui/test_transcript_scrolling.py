@@ -13,7 +13,7 @@ from localdflash.tui.column import Column, Place
 from localdflash.tui.entry import View
 from localdflash.tui.lines import Line, Run
 from localdflash.tui.markdown import Document
-from tests.tui.transcript_stage import Stage, run, talk
+from tests.tui.transcript_stage import Stage, run, talk, until
 
 
 def _uneven(turns: int) -> list[Message]:
@@ -28,7 +28,6 @@ def _uneven(turns: int) -> list[Message]:
 
 def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        stage.transcript._measuring.pause()  # type: ignore[union-attr]
         begun = time.perf_counter()
         stage.transcript.show(talk(500, 30))
         stage.rows  # noqa: B018
@@ -41,35 +40,29 @@ def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
     run(test, [], (120, 40))
 
 
-def test_all_heights_are_known_after_a_while_and_the_text_stays_where_it_is() -> None:
+def test_an_open_chat_that_nobody_touches_does_nothing() -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        column = stage.transcript._column
-        stage.transcript._measuring.pause()  # type: ignore[union-attr]
-        stage.transcript.show(_uneven(60))
-        stage.transcript._measuring.pause()  # type: ignore[union-attr]
-        await pilot.press("pageup", "pageup")
-        before, guessed = stage.rows, column.height
-        while column._guessed:
-            stage.transcript._measure()
-        assert stage.rows == before
-        assert column.height != guessed
-        true = Column()
-        true.view = column.view
-        true.show(stage.messages)
-        for index in range(len(true.entries)):
-            true.lay_out(index)
-        assert column.height == true.height
+        await until(lambda: stage.transcript._colouring is None or stage.transcript._colouring.is_finished)
+        assert not [timer for timer in stage.transcript._timers if timer._active.is_set()]
+        stage.transcript.feed("more")
+        assert [timer for timer in stage.transcript._timers if timer._active.is_set()]
 
-    messages = _uneven(60)
-    run(test, messages, (80, 20))
+    run(test, talk(300))
+
+
+def test_guessed_heights_are_near_the_true_ones() -> None:
+    column = Column()
+    column.show(_uneven(60))
+    guessed = column.height
+    for index in range(len(column.entries)):
+        column.lay_out(index)
+    assert guessed == pytest.approx(column.height, rel=0.1)
 
 
 def test_page_by_page_to_the_top_shows_every_row_once() -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
         transcript = stage.transcript
-        transcript._measuring.pause()  # type: ignore[union-attr]
         transcript.show(_uneven(30))
-        transcript._measuring.pause()  # type: ignore[union-attr]
         transcript.following = False
         pages = [stage.rows]
         while transcript.scroll_offset.y:

@@ -60,7 +60,7 @@ def test_what_is_selected_looks_so() -> None:
     run(test, [Message("user", "one two three")], (40, 20))
 
 
-def test_a_selection_survives_later_text_measuring_and_another_width() -> None:
+def test_a_selection_survives_later_text_and_another_width() -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
         x, y = _at(stage, "value_19_2")
         await _drag(pilot, (x, y), (x + 9, y))
@@ -68,8 +68,6 @@ def test_a_selection_survives_later_text_measuring_and_another_width() -> None:
             stage.transcript.feed("more text\n\n")
         await until(lambda: not stage.transcript.busy)
         assert stage.screen.get_selected_text() == "value_19_2"
-        while stage.transcript._column._guessed:
-            stage.transcript._measure()
         await pilot.resize_terminal(33, 20)
         assert stage.screen.get_selected_text() == "value_19_2"
         stage.transcript.show(talk(1))
@@ -94,6 +92,9 @@ def test_everything_selected_is_all_the_text() -> None:
         text, _ = stage.transcript.get_selection(Selection(None, None)) or ("", "")
         assert [f"question {n}" in text for n in range(50)] == [True] * 50
         assert stage.transcript.get_selection(Selection(Offset(0, 99), Offset(3, 7))) is not None
+        column = stage.transcript._column
+        assert column.height == sum(entry.height for entry in column.entries)
+        assert sum(entry.laid_out(column.view) for entry in column.entries) < 20
 
     run(test, talk(50))
 
@@ -104,5 +105,5 @@ def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
         await pilot.click(offset=_at(stage, "plain"))
         await pilot.click(offset=_at(stage, "evil"))
 
-    stage = run(test, [Message("user", "[docs](https://example.org/a) plain [evil](javascript:x)")])
+    stage = run(test, [Message("assistant", "[docs](https://example.org/a) plain [evil](javascript:x)")])
     assert stage.posted == ["https://example.org/a"]

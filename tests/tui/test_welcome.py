@@ -44,6 +44,7 @@ def test_later_runs_have_two_lines() -> None:
 def test_with_a_server_nothing_is_called_local() -> None:
     text = " ".join(text_of(Welcome(first_run=True, model="gpt", server="https://api.example.com/v1")))
     assert "what you send goes there" in text
+    assert "localdflash models list" not in text  # names models of this machine
     assert "https://api.example.com/v1" in text
     assert "nothing you type leaves" not in text
 

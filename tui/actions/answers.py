@@ -1,6 +1,7 @@
 """Asking: send, stop, again, change, go on; and what happens when the context is full or the engine goes away."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from textual import on, work
 
@@ -13,8 +14,20 @@ from localdflash.tui.prompt import Prompt
 RESERVED = 4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
 
 
+@dataclass(frozen=True)
+class _Unedited:
+    """A chat whose last message is being changed: what was taken away from it."""
+
+    chat: list[Message]
+    length: int
+    taken: list[Message]
+    left_out: int
+
+
 class Answers(Base):
     """See the module."""
+
+    _unedited: _Unedited | None = None
 
     @on(Prompt.Submitted)
     def _submitted(self, event: Prompt.Submitted) -> None:
@@ -32,9 +45,10 @@ class Answers(Base):
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message; while an answer is under way, after that."""
-        if self.talk.answering:
+        if self.talk.answering or self.arrivals:
             self.queued.append((text, attachments))
-            self.say("sent as soon as this answer is done; Esc stops it")
+            if self.talk.answering:
+                self.say("sent as soon as this answer is done; Esc stops it")
             return
         self.add(self.talk.say(text, attachments))
         self.begin_answer()
@@ -50,18 +64,20 @@ class Answers(Base):
         """Have the last message answered, or the last answer gone on with."""
         if self.talk.answering:
             return
+        self.complaints.clear()
         if not goes_on:
             self.add(Message("assistant", ""))
         self.refresh_status()
         try:
             answer = await self.talk.answer(self._show, self._begin_anew, goes_on=goes_on)
         except ContextOverflow as error:
-            self.show_chat()
+            self._show_what_there_is()
             await self._make_room(error)
             return
         except LocaldflashError as error:
-            self.show_chat()
+            self._show_what_there_is()
             self.complain(f"{error}; Ctrl+R asks again" + (", Ctrl+G goes on" if self._is_partial() else ""))
+            self.send_queued(stopped=True)
             return
         finally:
             self.refresh_status()
@@ -70,7 +86,14 @@ class Answers(Base):
             self.count_used()
         if answer.finish == "gone":
             self.complain(f"{self.talk.trouble}; Ctrl+G goes on with the answer, Ctrl+R asks again")
-        self._send_queued(stopped=answer.finish in ("cancelled", "gone"))
+        self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
+
+    def _show_what_there_is(self) -> None:
+        """The chat without the answer that could not begin, and with what was said to be wrong meanwhile."""
+        complaints, self.complaints = self.complaints, []
+        self.show_chat()
+        for line in complaints:
+            self.complain(line)
 
     def _show(self, text: str, step: StepRecord | None) -> None:
         self.transcript.feed(text, step)
@@ -81,16 +104,12 @@ class Answers(Base):
     def _is_partial(self) -> bool:
         return bool(self.talk.messages) and self.talk.messages[-1].role == "assistant"
 
-    def _send_queued(self, *, stopped: bool) -> None:
-        """The next message that was sent meanwhile; back into the prompt where the user stopped."""
-        if not self.queued:
-            return
-        text, attachments = self.queued.pop(0)
-        if stopped:
-            self.queued.clear()
-            self.prompt.put_back(text, attachments)
-            return
-        self.ask(text, attachments)
+    def send_queued(self, *, stopped: bool) -> None:
+        """See `Base`."""
+        while stopped and self.queued:
+            self.prompt.put_back(*self.queued.pop())  # the first one comes to stand on top
+        if self.queued:
+            self.ask(*self.queued.pop(0))
 
     async def _make_room(self, error: ContextOverflow) -> None:
         """The conversation no longer fits: ask whether its oldest messages may be left out."""
@@ -127,12 +146,14 @@ class Answers(Base):
         """A question that cannot be answered goes back into the prompt."""
         question = self.talk.take_back_question()
         self.show_chat()
+        self.send_queued(stopped=True)
         self.prompt.put_back(question.text, question.attachments)
         self.complain(f"{reason}; your message is back in the prompt")
 
     def action_stop(self) -> None:
-        """Stop the answer."""
-        self.talk.stop()
+        """Stop the answer; or leave the message that is being changed as it was."""
+        if not self._leave_unedited():
+            self.talk.stop()
 
     def action_retry(self) -> None:
         """Answer the last message again."""
@@ -147,9 +168,26 @@ class Answers(Base):
             self.show_chat()
             self.begin_answer()
             return
-        question = self.talk.take_back_question()
+        talk, before, left_out = self.talk, list(self.talk.messages), self.talk.left_out
+        question = talk.take_back_question()
+        self._unedited = _Unedited(talk.messages, len(talk.messages), before[len(talk.messages) :], left_out)
         self.show_chat()
+        self.say("Enter asks again; Esc leaves the chat as it was")
         self.prompt.put_back(question.text, question.attachments)
+        self.prompt.focus()
+
+    def _leave_unedited(self) -> bool:
+        """Bring back the message that is being changed, and its answer; False where none is."""
+        talk, edit, self._unedited = self.talk, self._unedited, None
+        if edit is None or edit.chat is not talk.messages or len(talk.messages) != edit.length or talk.answering:
+            return False
+        talk.messages.extend(edit.taken)
+        talk.left_out = edit.left_out
+        if self.prompt.text == edit.taken[0].text:
+            self.prompt.put_all("")
+            self.prompt.detach()
+        self.show_chat()
+        return True
 
     @on(Prompt.EditLast)
     def action_edit(self) -> None:
@@ -180,7 +218,8 @@ class Answers(Base):
     async def _version(self, step: int) -> None:
         if self.talk.answering:
             return
-        if await self.talk.version(step):
-            self.show_chat()
-            return
+        async with self.arriving():
+            if await self.talk.version(step):
+                self.show_chat()
+                return
         self.say("there is no earlier version" if step < 0 else "there is no later version")

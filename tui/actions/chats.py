@@ -6,6 +6,7 @@ from pathlib import Path
 from textual import on, work
 
 from localdflash.chat.store import SessionInfo, Store
+from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
@@ -48,10 +49,11 @@ class Chats(Base):
 
     async def open_chat(self, session: int) -> None:
         """Show an earlier chat and go on with it."""
-        await self.talk.settled()
-        await self.talk.save()
-        await self.talk.open(session)
-        self.show_chat()
+        async with self.arriving():
+            await self.talk.settled()
+            await self.talk.save()
+            await self.talk.open(session)
+            self.show_chat()
         self.prompt.focus()
 
     @work
@@ -68,17 +70,20 @@ class Chats(Base):
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
         if name.strip():
             await self.talk.kept(Store.rename, self.talk.session, name.strip())
-            self.say(f"this chat is now called {name.strip()}")
+            info = await self.talk.kept(Store.info, self.talk.session)  # a long name is shortened
+            self.say(f"this chat is now called {info.title}")
 
     @work
     @told
     async def action_fork(self, number: str = "") -> None:
         """A new chat from message N."""
         await self.talk.settled()
-        if number and not number.isdecimal():
-            raise UsageError(f"expected the number of a message, found {number!r}")
-        await self.talk.fork(int(number) if number else None)
-        self.show_chat()
+        if number and not (number.isdecimal() and number.isascii()):
+            raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
+        async with self.arriving():
+            await self.talk.fork(int(number[:9]) if number else None)
+            self.show_chat()
+        self.prompt.focus()
         self.say("a new chat that goes on from here; the one before is kept")
 
     @work
@@ -107,7 +112,8 @@ class Chats(Base):
             self.complain(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
-        text = write(info, await self.talk.kept(Store.path, session))
+        shown = session == self.talk.session  # perhaps not all of it could be saved
+        text = write(info, self.talk.messages if shown else await self.talk.kept(Store.path, session))
         overwrite = False
         if file.exists():
             lines = [f"{file} is there already."]
@@ -133,9 +139,9 @@ class Chats(Base):
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return
-        await self._do(self.talk.kept(Store.delete, session), "deleted")
-        if session == self.talk.session:
-            self.talk.new()
+        shown = session == self.talk.session
+        await self._do(self.talk.delete(session), "deleted")
+        if shown:
             self.show_chat()
 
     async def _do(self, doing: Awaitable[object], done: str = "") -> None:

@@ -19,6 +19,9 @@ class Model(Base):
         from localdflash.tui.screens.models import ModelPicker
 
         about = self.talk.engine.about
+        if self.start.server and not name:  # what fits on this machine says nothing of another one
+            self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
+            return
         chosen = name or await self.asked(ModelPicker(models.rows, models.fit, about.pair if about else ""))
         if not chosen:
             return
@@ -29,6 +32,7 @@ class Model(Base):
             f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
         )
         self.refresh_status()
+        self.count_used()
 
     @work
     @told
@@ -58,7 +62,8 @@ class Model(Base):
     async def set_system(self, text: str, told: str) -> None:
         """Instructions from the next answer on."""
         await self.talk.instruct(text)
-        self.say(f"{told}; they hold from the next answer on")
+        self.count_used()
+        self.say(f"{told}, from the next answer on")
 
     def action_set(self, given: str = "") -> None:
         """Change how answers are drawn, or show it."""

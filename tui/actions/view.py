@@ -13,6 +13,8 @@ from localdflash.tui.themes import THEMES
 class View(Base):
     """See the module."""
 
+    _leaving = False
+
     def action_thoughts(self) -> None:
         """Unfold or fold what the model thought."""
         self.transcript.thoughts = not self.transcript.thoughts
@@ -27,6 +29,8 @@ class View(Base):
             self.complain(f"no theme {name!r}{did_you_mean(name, names) or ': one of ' + ', '.join(names)}")
             return
         self.theme = name
+        if not self.start.chats:
+            return
         try:
             state.save(replace(state.load(), theme=name))
         except LocaldflashError as error:
@@ -40,6 +44,9 @@ class View(Base):
 
     async def action_quit(self) -> None:
         """Leave; an answer under way is stopped, and what there is of it kept."""
+        if self._leaving:  # /quit and Ctrl+Q: the first one still stores what there is
+            return
+        self._leaving = True
         await self.talk.close()
         await self.talk.engine.close()
         self.files.close()

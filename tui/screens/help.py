@@ -98,7 +98,7 @@ class HelpScreen(Dialog[None]):
     DEFAULT_CSS = """
     HelpScreen {
         #box { height: 90%; max-width: 110; }
-        #all { height: 1fr; margin: 1 0; }
+        #all { height: 1fr; margin: 1 0; scrollbar-gutter: stable; }
         &.-low #all { margin: 0; }
     }
     """

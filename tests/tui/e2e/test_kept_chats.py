@@ -187,3 +187,38 @@ def test_a_folder_that_cannot_be_written(chats: Scene) -> None:
     ask(terminal, "a question", "An answer.")
     terminal.wait_for("not kept")
     assert READY in terminal.text
+
+
+def test_what_is_typed_before_the_screen_is_there_goes_to_the_chat_that_is_opened(chats: Scene) -> None:
+    chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
+    terminal = chats.start()
+    ask(terminal, "one question", "The first answer.")
+    left(terminal)
+    terminal = chats.start("--continue", ready=False)
+    until(lambda: terminal.read(0.01) and 1049 in terminal.modes)
+    terminal.type("typed early\r")
+    terminal.wait_for("The second answer.")
+    asked = [one["content"] for one in chats.engine.asked[-1]["messages"]]
+    assert asked == ["one question", "The first answer.", "typed early"]
+
+
+def test_a_chat_killed_at_once_has_the_question_and_can_ask_it_again(chats: Scene) -> None:
+    chats.answers(Answer.of("word " * 4000, rate=200))
+    terminal = chats.start()
+    ask(terminal, "tell me", "word word")
+    terminal.kill()
+    terminal.wait()
+    chats.answers(Answer.of("Fine."))
+    again = chats.start("--continue")
+    again.wait_for("tell me")
+    again.press("ctrl+r")
+    again.wait_for("Fine.")
+    assert [one["role"] for one in chats.engine.asked[-1]["messages"]] == ["user"]
+
+
+def test_leaving_again_and_again(chats: Scene) -> None:
+    chats.answers(Answer.of("word " * 4000, rate=200))
+    terminal = chats.start()
+    ask(terminal, "tell me", "word word")
+    terminal.press(*["ctrl+q"] * 3)
+    assert terminal.wait() == 0, terminal.told("it did not leave well")

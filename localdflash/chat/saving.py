@@ -1,0 +1,135 @@
+"""Stores chats while they go on: what is not on disk yet, or is there as it was before, in order.
+
+What cannot be stored stays in memory, also of a chat that is no longer shown, and is stored with whatever can be.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from localdflash.chat.messages import Message
+from localdflash.chat.store import Store
+from localdflash.errors import StoreFailed, StoreLost
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Chat:
+    """The path of a chat that is shown; `session` None: nothing of it is stored yet."""
+
+    messages: list[Message] = field(default_factory=list)
+    session: int | None = None
+    system: str = ""
+    model: str = ""
+    stored: dict[int, Message] = field(default_factory=dict)  # by id, as they are on disk
+
+
+class Saver:
+    """Chats of a folder in the file `path`, or in memory alone for None. `tell` gets lines, on the event loop."""
+
+    def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+        self._path, self._folder, self._tell = path, folder, tell
+        self._store: Store | None = None
+        self._disk = ThreadPoolExecutor(1, "chats")
+        self._saving = asyncio.Lock()
+        self._unsaved: list[Chat] = []
+        self._closed = False
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is something that could not be stored."""
+        return bool(self._unsaved)
+
+    async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+        """Run a method of the store, in its thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
+
+    def _opened(self, loop: asyncio.AbstractEventLoop) -> Store:
+        """The store; one in memory where that on disk cannot be had."""
+        if self._store is None:
+
+            def tell(line: str) -> None:
+                loop.call_soon_threadsafe(self._tell, line)
+
+            try:
+                self._store = Store.open(self._path, tell)
+            except StoreFailed as error:
+                tell(f"chats are not kept: {error}")
+                self._store = Store.open(None, tell)
+        return self._store
+
+    async def close(self) -> None:
+        """Close the store. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            if self._store:
+                await self.kept(Store.close)
+            self._disk.shutdown()
+
+    def forget(self, session: int) -> None:
+        """A chat was deleted: it is not to be stored again."""
+        self._unsaved = [chat for chat in self._unsaved if chat.session != session]
+
+    async def save(self, chat: Chat) -> None:
+        """Store what is to be stored; what fails is told once. Whoever is cancelled here only does not wait for it."""
+        await asyncio.shield(asyncio.create_task(self._save_all(chat)))
+
+    async def _save_all(self, chat: Chat) -> None:
+        async with self._saving:
+            before, failed = self._unsaved, list[Chat]()
+            for one in dict.fromkeys([*before, chat]):
+                try:
+                    await self._save_again_if_lost(one)
+                except StoreFailed as error:
+                    failed.append(one)
+                    if not before and len(failed) == 1:
+                        self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")
+            self._unsaved = failed
+            if before and not failed:
+                self._tell("saved again")
+
+    async def _save_again_if_lost(self, chat: Chat) -> None:
+        try:
+            await self._save(chat)
+        except StoreLost as error:  # all of it again, as another chat
+            self._tell(f"{error}; this chat is stored again")
+            chat.session, chat.stored = None, {}
+            chat.messages[:] = [replace(message, id=0) for message in chat.messages]
+            await self._save(chat)
+
+    async def _save(self, chat: Chat) -> None:
+        """Messages may come, grow and be taken back meanwhile."""
+        for i, message in enumerate(chat.messages):
+            parent = chat.messages[i - 1].id if i else None
+            if parent == 0 or (not message.id and _is_empty(message)):
+                return  # an answer joins the store with its first text
+            if chat.session is None:
+                chat.session = await self.kept(Store.create, folder=self._folder, model=chat.model, system=chat.system)
+            if not message.id:
+                stored = await self.kept(Store.add, chat.session, parent, message)
+            elif (before := chat.stored.get(message.id)) is not message:
+                stored = await self.kept(Store.update, message, before)
+            else:
+                continue
+            chat.stored[stored.id] = stored
+            if i < len(chat.messages):
+                _number(chat.messages, i, message, stored)
+
+
+def _number(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
+    """Give a message the id under which it was stored, if it is still there; it may have grown."""
+    now = messages[i]
+    if now is sent:
+        messages[i] = stored
+    elif (now.id, now.role, now.created) == (sent.id, sent.role, sent.created):
+        messages[i] = replace(now, id=stored.id)
+
+
+def _is_empty(message: Message) -> bool:
+    return message.role == "assistant" and not message.text and not message.finish

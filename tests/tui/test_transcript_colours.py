@@ -1,0 +1,144 @@
+"""Highlighting behind the screen: the event loop loads no lexer, and code that ended comes right a moment later."""
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat.messages import Message
+from localdflash.tui import highlight
+from localdflash.tui.lines import Run
+from tests.tui.transcript_stage import Stage, run, until
+
+CODE = 'x = """a\nimport b\n"""\n'
+ANSWER = f"See:\n\n```python\n{CODE}```\n\nDone."
+
+
+@pytest.fixture(autouse=True)
+def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lexer is there."""
+    monkeypatch.setattr(highlight, "_lexers", {"": None})
+    monkeypatch.setattr(highlight, "missing", set())
+
+
+def _styles(stage: Stage, text: str) -> str:
+    """Of the run with this text in the last message."""
+    entry = stage.transcript._column.entries[-1]
+    runs = (run for row in range(entry.height) for run in entry.line(row).runs)
+    return next(run.style for run in runs if text in run.text)
+
+
+def _settled(stage: Stage) -> bool:
+    colouring = stage.transcript._colouring
+    return colouring is not None and colouring.is_finished
+
+
+def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    may_load, lexer_for = threading.Event(), highlight.lexer_for
+
+    def slow(language: str) -> object:
+        threads.append(threading.current_thread())
+        assert may_load.wait(10)
+        return lexer_for(language)
+
+    monkeypatch.setattr(highlight, "lexer_for", slow)
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        stage.transcript.feed("```python\nimport that\nx = 1\n")
+        await until(lambda: "import that" in stage.screen_text)
+        assert _styles(stage, "import") == "fence"
+        may_load.set()
+        await until(lambda: _settled(stage))
+        assert _styles(stage, "import") == "fence syntax.keyword"
+        stage.transcript.feed("def more")
+        await until(lambda: "def more" in stage.screen_text)
+        assert _styles(stage, "def") == "fence syntax.keyword"
+
+    run(test, [Message("user", "go"), Message("assistant", "")])
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, threading.Thread]] = []
+
+    def whole(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]]:
+        seen.append((language, threading.current_thread()))
+        return [(Run(line, "fence syntax.error"),) for line in lines]
+
+    monkeypatch.setattr(highlight, "exact", whole)
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        if not old:
+            stage.transcript.add(Message("assistant", ""))
+            stage.transcript.feed(ANSWER)
+            await until(lambda: "Done." in stage.screen_text)
+            await until(lambda: _settled(stage))
+            assert not seen
+            stage.transcript.finish(Message("assistant", ANSWER, finish="stop"))
+        await until(lambda: seen and _settled(stage))
+        assert _styles(stage, "import b") == "fence syntax.error"
+        row = next(y for y, text in enumerate(stage.rows) if "import b" in text)
+        drawn = list(stage.transcript.render_line(row))
+        error = stage.transcript._paint().palette["syntax.error"].color
+        assert any(segment.style and segment.style.color == error for segment in drawn if "import" in segment.text)
+
+    run(test, [Message("assistant", ANSWER, finish="stop")] if old else [])
+    assert [language for language, _ in seen] == ["python"]
+    assert threading.main_thread() not in [thread for _, thread in seen]
+
+
+def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, exact = threading.Event(), highlight.exact
+
+    def slow(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
+        assert may_end.wait(10)
+        return exact(language, lines)
+
+    monkeypatch.setattr(highlight, "exact", slow)
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await until(lambda: stage.transcript._colouring)
+        stage.transcript.show([Message("user", "another chat")])
+        may_end.set()
+        await until(lambda: _settled(stage))
+        assert "another chat" in stage.screen_text
+        assert "import" not in stage.screen_text
+
+    run(test, [Message("assistant", ANSWER, finish="stop")])
+
+
+def test_questions_are_shown_as_typed() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        assert "*not* emphasis, `no code`" in stage.screen_text
+        assert "```python" in stage.screen_text
+
+    run(test, [Message("user", "*not* emphasis, `no code`\n```python\nx\n```")])
+
+
+def test_code_lies_on_a_ground_as_wide_as_the_text() -> None:
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        ground = stage.transcript._paint().palette["fence"].bgcolor
+        assert ground is not None
+
+        def cells(text: str) -> list[int]:
+            row = next(y for y, shown in enumerate(stage.rows) if text in shown)
+            column, found = 0, []
+            for segment in stage.transcript.render_line(row):
+                lies = bool(segment.style and segment.style.bgcolor == ground)
+                found += [column + cell for cell in range(segment.cell_length) if lies]
+                column += segment.cell_length
+            return found
+
+        for width in (60, 35, 20):
+            await pilot.resize_terminal(width, 20)
+            margin = 2 if width >= 30 else 0
+            room = stage.transcript.scrollable_content_region.width
+            for text in ("python", "import", 'x = """a'):
+                assert cells(text) == list(range(margin, room - (1 if margin else 0)))
+            assert cells("Done.") == []
+
+    run(test, [Message("assistant", ANSWER, finish="stop")])

@@ -1,0 +1,89 @@
+"""The terminal as the chat reads it.
+
+Textual's own driver looks at the clock and at its exit only every 0.1 s: a lone Esc and the way out would wait for
+that. This one wakes up for both, sleeps where nothing comes, takes pastes whole (`localdflash.tui.pasted_input`), and
+shows bytes that are no UTF-8 as U+FFFD instead of ending the chat.
+"""
+
+import codecs
+import os
+import selectors
+from contextlib import suppress
+from threading import Event
+
+from textual.app import App
+from textual.constants import ESCAPE_DELAY
+from textual.drivers.linux_driver import LinuxDriver
+
+from localdflash.tui.pasted_input import PasteParser
+
+_READ = 1 << 16  # bytes at a time
+_MARGIN = 0.002  # seconds, for the parser to see that the delay is over
+
+
+class Exit(Event):
+    """An event that a selector sees too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def fileno(self) -> int:
+        """What can be read while the event is set."""
+        return self._reader
+
+    def set(self) -> None:
+        """See threading; the order is that of those who wake up and look."""
+        super().set()
+        with suppress(BlockingIOError):  # nobody has looked for a long time
+            os.write(self._writer, b"\0")
+
+    def clear(self) -> None:
+        """See threading."""
+        super().clear()
+        with suppress(BlockingIOError):
+            os.read(self._reader, _READ)
+
+    def close(self) -> None:
+        """Give the pipe back."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+class Driver(LinuxDriver):
+    """See the module."""
+
+    def __init__(self, app: App[object], **options: object) -> None:
+        super().__init__(app, **options)  # type: ignore[arg-type]
+        self.exit_event = self._exit = Exit()
+
+    def close(self) -> None:
+        """See textual."""
+        super().close()
+        self._exit.close()
+
+    def run_input_thread(self) -> None:
+        """Read keys until the exit."""
+        parser, decode = PasteParser(self._debug), codecs.getincrementaldecoder("utf-8")("replace").decode
+        wait: float | None = None
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            selector.register(self._exit, selectors.EVENT_READ)
+            while True:
+                ready = selector.select(wait)
+                if self.exit_event.is_set():
+                    break
+                if ready:
+                    data = os.read(self.fileno, _READ)
+                    if not data:
+                        break  # nobody is there any more
+                    for event in parser.feed(text) if (text := decode(data)) else ():
+                        self.process_message(event)
+                for event in parser.tick():
+                    self.process_message(event)
+                # Only what has come lately may be the begin of a key whose end is still to come.
+                wait = ESCAPE_DELAY + _MARGIN if ready else None
+        for _ in parser.feed(""):  # what is left is no key
+            pass
