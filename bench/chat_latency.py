@@ -8,6 +8,7 @@ a ticker that is due every 5 ms says how late it is. Drawing by a terminal is no
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -138,6 +139,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
     async with app.run_test(size=(100, 30)) as pilot:
         await app.talk.engine.ready()
         await pilot.pause()
+        gc.freeze()  # as the app does on a terminal
         app.ask("go")
         began, ticking = time.perf_counter(), asyncio.create_task(tick())
         while app.transcript.source_shown() != text:

@@ -11,17 +11,18 @@ from pathlib import Path
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 SIZE = (110, 32)
-FILE = '''"""Boxes that stack."""
-
-
-class Box:
-    def __init__(self, width, height):
-        self.width = width
-        self.height = height
-
-    def area(self):
-        return self.width * self.height
-'''
+QUESTIONS = (  # as the embedded pair was taught to be asked
+    "Write this Python function.\n```python\ndef read_lines(path):\n```\nReturn the lines of a file.",
+    """Rename `lines` to `rows`.
+```python
+def read_lines(path, encoding="utf-8"):
+    lines = []
+    with open(path, encoding=encoding) as file:
+        for line in file:
+            lines.append(line.rstrip())
+    return lines
+```""",
+)
 
 
 async def pictures(folder: Path) -> None:
@@ -47,7 +48,7 @@ async def pictures(folder: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(lambda: app.talk.engine.stage == "ready")
         save("chat-welcome")
-        for question in ("Write a function that adds two numbers.", "Write a function that reverses a string."):
+        for question in QUESTIONS:
             app.ask(question)
             await until(lambda: app.talk.messages[-1].finish)
         save("chat")
@@ -72,7 +73,6 @@ def main() -> None:
         os.environ["LOCALDFLASH_HOME"] = home
         folder = Path(home) / "project"
         folder.mkdir()
-        (folder / "box.py").write_text(FILE)
         PICTURES.mkdir(exist_ok=True)
         asyncio.run(pictures(folder))
 

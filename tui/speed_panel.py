@@ -165,7 +165,7 @@ class SpeedPanel(VerticalScroll):
     DEFAULT_CSS = """
     SpeedPanel {
         dock: right; width: 40; height: 1fr; padding: 0 1; background: $surface; border-left: solid $border-blurred;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
     }
     SpeedPanel:focus { border-left: solid $border; }
     .-narrow SpeedPanel {
