@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -184,6 +185,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     @work
     @told
     async def _begin(self) -> None:
+        import_module("msgspec")  # which two threads at once cannot import
         self._start_engine()
         try:
             await self._go_on_with(self.start.session)

@@ -24,7 +24,7 @@ from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History
 from localdflash.tui.pasted_input import Paste
-from localdflash.tui.suggesting import SuggestingArea
+from localdflash.tui.suggesting import EDITING, SuggestingArea
 from localdflash.tui.triggers import Choices
 
 MOST_ROWS = 8
@@ -126,11 +126,18 @@ class Prompt(SuggestingArea):
 
     # Keys
 
-    def on_key(self, event: events.Key) -> None:
-        """Keys that mean something else here than in a text area."""
+    async def on_key(self, event: events.Key) -> None:
+        """Keys that mean something else here than in a text area, and keys that edit.
+
+        Textual would act on the latter only after the app has seen them, and so after letters that were typed later.
+        """
         if (self.suggestions.is_open and self.key_of_suggestions(event.key)) or self._key(event.key):
             event.stop()
             event.prevent_default()
+        elif action := EDITING.get(event.key):
+            event.stop()
+            event.prevent_default()
+            await self.run_action(action)
 
     def _key(self, key: str) -> bool:
         """Keys of the prompt itself."""

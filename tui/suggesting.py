@@ -37,6 +37,9 @@ def _bindings() -> Iterable[BindingType]:
     yield Binding("ctrl+shift+z,super+shift+z", "redo", "Redo", show=False)
 
 
+EDITING = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
+
+
 class SuggestingArea(TextArea, inherit_bindings=False):
     """What is typed, and its suggestions."""
 

@@ -86,7 +86,7 @@ class Tinted:
             Run(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
             for name, count in sorted(self._tokens.items(), key=lambda one: (not one[0], one[0]))
         ]
-        return [*counted, Run(f"{self._steps} steps, every second one underlined", "muted")]
+        return [*counted, Run(f"in {self._steps} steps, every second one underlined", "muted")]
 
     def lines(self, width: int) -> Sequence[Line]:
         """All rows; only logical lines that changed since the last call are laid out anew."""

@@ -15,6 +15,7 @@ from localdflash.config import load_config
 from localdflash.errors import UsageError
 
 if TYPE_CHECKING:
+    from localdflash.chat.settings import Settings
     from localdflash.chat.sources import Source
 
 Session = int | Literal["latest"] | None
@@ -79,23 +80,15 @@ def command(
     from localdflash.cli.kept import Kept, chats_file
 
     if prompt is None and not plain and _has_screen():
-        from localdflash.chat.settings import Settings
+        from localdflash.tui.early_keys import kept as early_keys_kept
 
-        os.environ.setdefault("ESCDELAY", ESCAPE)
-        from localdflash.tui.app import ChatApp
-        from localdflash.tui.base import Start
+        with early_keys_kept():
+            from localdflash.chat.settings import Settings
 
-        drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty, params.seed)
-        settings = Settings(*drawn, max_tokens=max_tokens or 0, draft=not no_draft)
-        chats = None if no_log else chats_file()
-        url = "" if no_daemon else load_config().server.url
-        source = _source(ctx, options, no_daemon)
-        run = ctx.find_object(Run) or Run()
-        start = Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug)
-        app = ChatApp(start)
-        app.run()
-        gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
-        return app.return_code or 0
+            drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
+            settings = Settings(*drawn, params.seed, max_tokens=max_tokens or 0, draft=not no_draft)
+            chats = None if no_log else chats_file()
+            return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
     from localdflash.cli.plain import converse
     from localdflash.cli.talking import by_server, here
@@ -118,6 +111,28 @@ def command(
             code, reply, answer = answer_once(talk, prompt, form)
             kept.add(prompt, answer, reply)
             return code
+
+
+def _on_screen(
+    ctx: click.Context,
+    options: dict[str, Any],
+    settings: "Settings",
+    chats: Path | None,
+    system: str,
+    session: Session,
+    no_daemon: bool,
+) -> int:
+    os.environ.setdefault("ESCDELAY", ESCAPE)
+    from localdflash.tui.app import ChatApp
+    from localdflash.tui.base import Start
+
+    url = "" if no_daemon else load_config().server.url
+    source = _source(ctx, options, no_daemon)
+    run = ctx.find_object(Run) or Run()
+    app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
+    app.run()
+    gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
+    return app.return_code or 0
 
 
 def _session(goes_on: bool, resume: int | None, no_log: bool) -> Session:

@@ -204,7 +204,7 @@ PARTS = [
 ]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=20)), max_size=12), size=st.integers(1, 9))
 def test_any_text_in_any_pieces(small: Session, parts: list[str], size: int) -> None:
     text = "".join(parts)

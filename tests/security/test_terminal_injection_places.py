@@ -66,7 +66,7 @@ def harmless() -> Iterator[set[str]]:
 
 def model_and_notice(chats: Scene) -> Terminal:
     terminal = start(chats, FEW)
-    for group in grouped(6):
+    for group in grouped(12):
         chats.engine.about = {"pair": group, "notice": f"notice {group}"}
         command(terminal, "/model other", first(group))
         terminal.settle(0.05)

@@ -98,7 +98,7 @@ def test_files_of_a_chat(tmp_path: Path) -> None:
         await wait_until(pilot, (tmp_path / "a.json").exists)
         assert json.loads((tmp_path / "a.json").read_text())
         await command(pilot, "/export a.txt")
-        await wait_until(pilot, lambda: "must end in .md or .json" in shown(app))
+        await wait_until(pilot, lambda: "the name must end" in shown(app))
         (tmp_path / "a.md").write_text("mine")
         await command(pilot, "/export a.md")
         await wait_until(pilot, lambda: "is there already" in shown(app))

@@ -109,7 +109,7 @@ def test_the_legend_counts_tokens_and_steps() -> None:
     assert [run.text for run in legend] == [
         " dflash 3 ",
         " the model itself 2 ",
-        "2 steps, every second one underlined",
+        "in 2 steps, every second one underlined",
     ]
     assert [run.style for run in legend] == ["tint.dflash", "tint.own", "muted"]
 

@@ -141,7 +141,7 @@ def test_the_acceptance_view_shows_the_source_of_answers() -> None:
         await pilot.pause()
         shown = stage.screen_text
         assert "  **bold** text" in shown
-        assert " lookup 1  the model itself 1 2 steps, every second one\n" in shown
+        assert " lookup 1  the model itself 1 in 2 steps, every second\n" in shown
         stage.transcript.tinted = False
         await pilot.pause()
         assert "2 steps" not in stage.screen_text

@@ -1,0 +1,31 @@
+"""Keys that are pressed while the program still starts: kept by the terminal as they are, and not echoed.
+
+Until a screen takes over, a terminal would show them below the command line and turn Enter into a line feed, which in
+the prompt is a new line instead of the end of the message.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOCAL, _INPUT = 3, 0  # places in what tcgetattr returns
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """From here on; at the end the terminal is as it was."""
+    if sys.platform == "win32":
+        yield
+        return
+    import termios
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    now = termios.tcgetattr(terminal)
+    now[_INPUT] &= ~termios.ICRNL
+    now[_LOCAL] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(terminal, termios.TCSANOW, now)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
