@@ -29,7 +29,7 @@ from localdflash.tui.triggers import (
 _APPS_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"pageup", "pagedown"}
 
 
-def _bindings() -> Iterable[BindingType]:
+def _bindings() -> Iterable[Binding]:
     """Those of a text area, without keys that belong to the app."""
     for binding in Binding.make_bindings(TextArea.BINDINGS):
         if binding.key not in _APPS_KEYS:

@@ -316,7 +316,7 @@ def test_a_server_that_does_not_read_is_left_at_once(path: Path) -> None:
 
 
 def test_others_on_the_loop_have_their_turn(path: Path) -> None:
-    """A server that says all at once, and a prompt of a megabyte. Of three times the best: other programs may be busy."""
+    """A server that says all at once, and a prompt of a megabyte. The best of three: others may be busy."""
 
     async def longest_wait() -> float:
         script = Script(HEAD + text("abcd", {**STEP, "sizes": [2, 2]}) * 20_000 + finish())
@@ -331,7 +331,7 @@ def test_others_on_the_loop_have_their_turn(path: Path) -> None:
             return longest
 
     async def test() -> None:
-        waits = []
+        waits: list[float] = []
         while len(waits) < 3 and min(waits, default=1.0) >= 0.2:  # the server and what collects its text run here too
             waits.append(await longest_wait())
             path.unlink(missing_ok=True)
