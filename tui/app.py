@@ -187,6 +187,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     async def _begin(self) -> None:
         import_module("msgspec")  # which two threads at once cannot import
         self._start_engine()
+        await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         try:
             await self._go_on_with(self.start.session)
         finally:

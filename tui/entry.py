@@ -8,15 +8,18 @@ left out and hard wraps are undone, so that an offset means the same at every wi
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.strip import Strip
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
 from localdflash.tui.lines import Line, Run
-from localdflash.tui.markdown import Document, Unsettled
 from localdflash.tui.tints import Tinted
 from localdflash.tui.wrap import wrap
+
+if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
+    from localdflash.tui.markdown import Document, Unsettled
 
 _BLANK = Line(joined="")
 _LONG = 100_000  # characters
@@ -109,6 +112,8 @@ class Entry:
 
     def code_blocks(self) -> list[str]:
         """The code of its fences, byte-true."""
+        from localdflash.tui.markdown import Document
+
         document = Document()
         document.append(self.text)
         document.finish()
@@ -180,6 +185,8 @@ class Entry:
         if not self.text:
             return (), 0
         if self._document is None:
+            from localdflash.tui.markdown import Document
+
             self._document = Document(plain=not self.is_answer)
             self._document.append(self.text)
             if not self.growing:
@@ -206,7 +213,7 @@ class Entry:
 
     # Its code
 
-    def unsettled(self) -> tuple[Document, Unsettled] | None:
+    def unsettled(self) -> "tuple[Document, Unsettled] | None":
         """A fence on the screen that may be highlighted better, and whose it is: the document takes the result."""
         if self._document is None or self.growing:
             return None

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from textual.geometry import Region, Size
@@ -23,9 +24,11 @@ from localdflash.tui import highlight
 from localdflash.tui.column import Column, Place
 from localdflash.tui.entry import View
 from localdflash.tui.lines import Run
-from localdflash.tui.markdown import Document, Unsettled
 from localdflash.tui.palette import Palette
 from localdflash.tui.strips import Painter
+
+if TYPE_CHECKING:
+    from localdflash.tui.markdown import Document, Unsettled
 
 _GUTTER = 2  # cells left of the text, on screens that have room for it
 _NARROW = 30  # cells
@@ -154,7 +157,7 @@ class Scroller(ScrollView):
     def _colour(self) -> None:
         """Have the code on the screen highlighted as well as it can be, in a thread, one piece at a time."""
         if (self._colouring is None or self._colouring.is_finished) and (highlight.missing or self._unsettled()):
-            self._colouring = self.run_worker(self._colour_all(), exit_on_error=False)
+            self._colouring = self.run_worker(self._colour_all, exit_on_error=False)
 
     async def _colour_all(self) -> None:
         while True:
@@ -171,7 +174,7 @@ class Scroller(ScrollView):
             else:
                 return
 
-    def _unsettled(self) -> tuple[int, Document, Unsettled] | None:
+    def _unsettled(self) -> "tuple[int, Document, Unsettled] | None":
         for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
             if found := self._column.entries[index].unsettled():
                 return index, *found

@@ -293,7 +293,7 @@ def test_whoever_gives_up_leaves_at_once(path: Path, said: bytes) -> None:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await asyncio.wait_for(script.left.wait(), 5)
-            assert time.perf_counter() - began < 0.1
+            assert time.perf_counter() - began < 2
 
     run(test())
 

@@ -105,4 +105,4 @@ def test_twenty_thousand_names_take_no_time() -> None:
         begun = time.perf_counter()
         haystack.best(query, 30)
         times.append(time.perf_counter() - begun)
-    assert sorted(times)[len(times) // 2] < 0.06  # 0.010 on a quiet machine
+    assert sorted(times)[len(times) // 2] < 0.3  # 0.010 on a quiet machine

