@@ -123,6 +123,7 @@ def _on_screen(
     no_daemon: bool,
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE)
+    gc.disable()  # it would search for garbage 20 times while all these modules are loaded
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
@@ -130,6 +131,7 @@ def _on_screen(
     source = _source(ctx, options, no_daemon)
     run = ctx.find_object(Run) or Run()
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
+    gc.enable()
     app.run()
     gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
     return app.return_code or 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -248,8 +249,17 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal
     time.sleep(0.5)  # it answers by now
     screen.process.send_signal(signal.SIGINT)
     assert b" per verify]" in screen.expect(b"]\r\n> ")
-    screen.process.send_signal(signal.SIGINT)
-    assert screen.process.wait(30) == 0
+    leaves(screen.process)
+
+
+def leaves(process: "subprocess.Popen[bytes]") -> None:
+    """Ctrl-C, and another one where Python dropped it in the middle of a collection of garbage."""
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            assert process.wait(10) == 0
+            return
+    raise AssertionError("it stays")
 
 
 # The shared engine
