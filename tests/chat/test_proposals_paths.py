@@ -11,7 +11,7 @@ from tests.chat.workplace import contents, made, problem
 
 ATTACKS = [
     ("/etc/passwd", "not a path below"),
-    ("/work/src/a.py", "not a path below"),
+    ("/srv/src/a.py", "not a path below"),
     ("//host/share/a.py", "not a path below"),
     ("~/a.py", "not a path below"),
     ("~root/a.py", "not a path below"),
