@@ -38,7 +38,11 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
-@click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
+@click.option(
+    "--no-draft",
+    is_flag=True,
+    help="Decode plainly, to compare: the same text. What is printed then comes from an engine of its own.",
+)
 @daemon_option
 @pair_options
 @sampling_options

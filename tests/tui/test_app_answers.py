@@ -200,6 +200,21 @@ def test_a_full_context(agreed: bool) -> None:
     on_stage(script)
 
 
+def test_a_full_context_where_nothing_can_be_left_out() -> None:
+    """Another server does not tell how many tokens there are: nobody is asked what would change nothing."""
+
+    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+        await answered(pilot, "one?")
+        engine.script, engine.tokens = [ContextOverflow("the prompt has 1100 tokens")], None
+        await typed(pilot, "two?")
+        await wait_until(pilot, lambda: app.prompt.text == "two?")
+        await wait_until(pilot, lambda: "the prompt has 1100 tokens; your message is back" in shown(app))
+        assert not app.covered
+        assert texts(app) == ["one?", "It is."]
+
+    on_stage(script)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

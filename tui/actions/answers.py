@@ -129,6 +129,9 @@ class Answers(Base):
         except LocaldflashError as reason:
             self._give_back(str(reason))
             return
+        if not fit.dropped:  # nothing that could be left out would help
+            self._give_back(str(error))
+            return
         lines = [
             f"{error}.",
             f"The oldest {fit.dropped} of {len(sent)} messages would no longer be sent to the model: "
