@@ -102,7 +102,7 @@ def write_prompts() -> None:
     from localdflash.bench.run import prompt_ids
     from localdflash.loading import LoadedPair, Options
 
-    with LoadedPair(Options(pair="embedded", draft=False)) as loaded:
+    with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []
         for prompt in load():
             ids, ends = prompt_ids(loaded, prompt)

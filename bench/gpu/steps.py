@@ -29,7 +29,7 @@ from localdflash.drafters.dflash_config import config_of_gguf
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
-from localdflash.targets.gguf_decoder import decoder_config
+from localdflash.targets.gguf_config import decoder_config
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
 

@@ -1,8 +1,8 @@
 """GGUF files of random weights in the shape and the types of a real pair: speed does not depend on the numbers.
 
-Types are mixed as llama.cpp's Q4_K_M does, scales are such that activations stay in the range of float16, and the
-vocabulary is made of numbers, with just the keys that llama.cpp asks for. Blocks are taken out of a pool of random ones
-from random places on, so that writing takes no longer than the disk needs. Needs numpy only.
+Types are those of llama.cpp's Q4_K_M, Q4_0 or Q8_0 files, scales are such that activations stay in the range of
+float16, and the vocabulary is made of numbers, with just the keys that llama.cpp asks for. Blocks are taken out of a
+pool of random ones from random places on, so that writing takes no longer than the disk needs. Needs numpy only.
 """
 
 import struct
@@ -32,6 +32,9 @@ QWEN3_8B = DecoderConfig(
     context_length=40_960,
     tie_word_embeddings=False,
 )
+QWEN3_4B = replace(QWEN3_8B, hidden_size=2560, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True)
+QWEN3_1_7B = replace(QWEN3_4B, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16, intermediate_size=6144)
+QWEN3_0_6B = replace(QWEN3_1_7B, hidden_size=1024, intermediate_size=3072)
 QWEN3_8B_DRAFTER = DFlashConfig(replace(QWEN3_8B, num_hidden_layers=5), 16, 151_669, (1, 9, 17, 25, 33))
 TINY = replace(
     QWEN3_8B,
@@ -52,10 +55,14 @@ STD = 0.02  # of weights
 # Where the float16 scales are in a block, and the size that makes random codes and sub-scales weights of STD. The
 # second scale of Q4_K is that of the minimums, which makes the mean zero: a code's mean is 7.5.
 SCALES: dict[GGMLType, dict[int, float]] = {
+    GGMLType.Q4_0: {0: STD / 4.64},
     GGMLType.Q4_K: {0: STD / 258, 2: 7.5 * STD / 258},
     GGMLType.Q6_K: {208: STD / 1365},
     GGMLType.Q8_0: {0: STD / 74},
 }
+# What `general.file_type` says, and the type of the head, as llama.cpp chooses it.
+FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
+HEADS = {GGMLType.Q4_0: GGMLType.Q6_K, GGMLType.Q8_0: GGMLType.Q8_0, GGMLType.Q4_K: GGMLType.Q6_K}
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 
@@ -73,17 +80,18 @@ class Tensor:
         return prod(self.shape) // self.kind.block_weights * self.kind.block_bytes
 
 
-def write_target(path: Path, config: DecoderConfig, name: str) -> None:
-    """A Q4_K_M target."""
-    c, prefix = config, "qwen3"
+def write_target(path: Path, config: DecoderConfig, name: str, kind: GGMLType = GGMLType.Q4_K) -> None:
+    """A target of one type, Q4_0 or Q8_0; Q4_K is Q4_K_M's mix. An embedding that is the head too has the head's."""
+    c, prefix, head = config, "qwen3", HEADS[kind]
     tensors = [
-        Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), GGMLType.Q4_K),
+        Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), head if c.tie_word_embeddings else kind),
         Tensor("output_norm.weight", (c.hidden_size,), GGMLType.F32),
-        *_layers(config, GGMLType.Q4_K, GGMLType.Q6_K),
+        *_layers(config, kind, GGMLType.Q6_K if kind == GGMLType.Q4_K else kind),
     ]
     if not c.tie_word_embeddings:
-        tensors.append(Tensor("output.weight", (c.vocab_size, c.hidden_size), GGMLType.Q6_K))
-    _write(path, [_string("general.architecture", prefix), *_metadata(prefix, name, config)], tensors)
+        tensors.append(Tensor("output.weight", (c.vocab_size, c.hidden_size), head))
+    metadata = [_string("general.architecture", prefix), *_metadata(prefix, name, config, FILE_TYPES[kind])]
+    _write(path, metadata, tensors)
 
 
 def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -> None:
@@ -97,7 +105,7 @@ def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -
     ]
     metadata = [
         _string("general.architecture", prefix),
-        *_metadata(prefix, name, c),
+        *_metadata(prefix, name, c, FILE_TYPES[kind]),
         _number("tokenizer.ggml.mask_token_id", config.mask_token_id),
         _number(f"{prefix}.block_size", config.block_size),
         _numbers(f"{prefix}.target_layers", [tap + 1 for tap in config.taps]),  # llama.cpp counts layer inputs
@@ -132,11 +140,11 @@ def _layers(config: DecoderConfig, kind: GGMLType, fine: GGMLType) -> Iterator[T
             yield Tensor(f"blk.{layer}.{name}.weight", shape, its)
 
 
-def _metadata(prefix: str, name: str, config: DecoderConfig) -> list[bytes]:
+def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> list[bytes]:
     c = config
     return [
         _string("general.name", name),
-        _number("general.file_type", 15),  # Q4_K_M
+        _number("general.file_type", file_type),
         _number(f"{prefix}.context_length", c.context_length),
         _number(f"{prefix}.embedding_length", c.hidden_size),
         _number(f"{prefix}.block_count", c.num_hidden_layers),
@@ -219,5 +227,7 @@ def random_blocks(kind: GGMLType) -> NDArray[np.uint8]:
     blocks = random.integers(0, 256, (POOL, kind.block_bytes), dtype=np.uint8)
     for offset, size in SCALES[kind].items():
         scale = (random.uniform(0.9, 1.1, (POOL, 1)) * size).astype(np.float16)
+        if kind == GGMLType.Q4_0:  # its codes reach from -8 to 7: signs make the mean zero, as in real files
+            scale *= random.choice((np.float16(-1), np.float16(1)), scale.shape)
         blocks[:, offset : offset + 2] = scale.view(np.uint8)
     return blocks

@@ -181,7 +181,7 @@ def vocabulary(folder: Path, size: int, out: Path | None) -> int:
     The CUDA engine lets the drafter propose from them alone, which reads less memory; answers stay the same.
     """
     _need("tokenizers")
-    from localdflash.targets.gguf_decoder import decoder_config
+    from localdflash.targets.gguf_config import decoder_config
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train.vocabulary import count_answers
     from localdflash.weights import short_vocabulary

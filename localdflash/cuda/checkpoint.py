@@ -24,7 +24,7 @@ from localdflash.cuda.weights import Progress
 from localdflash.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.targets.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.weights import safetensors
 from localdflash.weights.checkpoints import AGAIN, BLOCK, linear_planes
 from localdflash.weights.files import open_model

@@ -48,7 +48,7 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.kernels.state import CONTEXT
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import decoder_config
+from localdflash.targets.gguf_config import decoder_config
 from localdflash.weights import gguf, short_vocabulary
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3

@@ -19,7 +19,8 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import LAYER_TENSORS, rotate_half_order
+from localdflash.targets.gguf_config import LAYER_TENSORS
+from localdflash.targets.gguf_decoder import rotate_half_order
 from localdflash.weights import gguf
 from localdflash.weights.planes import load_planes, scaled
 from localdflash.weights.quantize import quantize

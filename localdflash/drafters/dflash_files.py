@@ -7,7 +7,7 @@ import torch
 from localdflash.drafters.dflash_config import DFlashConfig, config_of_file
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import ModelError
-from localdflash.targets.gguf_decoder import LAYER_TENSORS
+from localdflash.targets.gguf_config import LAYER_TENSORS
 from localdflash.weights import gguf, safetensors
 
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}

@@ -14,6 +14,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.cpu.cores import physical_cores
 from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
@@ -37,7 +38,7 @@ def context_params(config: DFlashConfig, target: Any, context: int, threads: int
     params.ctx_other = target
     if gpu_layers == 0:
         params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
-    params.n_threads = params.n_threads_batch = threads or library.usable_cores()
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
 
 

@@ -56,15 +56,20 @@ class LookupDrafter:
         text, places = self._text, self._places
         for token in ids:
             text.append(token)
-            for size in range(1, min(GRAM, len(text)) + 1):
-                places.setdefault(tuple(text[-size:]), []).append(len(text) - 1)
+            for gram in _grams(text):
+                if gram in places:
+                    places[gram].append(len(text) - 1)
+                else:
+                    places[gram] = [len(text) - 1]
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
         text = self._text
+        if length == self._base == 0:
+            text.clear()
+            self._places.clear()
         while len(text) > self._base + length:
-            for size in range(1, min(GRAM, len(text)) + 1):
-                gram = tuple(text[-size:])
+            for gram in _grams(text):
                 self._places[gram].pop()
                 if not self._places[gram]:
                     del self._places[gram]
@@ -86,14 +91,20 @@ class LookupDrafter:
         self._keep_place(place if confidence >= PICKED_UP else None)
         if place is None:
             return NOTHING
-        end = len(self._text)  # where the anchor will stand
-        tokens: list[int] = []
-        for i in range(place + 1, place + 1 + min(limit, self.longest)):
-            token = self._text[i] if i < end else anchor if i == end else tokens[i - end - 1]
-            if token == BREAK:
-                break
-            tokens.append(token)
+        tokens = self._continuation(place, anchor, min(limit, self.longest))
         return Draft.chain(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
+
+    def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
+        """What followed a place, up to the end of its document; a text that runs into itself goes on repeating."""
+        tokens = self._text[place + 1 : place + 1 + most]
+        if BREAK in tokens:
+            return tokens[: tokens.index(BREAK)]
+        if len(tokens) < most:
+            tokens.append(anchor)
+            period = len(tokens)
+            while len(tokens) < most:
+                tokens.append(tokens[len(tokens) - period])
+        return tokens
 
     def _keep_place(self, place: int | None) -> None:
         """Remember the passage being copied; forget it after too long without."""
@@ -144,3 +155,11 @@ class LookupDrafter:
                 if 0 <= place < len(text) and text[place] == anchor and expected - place <= behind:
                     return place
         return None
+
+
+def _grams(text: list[int]) -> tuple[tuple[int, ...], ...]:
+    """The newest token, pair and triple. Written out, because it runs for every token."""
+    last = text[-1]
+    if len(text) > 2:
+        return (last,), (text[-2], last), (text[-3], text[-2], last)
+    return ((last,), (text[-2], last)) if len(text) == 2 else ((last,),)

@@ -21,6 +21,7 @@ TRIAL = 12  # drafts that count as the first ones, and the most that may be save
 TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
 HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
 MARGIN = 1.05  # how much better than plain decoding a draft must look
+SLOTS = 16  # nodes whose survival is counted: no model drafts more
 
 
 class Calibration:
@@ -45,8 +46,9 @@ class Calibration:
             self._right[b] = self._right[b] * MEMORY + (i < right)
             self._judged[b] = self._judged[b] * MEMORY + 1.0
         weight = max(SURPRISE, 1.0 / (self.drafts + 1))  # + 1: one lucky draft is not believed at once
-        self.survival += [0.0] * (len(confidence) - len(self.survival))
-        for i in range(len(confidence)):
+        counted = min(len(confidence), SLOTS)
+        self.survival += [0.0] * (counted - len(self.survival))
+        for i in range(counted):
             self.survival[i] += weight * ((i < right) - self.survival[i])
 
 

@@ -18,7 +18,7 @@ from localdflash.cuda.memory import (
 from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.plan.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.plan.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.targets.gguf_decoder import decoder_config
+from localdflash.targets.gguf_config import decoder_config
 from localdflash.weights import short_vocabulary
 from localdflash.weights.gguf import read_header
 

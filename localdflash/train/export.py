@@ -14,8 +14,8 @@ from torch import Tensor
 from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import LAYER_TENSORS
-from localdflash.targets.gguf_decoder import TOP_TENSORS as TARGET_TENSORS
+from localdflash.targets.gguf_config import LAYER_TENSORS
+from localdflash.targets.gguf_config import TOP_TENSORS as TARGET_TENSORS
 from localdflash.targets.torch_decoder import Decoder
 from localdflash.train.dataset import SPECIALS, special_ids
 

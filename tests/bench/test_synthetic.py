@@ -1,5 +1,6 @@
 """Files of random weights: as llama.cpp and our own reader want them, with numbers that keep a network sane."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
@@ -9,7 +10,10 @@ import torch
 from localdflash.bench import synthetic
 from localdflash.drafters.dflash_config import check_fit, config_of_gguf
 from localdflash.engine.draft import NOTHING
-from localdflash.targets.gguf_decoder import decoder_config, load_decoder
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.gguf_config import decoder_config
+from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.targets.torch_decoder import Decoder
 from localdflash.targets.torch_target import TorchTarget
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
@@ -59,7 +63,37 @@ def test_a_drafter_fits_its_target(kind: GGMLType, tmp_path: Path) -> None:
     assert float(gguf.load_tensor(header, "fc.weight").std()) == pytest.approx(synthetic.STD, rel=0.1)
 
 
-def test_llama_cpp_and_torch_agree_on_it(target: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "head", "file_type"), [(GGMLType.Q8_0, GGMLType.Q8_0, 7), (GGMLType.Q4_0, GGMLType.Q6_K, 2)]
+)
+def test_a_whole_file_of_one_type_but_for_its_head(
+    kind: GGMLType, head: GGMLType, file_type: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "target.gguf"
+    synthetic.write_target(path, replace(synthetic.TINY, tie_word_embeddings=True), "tiny", kind)
+    header = gguf.read_header(path)
+    assert header.metadata["general.file_type"] == file_type
+    matrices = {name: info.ggml_type for name, info in header.tensors.items() if len(info.shape) == 2}
+    assert matrices.pop("token_embd.weight") == head
+    assert set(matrices.values()) == {kind}
+    weights = gguf.load_tensor(header, "blk.0.attn_q.weight")
+    assert abs(float(weights.mean())) < 1e-3
+    assert float(weights.std()) == pytest.approx(synthetic.STD, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "weights"), [(synthetic.QWEN3_0_6B, 0.596), (synthetic.QWEN3_1_7B, 1.72), (synthetic.QWEN3_4B, 4.02)]
+)
+def test_real_shapes_have_their_number_of_weights(config: DecoderConfig, weights: float) -> None:
+    with torch.device("meta"):
+        model = Decoder(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(weights, rel=0.005)
+
+
+@pytest.mark.parametrize("kind", synthetic.HEADS)
+def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    synthetic.write_target(target, synthetic.TINY, "tiny", kind)
     model = llama_cpp.Llama(str(target), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
     model.eval([1, 2, 3, 4])
     theirs = torch.tensor(model.scores[3].copy())

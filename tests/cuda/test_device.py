@@ -99,12 +99,14 @@ def test_the_driver_is_looked_for_without_torch() -> None:
 # Falling back
 
 
+@pytest.mark.usefixtures("without_cpu_engine")
 def test_without_a_driver_llama_cpp_runs_the_pair_without_a_word(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(devices, "driver_present", lambda: False)
     with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
         assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
 
 
+@pytest.mark.usefixtures("without_cpu_engine")
 def test_what_cuda_cannot_run_goes_to_llama_cpp_with_one_line(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: Any, **_options: Any) -> Any:
         raise ModelError("target.gguf: tensor blk.0.attn_q.weight is IQ4_XS, which the CUDA engine does not run")

@@ -23,7 +23,7 @@ from localdflash.cuda.memory import (
 from localdflash.cuda.ops import KERNELS
 from localdflash.drafters.dflash_config import config_of_gguf
 from localdflash.errors import OutOfMemory
-from localdflash.targets.gguf_decoder import decoder_config
+from localdflash.targets.gguf_config import decoder_config
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import read_header
 from localdflash.weights.planes import planes_of_blocks

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.targets.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.targets.torch_decoder import Decoder
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)

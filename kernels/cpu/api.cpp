@@ -1,0 +1,57 @@
+// What Python calls, by name.
+#include <string.h>
+
+#include "cpus.h"
+#include "kernels.h"
+#include "workspace.h"
+
+#define LDF_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using ldf::Kernels;
+
+// From the best to the one that runs anywhere.
+const Kernels* const TABLES[] = {
+#if defined(__x86_64__)
+    &ldf::amx_kernels, &ldf::avx512vnni_kernels, &ldf::avxvnni_kernels, &ldf::avx2_kernels,
+#elif defined(__aarch64__)
+    &ldf::neon_kernels,
+#endif
+    &ldf::portable_kernels,
+};
+
+}  // namespace
+
+// The functions for an instruction set; null where it is unknown or this processor has it not.
+LDF_API const Kernels* ldf_kernels(const char* name) {
+  for (const Kernels* table : TABLES) {
+    if (!strcmp(table->name, name)) return ldf::cpu_has(name) ? table : nullptr;
+  }
+  return nullptr;
+}
+
+// The n-th best instruction set of this processor; null after the last.
+LDF_API const char* ldf_instruction_set(int n) {
+  for (const Kernels* table : TABLES) {
+    if (ldf::cpu_has(table->name) && n-- == 0) return table->name;
+  }
+  return nullptr;
+}
+
+// Sizes of the structs that are handed over, to tell a library that was built from other sources.
+LDF_API size_t ldf_layout(int which) {
+  const size_t sizes[] = {sizeof(ldf::Matrix), sizeof(ldf::Rows),  sizeof(ldf::Layer),
+                          sizeof(ldf::Model),  sizeof(ldf::Pass), sizeof(ldf::Kernels)};
+  return which >= 0 && which < 6 ? sizes[which] : 0;
+}
+
+LDF_API size_t ldf_workspace_bytes(const ldf::Model* model, int threads) {
+  return ldf::cut_workspace(*model, 0, threads, nullptr).bytes;
+}
+
+LDF_API ldf::Pool* ldf_pool_new(int threads, const int32_t* cpus, int count) {
+  return ldf::pool_new(threads, cpus, count);
+}
+
+LDF_API void ldf_pool_delete(ldf::Pool* pool) { ldf::pool_delete(pool); }

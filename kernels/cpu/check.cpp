@@ -1,0 +1,327 @@
+// Compares the instruction sets that this processor can run with the portable one, bit by bit, on random numbers and on
+// those at the ends. A program of its own: where no Python runs, under an emulator or a sanitizer, it is all one needs.
+//
+//   check [instruction set...]     all that the processor can run, or those named, which it then must
+//
+// A line for each; the exit status is 0 if all are the same.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <new>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+extern "C" const ldf::Kernels* ldf_kernels(const char* name);
+extern "C" const char* ldf_instruction_set(int n);
+
+namespace {
+
+using namespace ldf;
+
+// Memory that starts at a multiple of 64 bytes and ends with its last item, so that a sanitizer sees what is beyond.
+template <class T>
+struct Aligned {
+  using value_type = T;
+  static constexpr std::align_val_t ALIGNMENT{64};
+
+  Aligned() = default;
+  template <class U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(operator new(count * sizeof(T), ALIGNMENT)); }
+  void deallocate(T* items, size_t) { operator delete(items, ALIGNMENT); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+template <class T>
+using Array = std::vector<T, Aligned<T>>;
+
+class Random {
+ public:
+  uint32_t bits() {  // xorshift
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return static_cast<uint32_t>(state_ >> 16);
+  }
+
+  int32_t from(int32_t first, int32_t last) {
+    return first + static_cast<int32_t>(bits() % static_cast<uint32_t>(last - first + 1));
+  }
+
+  float plain() { return static_cast<float>(from(-1000000, 1000000)) * 4e-6f; }
+
+  // Most often a plain number; sometimes zero, tiny, huge, infinite or none.
+  float any() {
+    static const float ENDS[] = {0.0f, -0.0f, 1e-40f, 1e-20f, -3e38f, 1e30f, INFINITY, -INFINITY, NAN};
+    return bits() % 200 ? plain() : ENDS[bits() % 9];
+  }
+
+  // A float16: small ones, or anything finite.
+  uint16_t half(bool anything) {
+    const uint32_t exponent = anything ? bits() % 31 : 8 + bits() % 8;
+    return static_cast<uint16_t>((bits() & 0x83ffu) | exponent << 10);
+  }
+
+ private:
+  uint64_t state_ = 88172645463325252u;
+};
+
+template <class T>
+bool same(T a, T b) {
+  return a == b;
+}
+
+// The bits of a NaN are free.
+bool same(float a, float b) { return memcmp(&a, &b, sizeof(a)) == 0 || (isnan(a) && isnan(b)); }
+
+// Where two results differ first; empty where they are the same.
+template <class T>
+std::string difference(const char* what, const Array<T>& tested, const Array<T>& expected) {
+  for (size_t i = 0; i < expected.size(); i++) {
+    if (same(tested[i], expected[i])) continue;
+    char text[120];
+    snprintf(text, sizeof(text), "%s: item %zu is %.9g instead of %.9g", what, i, static_cast<double>(tested[i]),
+             static_cast<double>(expected[i]));
+    return text;
+  }
+  return "";
+}
+
+template <class T>
+Array<T> array(int64_t size) {
+  return Array<T>(static_cast<size_t>(size));
+}
+
+template <class Make>
+Array<float> floats(int64_t size, Make make) {
+  auto all = array<float>(size);
+  for (float& x : all) x = make();
+  return all;
+}
+
+struct Quantized {
+  Array<int8_t> codes;
+  Array<float> scales;
+  Array<int32_t> sums;
+
+  Quantized(int32_t rows, int32_t k)
+      : codes(array<int8_t>(rows * k)), scales(array<float>(rows * k / GROUP)), sums(array<int32_t>(rows * k / 16)) {}
+
+  Rows rows() { return {codes.data(), scales.data(), sums.data()}; }
+
+  std::string unlike(const Quantized& expected) const {
+    const std::string in_codes = difference("codes", codes, expected.codes);
+    const std::string in_scales = difference("scales", scales, expected.scales);
+    return !in_codes.empty() ? in_codes : !in_scales.empty() ? in_scales : difference("sums", sums, expected.sums);
+  }
+};
+
+// Rows of codes, among them all the largest, and scales, some of them NaN.
+Quantized random_rows(Random& random, int32_t rows, int32_t k) {
+  Quantized x(rows, k);
+  for (int32_t row = 0; row < rows; row++) {
+    const bool largest = random.bits() % 4 == 0;
+    for (int32_t i = 0; i < k; i++) {
+      const int32_t code = largest ? (random.bits() % 2 ? 127 : -127) : random.from(-127, 127);
+      x.codes[static_cast<size_t>(row * k + i)] = static_cast<int8_t>(code);
+      x.sums[static_cast<size_t>((row * k + i) / 16)] += code;
+    }
+  }
+  for (float& scale : x.scales) scale = random.bits() % 2000 ? fabsf(random.plain()) : NAN;
+  return x;
+}
+
+struct Weights {
+  Array<uint8_t> codes, scales;
+  Array<uint16_t> supers;
+  Matrix matrix;
+
+  Weights(Random& random, int32_t kind, int32_t n, int32_t k) {
+    const int64_t panels = (n + PANEL - 1) / PANEL, groups = panels * (k / GROUP);
+    const bool four_bits = kind == Q4_0 || kind == Q4_K, anything = random.bits() % 2;
+    codes = array<uint8_t>(groups * PANEL * GROUP / (four_bits ? 2 : 1));
+    const bool largest = random.bits() % 4 == 0;
+    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & (kind == Q6_K ? 63 : 255));
+    scales = array<uint8_t>(groups * PANEL * 2);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits());
+    if (kind == Q8_0 || kind == Q4_0) {
+      for (size_t i = 0; i < scales.size(); i += 2) {
+        const uint16_t half = random.half(anything);
+        memcpy(&scales[i], &half, 2);
+      }
+    } else {
+      supers = array<uint16_t>(groups / (SUPER / GROUP) * PANEL * (kind == Q4_K ? 2 : 1));
+      for (uint16_t& super : supers) super = random.half(anything);
+    }
+    matrix = {kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
+  }
+};
+
+std::string check_product(const Kernels& tested, const Kernels& expected) {
+  static const char* const KINDS[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K"};
+  static const int32_t SHAPES[][2] = {{40, 32}, {56, 288}, {40, 256}, {24, 1024}};  // n, k
+  constexpr int32_t BEYOND = 3;                                                     // columns that no one may touch
+  Random random;
+  for (int32_t kind = Q8_0; kind <= Q6_K; kind++) {
+    for (const auto& [n, k] : SHAPES) {
+      if (k % SUPER && (kind == Q4_K || kind == Q6_K)) continue;
+      const Weights weights(random, kind, n, k);
+      const int32_t panels = (n + PANEL - 1) / PANEL;
+      for (int32_t rows = 1; rows <= MAX_ROWS; rows += rows == 33 ? 31 : 1) {
+        Quantized x = random_rows(random, rows, k);
+        const Rows inputs = x.rows();
+        const int32_t first = rows % 2, stride = (panels - first) * PANEL + BEYOND;
+        auto out = floats(rows * stride, [] { return 7.5f; }), wanted = out;
+        tested.product(&weights.matrix, &inputs, rows, first, panels, out.data(), stride);
+        expected.product(&weights.matrix, &inputs, rows, first, panels, wanted.data(), stride);
+        const std::string where = "product " + std::string(KINDS[kind]) + " [" + std::to_string(n) + ", " +
+                                  std::to_string(k) + "], " + std::to_string(rows) + " rows";
+        const std::string found = difference(where.c_str(), out, wanted);
+        if (!found.empty()) return found;
+      }
+    }
+  }
+  return "";
+}
+
+std::string check_quantize(const Kernels& tested, const Kernels& expected) {
+  Random random;
+  for (const int32_t k : {32, 256, 1056}) {
+    for (const int32_t rows : {1, 2, 7}) {
+      const auto x = floats(rows * k, [&] { return random.any(); });
+      Quantized found(rows, k), wanted(rows, k);
+      Rows found_rows = found.rows(), wanted_rows = wanted.rows();
+      tested.quantize(x.data(), rows, k, &found_rows);
+      expected.quantize(x.data(), rows, k, &wanted_rows);
+      const std::string unlike = found.unlike(wanted);
+      if (!unlike.empty()) return "quantize " + unlike;
+    }
+  }
+  return "";
+}
+
+std::string check_norm(const Kernels& tested, const Kernels& expected) {
+  Random random;
+  for (const int32_t size : {16, 64, 80, 1024, 1024, 4096}) {
+    const bool ends = random.bits() % 2;
+    const auto x = floats(size, [&] { return ends ? random.any() : random.plain(); });
+    const auto weight = floats(size, [&] { return random.plain(); });
+    auto out = array<float>(size), wanted = out;
+    tested.norm(x.data(), weight.data(), 1e-6f, size, out.data());
+    expected.norm(x.data(), weight.data(), 1e-6f, size, wanted.data());
+    const std::string found = difference("norm", out, wanted);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+std::string check_rotate(const Kernels& tested, const Kernels& expected) {
+  Random random;
+  for (const int32_t head_dim : {16, 32, 48, 64, 128, 256}) {
+    const auto cosines = floats(head_dim / 2, [&] { return random.plain(); });
+    const auto sines = floats(head_dim / 2, [&] { return random.plain(); });
+    auto x = floats(head_dim, [&] { return random.any(); }), wanted = x;
+    tested.rotate(x.data(), cosines.data(), sines.data(), head_dim);
+    expected.rotate(wanted.data(), cosines.data(), sines.data(), head_dim);
+    const std::string found = difference("rotate", x, wanted);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+std::string check_swiglu(const Kernels& tested, const Kernels& expected) {
+  Random random;
+  for (const int32_t size : {16, 48, 4096}) {
+    const auto gate = floats(size, [&] { return 40.0f * random.any(); });
+    const auto up = floats(size, [&] { return random.any(); });
+    auto out = array<float>(size), wanted = out;
+    tested.swiglu(gate.data(), up.data(), size, out.data());
+    expected.swiglu(gate.data(), up.data(), size, wanted.data());
+    const std::string found = difference("swiglu", out, wanted);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+struct Kept {
+  Array<uint16_t> keys, values;
+
+  Kept(int32_t capacity, int32_t head_dim)
+      : keys(array<uint16_t>(capacity * head_dim)), values(array<uint16_t>(capacity * head_dim)) {}
+
+  Cache cache() { return {keys.data(), values.data()}; }
+};
+
+// Rows that see the same keys, each one more than the row before, or a window of them.
+std::string check_attend(const Kernels& tested, const Kernels& expected) {
+  constexpr int32_t CAPACITY = 208, BEYOND = 5;
+  Random random;
+  for (const int32_t head_dim : {16, 64, 128}) {
+    Kept found(CAPACITY, head_dim), wanted(CAPACITY, head_dim);
+    const Cache found_cache = found.cache(), wanted_cache = wanted.cache();
+    for (int32_t position = 0; position < CAPACITY; position++) {
+      const auto key = floats(head_dim, [&] { return random.plain(); });
+      const auto value = floats(head_dim, [&] { return random.plain(); });
+      tested.put_key(&found_cache, head_dim, position, key.data());
+      tested.put_value(&found_cache, head_dim, position, value.data());
+      expected.put_key(&wanted_cache, head_dim, position, key.data());
+      expected.put_value(&wanted_cache, head_dim, position, value.data());
+    }
+    const std::string keys = difference("keys", found.keys, wanted.keys);
+    const std::string values = difference("values", found.values, wanted.values);
+    if (!keys.empty() || !values.empty()) return keys.empty() ? values : keys;
+    for (const int32_t rows : {1, 2, 5, 16, 33, 70}) {
+      const int32_t stride = head_dim + BEYOND, seen = random.from(1, CAPACITY - rows);
+      const auto q = floats(rows * stride, [&] { return random.plain(); });
+      for (const int32_t step : {0, 1}) {
+        for (const int32_t window : {0, 37}) {
+          Array<int32_t> begin = array<int32_t>(rows), end = begin;
+          for (int32_t row = 0; row < rows; row++) {
+            const auto at = static_cast<size_t>(row);
+            end[at] = seen + step * row;
+            begin[at] = window && end[at] > window ? end[at] - window : 0;
+          }
+          auto out = floats(rows * stride, [] { return 7.5f; }), same_out = out;
+          tested.attend(&found_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f, out.data(),
+                        stride);
+          expected.attend(&wanted_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
+                          same_out.data(), stride);
+          const std::string differs = difference("attend", out, same_out);
+          if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows";
+        }
+      }
+    }
+  }
+  return "";
+}
+
+std::string check(const Kernels& tested, const Kernels& expected) {
+  for (const auto part : {check_quantize, check_norm, check_rotate, check_swiglu, check_product, check_attend}) {
+    const std::string found = part(tested, expected);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+// Whether an instruction set is the same as the portable one; says so.
+bool report(const char* name) {
+  const Kernels* tested = ldf_kernels(name);
+  const std::string found = tested ? check(*tested, *ldf_kernels("portable")) : "this processor has it not";
+  printf("%s: %s\n", name, found.empty() ? "ok" : found.c_str());
+  fflush(stdout);
+  return found.empty();
+}
+
+}  // namespace
+
+int main(int count, char** names) {
+  bool all = true;
+  for (int i = 1; i < count; i++) all &= report(names[i]);
+  const char* name = nullptr;
+  for (int i = 0; count == 1 && (name = ldf_instruction_set(i)); i++) all &= report(name);
+  return all ? 0 : 1;
+}

@@ -1,0 +1,112 @@
+#include "cpus.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace ldf {
+namespace {
+
+#if defined(__x86_64__)
+
+struct Leaf {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Leaf cpuid(uint32_t number, uint32_t part) {
+  Leaf leaf;
+  __get_cpuid_count(number, part, &leaf.eax, &leaf.ebx, &leaf.ecx, &leaf.edx);
+  return leaf;
+}
+
+bool all(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
+
+constexpr uint32_t bit(int number) { return 1u << number; }
+
+// Registers that the operating system saves and restores, as bits of XCR0.
+constexpr uint32_t YMM = bit(1) | bit(2), ZMM = YMM | bit(5) | bit(6) | bit(7), TILES = bit(17) | bit(18);
+
+bool keeps(uint32_t registers) {
+  constexpr uint32_t OSXSAVE = bit(27);
+  if (!all(cpuid(1, 0).ecx, OSXSAVE)) return false;
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return all(low, registers);
+}
+
+bool has_avx2() {
+  constexpr uint32_t FMA = bit(12), AVX = bit(28), F16C = bit(29), AVX2 = bit(5);
+  return all(cpuid(1, 0).ecx, FMA | AVX | F16C) && all(cpuid(7, 0).ebx, AVX2) && keeps(YMM);
+}
+
+bool has_avxvnni() {
+  constexpr uint32_t AVX_VNNI = bit(4);
+  return has_avx2() && cpuid(7, 0).eax >= 1 && all(cpuid(7, 1).eax, AVX_VNNI);
+}
+
+bool has_avx512vnni() {
+  constexpr uint32_t F = bit(16), DQ = bit(17), BW = bit(30), VL = bit(31), VNNI = bit(11);
+  const Leaf leaf = cpuid(7, 0);
+  return has_avx2() && all(leaf.ebx, F | DQ | BW | VL) && all(leaf.ecx, VNNI) && keeps(ZMM);
+}
+
+bool lends_tiles() {
+#if defined(__linux__)
+  constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
+bool has_amx() {
+  constexpr uint32_t TILE = bit(24), INT8 = bit(25);
+  return has_avx512vnni() && all(cpuid(7, 0).edx, TILE | INT8) && keeps(TILES) && lends_tiles();
+}
+
+bool has(const char* name) {
+  if (!strcmp(name, "avx2")) return has_avx2();
+  if (!strcmp(name, "avxvnni")) return has_avxvnni();
+  if (!strcmp(name, "avx512vnni")) return has_avx512vnni();
+  return !strcmp(name, "amx") && has_amx();
+}
+
+#elif defined(__aarch64__)
+
+bool has_dot_product() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t size = sizeof(has);
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#else
+  return false;
+#endif
+}
+
+bool has(const char* name) { return !strcmp(name, "neon") && has_dot_product(); }
+
+#else
+
+bool has(const char*) { return false; }
+
+#endif
+
+}  // namespace
+
+bool cpu_has(const char* instruction_set) { return !strcmp(instruction_set, "portable") || has(instruction_set); }
+
+}  // namespace ldf

@@ -1,0 +1,90 @@
+// Integer dot products with AMX: one instruction multiplies a group of all rows with 16 channels; see dots.h.
+//
+// The sums of each group leave their tile for its scales, so what the tiles save is less than their peak. Counted in
+// cycles of Sapphire Rapids for a group of r rows, where a vector instruction can start twice and a store once a cycle:
+//   AVX512-VNNI   4 r of vpdpbusd
+//   tiles         8 to unpack codes, r to load activations, r to multiply, r to store sums: 3 r + 8, partly side by side
+// so from eight rows on the tiles are ahead. Half groups (6 bits) have twice the stores: never.
+#pragma once
+#include "dots_avx512vnni.h"
+
+// Numbers of tiles. The intrinsics want what the preprocessor sees.
+#define LDF_SUMS 0
+#define LDF_INPUTS 1
+#define LDF_CODES 2
+
+namespace ldf {
+namespace LDF_ISA {
+
+struct Dots {
+  template <int bits>
+  static constexpr int tile = bits == 6 ? VectorDots::tile<6> : 16;
+
+  template <int rows, int bits>
+  static constexpr bool tiles = bits != 6 && rows >= 8;
+
+  template <int rows, int bits>
+  static void begin() {
+    if (!tiles<rows, bits> || configured == rows) return;
+    Shapes shapes;
+    shapes.set(LDF_SUMS, rows, 16 * 4);
+    shapes.set(LDF_INPUTS, rows, GROUP);
+    shapes.set(LDF_CODES, QUADS<bits>, 16 * 4);
+    tiles_read();
+    _tile_loadconfig(&shapes);
+    configured = rows;
+  }
+
+  static void end() {
+    if (configured) _tile_release();
+    configured = 0;
+  }
+
+  template <int rows, int bits, int zero>
+  static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
+    if constexpr (!tiles<rows, bits>) {
+      VectorDots::dot<rows, bits, zero>(codes, x, out);
+    } else {
+      alignas(64) int32_t sums[16 * rows];
+      alignas(64) int8_t weights[GROUP * 16];
+      unpack<bits, zero>(codes, weights);
+      tiles_read();
+      _tile_loadd(LDF_CODES, weights, 64);
+      _tile_loadd(LDF_INPUTS, x.codes, x.k);
+      _tile_zero(LDF_SUMS);
+      _tile_dpbssd(LDF_SUMS, LDF_INPUTS, LDF_CODES);
+      _tile_stored(LDF_SUMS, sums, 64);
+      for (int r = 0; r < rows; r++) out[r] = load_sums(sums + 16 * r);
+    }
+  }
+
+ private:
+  // GCC does not know that tile instructions read memory: what they read is written before this.
+  static void tiles_read() { __asm__ volatile("" ::: "memory"); }
+
+  struct Shapes {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    void set(int tile, int tile_rows, int tile_bytes) {
+      rows[tile] = static_cast<uint8_t>(tile_rows);
+      bytes[tile] = static_cast<uint16_t>(tile_bytes);
+    }
+  };
+
+  // The codes less their zero point, which fits into signed bytes.
+  template <int bits, int zero>
+  static void unpack(const uint8_t* codes, int8_t* weights) {
+    __m512i quads[QUADS<bits>];
+    VectorDots::unpack<bits>(codes, quads);
+    for (int quad = 0; quad < QUADS<bits>; quad++) {
+      _mm512_store_si512(weights + 64 * quad, _mm512_sub_epi8(quads[quad], _mm512_set1_epi8(static_cast<char>(zero))));
+    }
+  }
+
+  inline static thread_local int configured = 0;  // rows of this thread's tiles; 0: none
+};
+
+}  // namespace LDF_ISA
+}  // namespace ldf

@@ -1,0 +1,166 @@
+// A mixture of experts: the router gives every row the few that it is for.
+//
+// Rows are sorted by expert into slots, an expert's matrices run over its slots, and a row adds up what its experts
+// gave in the order of their numbers.
+#pragma once
+#include "stages.h"
+
+namespace ldf {
+namespace LDF_ISA {
+namespace {
+
+constexpr int MAX_EXPERTS = 512, MAX_CHOSEN = 32;
+
+// Which expert each slot is of: slots of one expert lie together, in the order of the rows.
+struct Routing {
+  int first[MAX_EXPERTS + 1];            // slots first[e] up to first[e + 1] are of expert e
+  int row[MAX_ROWS * MAX_CHOSEN];        // of each slot
+  float weight[MAX_ROWS * MAX_CHOSEN];  // of each slot
+};
+
+Matrix expert_of(const Matrix& all, int expert) {
+  const size_t panels = (size_t)panels_of(all) * expert, groups = all.k / GROUP, supers = all.k / SUPER;
+  const bool halves = all.kind == Q8_0 || all.kind == Q4_0;
+  Matrix one = all;
+  one.codes += panels * groups * (all.kind == Q4_0 || all.kind == Q4_K ? 256 : 512);
+  one.scales += panels * groups * PANEL * (halves ? sizeof(uint16_t) : 2);
+  if (!halves) one.supers += panels * supers * PANEL * (all.kind == Q4_K ? 2 : 1);
+  return one;
+}
+
+// Router logits of all rows, a chunk of the experts.
+void route(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const Share experts = share(m.experts, chunk, s);
+  for (int r = 0; r < s.rows; r++) {
+    norm(s.w.x + (size_t)r * m.hidden, layer.mlp_norm, m.eps, m.hidden, s.mine.wide);
+    for (int e = experts.begin; e < experts.end; e++) {
+      const float* weight = layer.router + (size_t)e * m.hidden;
+      Lanes total = splat(0);
+      for (int i = 0; i < m.hidden; i += 16) total = fma(load(s.mine.wide + i), load(weight + i), total);
+      s.w.router[(size_t)r * m.experts + e] = sum(total);
+    }
+  }
+}
+
+// The likeliest experts of one row, of equals the lowest, ascending by number; their softmax weights.
+void choose(const Model& m, const float* logits, int* chosen, float* weights) {
+  float largest = logits[0];
+  for (int e = 1; e < m.experts; e++) largest = logits[e] > largest ? logits[e] : largest;
+  float all = 0, total = 0, exponentials[MAX_EXPERTS];
+  for (int e = 0; e < m.experts; e += 16) {
+    float lanes[16] = {};
+    const int count = m.experts - e < 16 ? m.experts - e : 16;
+    for (int i = 0; i < count; i++) lanes[i] = logits[e + i] - largest;
+    store(lanes, exponential(load(lanes)));
+    for (int i = 0; i < count; i++) all += exponentials[e + i] = lanes[i];
+  }
+  bool taken[MAX_EXPERTS] = {};
+  for (int c = 0; c < m.chosen; c++) {
+    int best = -1;
+    for (int e = 0; e < m.experts; e++) {
+      if (!taken[e] && (best < 0 || logits[e] > logits[best])) best = e;
+    }
+    taken[best] = true;
+  }
+  int count = 0;
+  for (int e = 0; e < m.experts; e++) {
+    if (!taken[e]) continue;
+    chosen[count] = e;
+    total += exponentials[e];
+    weights[count++] = exponentials[e];
+  }
+  for (int c = 0; c < m.chosen; c++) weights[c] /= m.normalise ? total : all;
+}
+
+void sort_by_expert(const Stage& s, Routing& routing) {
+  const Model& m = s.model;
+  int chosen[MAX_ROWS][MAX_CHOSEN], slot[MAX_EXPERTS + 1] = {};
+  float weights[MAX_ROWS][MAX_CHOSEN];
+  for (int r = 0; r < s.rows; r++) {
+    choose(m, s.w.router + (size_t)r * m.experts, chosen[r], weights[r]);
+    for (int c = 0; c < m.chosen; c++) slot[chosen[r][c] + 1]++;
+  }
+  for (int e = 0; e < m.experts; e++) slot[e + 1] += slot[e];
+  memcpy(routing.first, slot, sizeof(int) * (m.experts + 1));
+  for (int r = 0; r < s.rows; r++) {
+    for (int c = 0; c < m.chosen; c++) {
+      const int to = slot[chosen[r][c]]++;
+      routing.row[to] = r;
+      routing.weight[to] = weights[r][c];
+    }
+  }
+}
+
+// The quantized rows of one expert, side by side.
+void gather(const Stage& s, const int* rows, int count) {
+  const int k = s.model.hidden;
+  for (int i = 0; i < count; i++) {
+    const Rows from = row_from(s.mine.rows, rows[i], k), to = row_from(s.mine.gathered, i, k);
+    memcpy(to.codes, from.codes, k);
+    memcpy(to.scales, from.scales, sizeof(float) * (k / GROUP));
+    memcpy(to.sums, from.sums, sizeof(int32_t) * (k / 16));
+  }
+}
+
+// Gate and up of all chosen experts: units of 32 channels, counted through the experts that any row chose.
+void raise(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
+  const Model& m = s.model;
+  const int per_expert = m.inner / GROUP;
+  int active = 0;
+  for (int e = 0; e < m.experts; e++) active += routing.first[e + 1] > routing.first[e];
+  const Share units = share(active * per_expert, chunk, s);
+  int unit = 0;  // of the expert's first
+  for (int e = 0; e < m.experts && unit < units.end; e++) {
+    const int count = routing.first[e + 1] - routing.first[e];
+    if (!count) continue;
+    const int begin = units.begin > unit ? units.begin - unit : 0;
+    const int end = units.end - unit < per_expert ? units.end - unit : per_expert;
+    unit += per_expert;
+    if (begin >= end) continue;
+    gather(s, routing.row + routing.first[e], count);
+    gate_and_up(s, expert_of(layer.gate, e), expert_of(layer.up, e), s.mine.gathered, count,
+                row_from(s.w.inner, routing.first[e], m.inner), begin, end);
+  }
+}
+
+// x += weight * down(inner), a chunk of the channels, expert after expert.
+void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
+  const Model& m = s.model;
+  const Share panels = share(panels_of(layer.down), chunk, s);
+  for (int e = 0; e < m.experts; e++) {
+    const int first = routing.first[e], count = routing.first[e + 1] - first;
+    if (!count) continue;
+    const Matrix down = expert_of(layer.down, e);
+    const Rows rows = row_from(s.w.inner, first, m.inner);
+    for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
+      const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
+      product(&down, &rows, count, p, end, s.mine.narrow, CHUNK);
+      for (int i = 0; i < count; i++) {
+        float* x = s.w.x + (size_t)routing.row[first + i] * m.hidden + (size_t)p * PANEL;
+        const Lanes weight = splat(routing.weight[first + i]);
+        for (int c = 0; c < (end - p) * PANEL; c += 16) {
+          store(x + c, fma(weight, load(s.mine.narrow + (size_t)i * CHUNK + c), load(x + c)));
+        }
+      }
+    }
+  }
+}
+
+// The three stages of a mixture.
+bool mixture(const Stage& s, const Layer& layer) {
+  Once sorted, ready;
+  Routing routing;
+  return together(s.turn, [&](int chunk) { route(s, chunk, layer); }) && together(s.turn, [&](int chunk) {
+    if (ready.first()) normed(s, layer.mlp_norm);
+    if (sorted.first()) sort_by_expert(s, routing);
+    raise(s, chunk, layer, routing);
+  }) && together(s.turn, [&](int chunk) {
+    if (sorted.first()) sort_by_expert(s, routing);
+    lower(s, chunk, layer, routing);
+  });
+}
+
+}  // namespace
+}  // namespace LDF_ISA
+}  // namespace ldf

@@ -1,0 +1,120 @@
+// One pass of a decoder, stage by stage. What is cheap (norms, quantizing) every thread does for itself: that costs less
+// than one more stage.
+//
+// A row's numbers depend on that row and what is cached, never on its neighbours or the number of threads.
+#pragma once
+#include "experts.h"
+#include "stages.h"
+
+namespace ldf {
+namespace LDF_ISA {
+namespace {
+
+struct Decoding {
+  const Model* model;
+  Pass pass;
+};
+
+// A chunk of the rows of the residual stream after a block, where that is asked for.
+void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
+  const Model& m = s.model;
+  if (!pass.taps) return;
+  const Share rows = share(s.rows, chunk, s);
+  for (int i = 0; i < m.tap_count; i++) {
+    if (m.taps[i] != block) continue;
+    for (int r = rows.begin; r < rows.end; r++) {
+      float* to = pass.taps + ((size_t)r * m.tap_count + i) * m.hidden;
+      memcpy(to, s.w.x + (size_t)r * m.hidden, sizeof(float) * m.hidden);
+    }
+  }
+}
+
+bool dense_mlp(const Stage& s, const Layer& layer) {
+  Once ready;
+  return together(s.turn, [&](int chunk) {
+    if (ready.first()) normed(s, layer.mlp_norm);
+    const Share units = share(s.model.inner / GROUP, chunk, s);
+    gate_and_up(s, layer.gate, layer.up, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
+  }) && together(s.turn, [&](int chunk) { add_product(s, chunk, layer.down, s.w.inner); });
+}
+
+bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int block) {
+  Once ready;
+  return together(s.turn, [&](int chunk) {
+    copy_taps(s, chunk, pass, block - 1);
+    if (ready.first()) normed(s, layer.attention_norm);
+    project(s, chunk, layer);
+  });
+}
+
+void decode(const void* argument, Turn* turn) {
+  const Decoding& d = *static_cast<const Decoding*>(argument);
+  const Model& m = *d.model;
+  const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
+  const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
+  const bool reads_head = d.pass.logits || d.pass.best;
+  if (!together(turn, [&](int chunk) { embed(s, chunk, d.pass.ids); })) return;
+  for (int b = 0; b < m.blocks; b++) {
+    const Layer& layer = m.layers[b];
+    if (!project_block(s, layer, d.pass, b)) return;
+    if (b == m.blocks - 1 && !reads_head) return;  // the rest of the last block feeds the head alone
+    if (!together(turn, [&](int chunk) { attention(s, chunk, layer); })) return;
+    if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads); })) return;
+    if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return;
+  }
+  Once ready;
+  together(turn, [&](int chunk) {
+    if (ready.first()) normed(s, m.norm);
+    look_through_head(s, chunk, d.pass);
+  });
+}
+
+struct Injection {
+  const Model* model;
+  const float* taps;
+  int32_t rows, start;
+};
+
+void inject_context(const void* argument, Turn* turn) {
+  const Injection& in = *static_cast<const Injection*>(argument);
+  const Model& m = *in.model;
+  const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
+  const Stage s{m, w, w.mine, turn, in.rows, in.start};
+  Once quantized, ready;
+  const bool fused = together(turn, [&](int chunk) {
+    Rows rows = s.mine.rows;
+    if (quantized.first()) quantize_rows(in.taps, in.rows, m.tap_count * m.hidden, &rows);
+    const Share panels = share(panels_of(m.fuse), chunk, s);
+    product(&m.fuse, &rows, in.rows, panels.begin, panels.end, w.x + (size_t)panels.begin * PANEL, m.hidden);
+  });
+  if (!fused) return;
+  together(turn, [&](int chunk) {
+    if (ready.first()) normed(s, m.fuse_norm);
+    const Share units = share(m.blocks * 2 * m.kv_heads, chunk, s);
+    for (int u = units.begin; u < units.end; u++) {
+      const Layer& layer = m.layers[u / (2 * m.kv_heads)];
+      const int head = u % (2 * m.kv_heads);
+      if (head < m.kv_heads) {
+        project_key(s, layer, head);
+      } else {
+        project_value(s, layer, head - m.kv_heads);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void forward(const Model* model, const Pass* pass, Pool* pool) {
+  const Decoding decoding{model, *pass};
+  pool_run(pool, decode, &decoding, sizeof decoding);
+  conclude(*model, *pass, pool_size(pool));
+}
+
+void inject(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool) {
+  const Injection injection{model, taps, rows, start};
+  pool_run(pool, inject_context, &injection, sizeof injection);
+}
+
+}  // namespace LDF_ISA
+}  // namespace ldf

@@ -1,0 +1,2 @@
+#define LDF_ISA amx
+#include "kernels.inc"

@@ -1,0 +1,2 @@
+#define LDF_ISA avx2
+#include "kernels.inc"

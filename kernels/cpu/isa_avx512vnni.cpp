@@ -1,0 +1,2 @@
+#define LDF_ISA avx512vnni
+#include "kernels.inc"

@@ -1,0 +1,2 @@
+#define LDF_ISA avxvnni
+#include "kernels.inc"

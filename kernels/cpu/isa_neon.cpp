@@ -1,0 +1,2 @@
+#define LDF_ISA neon
+#include "kernels.inc"

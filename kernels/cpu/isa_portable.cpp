@@ -1,0 +1,2 @@
+#define LDF_ISA portable
+#include "kernels.inc"

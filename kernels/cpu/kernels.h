@@ -1,0 +1,71 @@
+// What the outside may call: one table of functions for each instruction set, and the structs of a whole model.
+#pragma once
+#include "formats.h"
+#include "threads.h"
+
+namespace ldf {
+
+// One block of a decoder. A mixture of experts has its matrices one after the other, each padded to whole panels.
+struct Layer {
+  const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null where there is none
+  Matrix query, key, value, output, gate, up, down;                // of one expert, the first
+  const float* router;                                             // [experts][hidden]; null in a dense block
+  uint16_t* keys;    // [kv_heads][capacity / 16][head_dim][16]
+  uint16_t* values;  // [kv_heads][capacity][head_dim]
+  int32_t causal;    // whether a row sees no later row
+  int32_t window;    // a row sees keys nearer than this; 0: all
+};
+
+// A decoder, or a drafter, which borrows its target's embedding and head. It must outlive the threads that run it.
+struct Model {
+  int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: of the MLP, or of one expert
+  int32_t experts, chosen, normalise;                        // 0, 0, 0 where dense
+  int32_t vocabulary, capacity;                              // capacity: positions that keys and values have room for
+  float eps;
+  const float *cosines, *sines;                              // [capacity][head_dim / 2]
+  Matrix embedding, head;
+  const float* norm;
+  const Layer* layers;
+  const int32_t* taps;  // blocks whose output is kept
+  int32_t tap_count;
+  Matrix fuse;             // of a drafter: [hidden, tap_count * hidden] of the target's; else n is 0
+  const float* fuse_norm;  // after it
+  uint8_t* workspace;      // `workspace_bytes`, aligned to 64
+};
+
+// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed.
+struct Pass {
+  const int32_t* ids;
+  int32_t rows, start;
+  float* taps;        // [rows][tap_count * hidden]
+  float* logits;      // [rows][vocabulary]
+  int32_t* best;      // [rows] likeliest token, of equals the lowest
+  float* confidence;  // [rows] its softmax probability
+};
+
+struct Kernels {
+  const char* name;
+  // Rows x [rows][k] quantized.
+  void (*quantize)(const float* x, int32_t rows, int32_t k, Rows* out);
+  // out[r][c], c counting from channel 16 * first_panel, of whole panels first_panel up to last_panel; stride in floats.
+  void (*product)(const Matrix* weights, const Rows* x, int32_t rows, int32_t first_panel, int32_t last_panel,
+                  float* out, ptrdiff_t stride);
+  // out[i] = softmax(q[i] keys^T * scale) values over keys begin[i] up to end[i]; strides in floats.
+  void (*attend)(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
+                 int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride);
+  void (*put_key)(const Cache* cache, int32_t head_dim, int32_t position, const float* key);
+  void (*put_value)(const Cache* cache, int32_t head_dim, int32_t position, const float* value);
+  void (*norm)(const float* x, const float* weight, float eps, int32_t size, float* out);
+  void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
+  void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
+  // The target's pass over rows; keys and values are written at their positions.
+  void (*forward)(const Model* model, const Pass* pass, Pool* pool);
+  // A drafter's context: keys and values at positions start, ... of the target's taps [rows][tap_count * hidden].
+  void (*inject)(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool);
+  // Products of `count` groups of 32 inputs with 16 channels, from the nearest cache: the processor's integer peak.
+  int32_t (*peak)(int64_t count);
+};
+
+extern const Kernels portable_kernels, avx2_kernels, avxvnni_kernels, avx512vnni_kernels, amx_kernels, neon_kernels;
+
+}  // namespace ldf

@@ -1,0 +1,187 @@
+// Quantized rows times a packed matrix. The result has the same bits on every instruction set, and for a row whatever
+// its neighbours: for each channel, from its first group to its last,
+//
+//   Q8_0, Q4_0   total = fma(dot, scale * x_scale, total)
+//   Q6_K         total = fma(s0 * dot0 + s1 * dot1, d * x_scale, total)
+//   Q4_K         total = fma(dot, (d * scale) * x_scale, total)
+//                total = fma(sum of x, -((dmin * minimum) * x_scale), total)
+//
+// where dot = sum of (code - zero) * x is exact, in integers and as a float: it is below 2^24 in all formats.
+#pragma once
+#include "dots.h"
+#include "formats.h"
+#include "simd.h"
+
+namespace ldf {
+namespace LDF_ISA {
+
+// Sixteen channels of a matrix, from one group on.
+struct Panel {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const uint16_t* supers;
+};
+
+// A format, made of a panel at a group, is what the group's channels are scaled with. `dots` are the integer products
+// of a tile's rows, as floats; `add` scales a row's and adds it to the row's total.
+
+template <int format_bits, int zero>
+struct Symmetric {  // Q8_0, Q4_0
+  static constexpr int bits = format_bits, supers = 0;
+  Lanes scale;
+
+  explicit Symmetric(const Panel& at) : scale(load_half(reinterpret_cast<const uint16_t*>(at.scales))) {}
+
+  template <int rows>
+  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+    Sums dot[rows];
+    Dots::dot<rows, bits, zero>(codes, x, dot);
+    for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
+  }
+
+  Lanes add(Lanes dot, int32_t, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+};
+
+struct Halves {  // Q6_K
+  static constexpr int bits = 6, supers = PANEL;
+  Lanes super, first, second;
+
+  explicit Halves(const Panel& at)
+      : super(load_half(at.supers)),
+        first(to_float(widen(reinterpret_cast<const int8_t*>(at.scales)))),
+        second(to_float(widen(reinterpret_cast<const int8_t*>(at.scales + PANEL)))) {}
+
+  template <int rows>
+  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+    Sums dot0[rows], dot1[rows];
+    Dots::dot<rows, bits, 32>(codes, x, dot0);
+    Dots::dot<rows, bits, 32>(codes + GROUP / 2 * PANEL, {x.codes + GROUP / 2, x.sums + 1, x.k}, dot1);
+    // Whole numbers, so nothing is rounded; in floats because some processors are slow at multiplying 32-bit integers.
+    for (int r = 0; r < rows; r++) out[r] = fma(to_float(dot0[r]), first, mul(to_float(dot1[r]), second));
+  }
+
+  Lanes add(Lanes dot, int32_t, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
+};
+
+struct Minimum {  // Q4_K
+  static constexpr int bits = 4, supers = 2 * PANEL;
+  Lanes scale, below;
+
+  explicit Minimum(const Panel& at)
+      : scale(mul(load_half(at.supers), to_float(widen(at.scales)))),
+        below(mul(splat(-1.0f), mul(load_half(at.supers + PANEL), to_float(widen(at.scales + PANEL))))) {}
+
+  template <int rows>
+  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+    Sums dot[rows];
+    Dots::dot<rows, bits, 0>(codes, x, dot);
+    for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
+  }
+
+  Lanes add(Lanes dot, int32_t x_sum, Lanes x_scale, Lanes total) const {
+    const Lanes scaled = fma(dot, mul(scale, x_scale), total);
+    return fma(splat(static_cast<float>(x_sum)), mul(below, x_scale), scaled);
+  }
+};
+
+template <class Scales>
+constexpr int CODE_BYTES = PANEL * GROUP * (Scales::bits == 4 ? 4 : 8) / 8;  // of a group
+
+constexpr int AHEAD = 1024;  // bytes; a single row waits for memory, so its codes are asked for before they are met
+
+template <class Scales>
+void prefetch(const uint8_t* codes) {
+  for (int line = 0; line < CODE_BYTES<Scales>; line += 64) __builtin_prefetch(codes + AHEAD + line);
+}
+
+template <class Scales>
+inline Panel panel_of(const Matrix& weights, int panel) {
+  const ptrdiff_t group = static_cast<ptrdiff_t>(panel) * (weights.k / GROUP);
+  const ptrdiff_t super = static_cast<ptrdiff_t>(panel) * (weights.k / SUPER);
+  return {weights.codes + group * CODE_BYTES<Scales>, weights.scales + group * 2 * PANEL,
+          weights.supers + super * Scales::supers};
+}
+
+// `rows` rows times one panel.
+template <class Scales, int rows>
+void tile(Panel at, Inputs x, const float* x_scales, float* out, ptrdiff_t stride) {
+  const int groups = static_cast<int>(x.k / GROUP);
+  Lanes total[rows];
+  for (int r = 0; r < rows; r++) total[r] = splat(0.0f);
+  Dots::begin<rows, Scales::bits>();
+  for (int group = 0; group < groups; group++) {
+    prefetch<Scales>(at.codes);
+    const Scales scales(at);
+    Lanes dot[rows];
+    scales.template dots<rows>(at.codes, x, dot);
+    for (int r = 0; r < rows; r++) {
+      const Lanes x_scale = splat(x_scales[r * groups + group]);
+      total[r] = scales.add(dot[r], x.sum<8>(r), x_scale, total[r]);
+    }
+    at.codes += CODE_BYTES<Scales>;
+    at.scales += 2 * PANEL;
+    if (group % (SUPER / GROUP) == SUPER / GROUP - 1) at.supers += Scales::supers;
+    x.codes += GROUP;
+    x.sums += 2;
+  }
+  for (int r = 0; r < rows; r++) store(out + r * stride, total[r]);
+}
+
+// The same for a number of rows known when it runs, up to `most`.
+template <class Scales, int most>
+void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, float* out, ptrdiff_t stride) {
+  if (rows == most) return tile<Scales, most>(at, x, x_scales, out, stride);
+  if constexpr (most > 1) tile_of<Scales, most - 1>(rows, at, x, x_scales, out, stride);
+}
+
+template <class Scales>
+void product_of(const Matrix& weights, const Rows& x, int rows, int first, int last, float* out, ptrdiff_t stride) {
+  constexpr int most = Dots::tile<Scales::bits>;
+  const ptrdiff_t k = weights.k;
+  for (int panel = first; panel < last; panel++) {
+    const Panel at = panel_of<Scales>(weights, panel);
+    for (int row = 0; row < rows;) {
+      const int tiles = (rows - row + most - 1) / most;
+      const int count = (rows - row + tiles - 1) / tiles;  // as equal as can be
+      const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
+      tile_of<Scales, most>(count, at, inputs, x.scales + row * (k / GROUP), out + row * stride, stride);
+      row += count;
+    }
+    out += PANEL;
+  }
+  Dots::end();
+}
+
+inline void product(const Matrix* weights, const Rows* x, int32_t rows, int32_t first, int32_t last, float* out,
+                    ptrdiff_t stride) {
+  switch (weights->kind) {
+    case Q8_0: return product_of<Symmetric<8, 128>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_0: return product_of<Symmetric<4, 8>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_K: return product_of<Minimum>(*weights, *x, rows, first, last, out, stride);
+    case Q6_K: return product_of<Halves>(*weights, *x, rows, first, last, out, stride);
+  }
+}
+
+// The integer products of `count` groups of 32 inputs, 16 channels and a row, 8-bit codes, all in the nearest cache.
+inline int32_t peak(int64_t count) {
+  constexpr int rows = Dots::tile<8>, groups = 4;
+  alignas(64) uint8_t codes[groups * PANEL * GROUP];
+  int8_t x[rows * GROUP * groups];
+  int32_t x_sums[rows * groups * 2] = {};
+  for (int i = 0; i < groups * PANEL * GROUP; i++) codes[i] = static_cast<uint8_t>(i * 37);
+  for (int i = 0; i < rows * GROUP * groups; i++) x[i] = static_cast<int8_t>(i % 255 - 127);
+  Sums total = zero_sums();
+  Dots::begin<rows, 8>();
+  for (int64_t done = 0; done < count; done += rows) {
+    const int64_t group = done / rows % groups;
+    const Inputs inputs = {x + group * GROUP, x_sums + group * 2, GROUP * groups};
+    Sums dot[rows];
+    Dots::dot<rows, 8, 128>(codes + group * PANEL * GROUP, inputs, dot);
+    for (int r = 0; r < rows; r++) total = add(total, dot[r]);
+  }
+  Dots::end();
+  return sum(total);
+}
+
+}  // namespace LDF_ISA
+}  // namespace ldf

@@ -1,0 +1,130 @@
+// What is done to single rows of activations; see formats.h for how they are quantized. Sizes are multiples of 16,
+// of 32 where rows are quantized.
+#pragma once
+#include <float.h>
+#include <string.h>
+
+#include "formats.h"
+#include "simd.h"
+
+namespace ldf {
+namespace LDF_ISA {
+
+// e^x within 2 units in the last place; 0 below -104, inf above 89, NaN for NaN.
+inline Lanes exponential(Lanes x) {
+  const Lanes clamped = max(splat(-104.0f), min(splat(89.0f), x));  // NaN stays, being second
+  const Sums n = to_int(mul(clamped, splat(0x1.715476p0f)));        // log2(e)
+  const Lanes whole = to_float(n);
+  const Lanes r = fma(whole, splat(0x1.05c61p-29f), fma(whole, splat(-0x1.62e43p-1f), clamped));  // ln(2) in two parts
+  Lanes p = splat(0x1.6a2434p-10f);  // e^r = 1 + r + r^2 p(r), fitted for |r| <= ln(2) / 2
+  p = fma(p, r, splat(0x1.1239e2p-7f));
+  p = fma(p, r, splat(0x1.5558f2p-5f));
+  p = fma(p, r, splat(0x1.555492p-3f));
+  p = fma(p, r, splat(0x1.fffffcp-2f));
+  p = add(fma(mul(r, r), p, r), splat(1.0f));
+  const Sums half = to_int(mul(whole, splat(0.5f)));  // 2^n alone may be no normal number
+  return mul(mul(p, power_of_two(half)), power_of_two(sub(n, half)));
+}
+
+inline float exponential(float x) {
+  float lanes[16];
+  store(lanes, exponential(splat(x)));
+  return lanes[0];
+}
+
+// One row x [k]: codes [k], scales [k / 32], sums [k / 16].
+inline void quantize(const float* x, int32_t k, int8_t* codes, float* scales, int32_t* sums) {
+  for (int32_t at = 0; at < k; at += GROUP) {
+    const Lanes low = load(x + at), high = load(x + at + 16);
+    const int32_t bits = maximum(max(magnitude(low), magnitude(high)));
+    float amax;
+    memcpy(&amax, &bits, 4);
+    const bool finite = amax <= FLT_MAX;
+    const float inverse = 127.0f / amax;
+    const bool some = finite && inverse <= FLT_MAX;  // else there is nothing, or too little for a float to tell
+    const Lanes steps = splat(inverse);
+    const Sums first = some ? to_int(mul(low, steps)) : zero_sums();
+    const Sums second = some ? to_int(mul(high, steps)) : zero_sums();
+    narrow(codes + at, first);
+    narrow(codes + at + 16, second);
+    sums[at / 16] = sum(first);
+    sums[at / 16 + 1] = sum(second);
+    scales[at / GROUP] = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
+  }
+}
+
+// Rows x [rows][k].
+inline void quantize_rows(const float* x, int32_t rows, int32_t k, Rows* out) {
+  for (ptrdiff_t row = 0; row < rows; row++) {
+    quantize(x + row * k, k, out->codes + row * k, out->scales + row * (k / GROUP), out->sums + row * (k / 16));
+  }
+}
+
+// out = x / sqrt(mean(x^2) + eps) * weight; may be x itself.
+inline void norm(const float* x, const float* weight, float eps, int32_t size, float* out) {
+  Lanes squares = splat(0.0f);
+  for (int32_t i = 0; i < size; i += 16) {
+    const Lanes lanes = load(x + i);
+    squares = fma(lanes, lanes, squares);
+  }
+  const float mean = sum(squares) / static_cast<float>(size);
+  const Lanes inverse = splat(1.0f / __builtin_sqrtf(mean + eps));
+  for (int32_t i = 0; i < size; i += 16) store(out + i, mul(mul(load(x + i), inverse), load(weight + i)));
+}
+
+// Pairs (i, i + head_dim / 2) of x [head_dim] turned by angles given as cosines and sines [head_dim / 2].
+inline void rotate(float* x, const float* cosines, const float* sines, int32_t head_dim) {
+  const int32_t half = head_dim / 2;
+  for (int32_t i = 0; i < half; i++) {  // no sum here is fused, so that any order of lanes gives the same bits
+    const float first = x[i], second = x[i + half];
+    x[i] = first * cosines[i] - second * sines[i];
+    x[i + half] = second * cosines[i] + first * sines[i];
+  }
+}
+
+// out = gate / (1 + e^-gate) * up; may be either of them.
+inline void swiglu(const float* gate, const float* up, int32_t size, float* out) {
+  for (int32_t i = 0; i < size; i += 16) {
+    const Lanes g = load(gate + i);
+    const Lanes open = add(splat(1.0f), exponential(sub(splat(0.0f), g)));
+    store(out + i, mul(div(g, open), load(up + i)));
+  }
+}
+
+// The likeliest token of some, of equals the lowest, and the sum of e^(logit of each - its own): NaN if any is NaN.
+struct Best {
+  int32_t token;
+  float logit, total;
+};
+
+// The lanes of logits [count] from `at`, filled up with -inf.
+inline Lanes load_logits(const float* logits, int32_t at, int32_t count) {
+  if (at + 16 <= count) return load(logits + at);
+  float lanes[16];
+  store(lanes, splat(-__builtin_inff()));
+  memcpy(lanes, logits + at, static_cast<size_t>(count - at) * sizeof(float));
+  return load(lanes);
+}
+
+// Of the tokens first, first + 1, ... with logits [count]; the sum's last bits depend on where a split into parts is.
+inline Best best_of(const float* logits, int32_t first, int32_t count) {
+  Lanes best = splat(-FLT_MAX);  // of NaN and the best, the best; -inf is to count as nothing, even alone
+  for (int32_t i = 0; i < count; i += 16) best = max(load_logits(logits, i, count), best);
+  const float logit = maximum(best);
+  Lanes total = splat(0.0f);
+  for (int32_t i = 0; i < count; i += 16) {
+    total = add(total, exponential(sub(load_logits(logits, i, count), splat(logit))));
+  }
+  int32_t index = 0;
+  while (index < count && logits[index] != logit) index++;
+  return {first + (index < count ? index : 0), logit, sum(total)};
+}
+
+// Of both parts.
+inline Best better(Best a, Best b) {
+  if (b.logit > a.logit || (b.logit == a.logit && b.token < a.token)) return better(b, a);
+  return {a.token, a.logit, a.total + b.total * exponential(b.logit - a.logit)};
+}
+
+}  // namespace LDF_ISA
+}  // namespace ldf

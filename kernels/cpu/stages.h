@@ -1,0 +1,241 @@
+// The stages of a block; see forward.h for their order. Each does one chunk of its work.
+#pragma once
+#include "attention.h"
+#include "embedding.h"
+#include "products.h"
+#include "rows.h"
+#include "workspace.h"
+
+namespace ldf {
+namespace LDF_ISA {
+namespace {
+
+// What a thread knows in a pass.
+struct Stage {
+  const Model& model;
+  const Workspace& w;
+  const Scratch& mine;
+  Turn* turn;
+  int rows, start;
+};
+
+// All chunks of a stage, each by some thread; false where the pass has ended without this one.
+template <class Work>
+bool together(Turn* turn, Work work) {
+  for (int chunk; (chunk = pool_take(turn)) >= 0;) {
+    work(chunk);
+    pool_done(turn);
+  }
+  return pool_next(turn);
+}
+
+// What a thread prepares for itself before its first chunk of a stage.
+class Once {
+ public:
+  bool first() {
+    const bool was = !done_;
+    done_ = true;
+    return was;
+  }
+
+ private:
+  bool done_ = false;
+};
+
+struct Share {
+  int begin, end;
+};
+
+Share share(int units, int chunk, const Stage& s) {
+  const int64_t chunks = s.turn->threads;
+  return {(int)(units * (int64_t)chunk / chunks), (int)(units * (int64_t)(chunk + 1) / chunks)};
+}
+
+int panels_of(const Matrix& matrix) { return (matrix.n + PANEL - 1) / PANEL; }
+
+void embed(const Stage& s, int chunk, const int32_t* ids) {
+  const Share rows = share(s.rows, chunk, s);
+  for (int r = rows.begin; r < rows.end; r++) {
+    weight_row(s.model.embedding, ids[r], s.w.x + (size_t)r * s.model.hidden);
+  }
+}
+
+// The residual stream, normed and quantized, in this thread's own rows.
+void normed(const Stage& s, const float* weight) {
+  const int hidden = s.model.hidden;
+  for (int r = 0; r < s.rows; r++) {
+    norm(s.w.x + (size_t)r * hidden, weight, s.model.eps, hidden, s.mine.wide);
+    const Rows row = row_from(s.mine.rows, r, hidden);
+    quantize(s.mine.wide, hidden, row.codes, row.scales, row.sums);
+  }
+}
+
+// One head's part of a projection, [rows][head_dim] in `narrow`; in place normed and turned where it has a norm.
+void project_head(const Stage& s, const Matrix& matrix, int head, float* out) {
+  const int panels = s.model.head_dim / PANEL;
+  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, s.model.head_dim);
+}
+
+void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
+  const Model& m = s.model;
+  const size_t at = (size_t)(s.start + row) * (m.head_dim / 2);
+  if (weight) norm(x, weight, m.eps, m.head_dim, x);
+  rotate(x, m.cosines + at, m.sines + at, m.head_dim);
+}
+
+Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
+  const size_t size = (size_t)m.capacity * m.head_dim;
+  return {layer.keys + kv_head * size, layer.values + kv_head * size};
+}
+
+void project_query(const Stage& s, const Layer& layer, int head) {
+  const Model& m = s.model;
+  const int group = m.heads / m.kv_heads;
+  project_head(s, layer.query, head, s.mine.narrow);
+  for (int r = 0; r < s.rows; r++) {
+    float* x = s.mine.narrow + (size_t)r * m.head_dim;
+    norm_and_turn(s, x, r, layer.query_norm);
+    const size_t at = ((size_t)(head / group) * s.rows + r) * group + head % group;
+    memcpy(s.w.queries + at * m.head_dim, x, sizeof(float) * m.head_dim);
+  }
+}
+
+void project_key(const Stage& s, const Layer& layer, int kv_head) {
+  const Model& m = s.model;
+  const Cache cache = cache_of(m, layer, kv_head);
+  project_head(s, layer.key, kv_head, s.mine.narrow);
+  for (int r = 0; r < s.rows; r++) {
+    float* x = s.mine.narrow + (size_t)r * m.head_dim;
+    norm_and_turn(s, x, r, layer.key_norm);
+    put_key(&cache, m.head_dim, s.start + r, x);
+  }
+}
+
+void project_value(const Stage& s, const Layer& layer, int kv_head) {
+  const Model& m = s.model;
+  const Cache cache = cache_of(m, layer, kv_head);
+  project_head(s, layer.value, kv_head, s.mine.narrow);
+  for (int r = 0; r < s.rows; r++) {
+    put_value(&cache, m.head_dim, s.start + r, s.mine.narrow + (size_t)r * m.head_dim);
+  }
+}
+
+// Queries, keys and values of this thread's normed rows, head by head; keys and values into the cache.
+void project(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const Share heads = share(m.heads + 2 * m.kv_heads, chunk, s);
+  for (int h = heads.begin; h < heads.end; h++) {
+    if (h < m.heads) {
+      project_query(s, layer, h);
+    } else if (h < m.heads + m.kv_heads) {
+      project_key(s, layer, h - m.heads);
+    } else {
+      project_value(s, layer, h - m.heads - m.kv_heads);
+    }
+  }
+}
+
+// What queries first..last of a group see: `Scratch` first and last.
+void visible(const Stage& s, const Layer& layer, int begin, int end, int group) {
+  const int after = s.start + s.rows;
+  for (int i = begin; i < end; i++) {
+    const int position = s.start + i / group;
+    int to = layer.causal ? position + 1 : after;
+    if (layer.window && position + layer.window < to) to = position + layer.window;
+    s.mine.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
+    s.mine.last[i] = to;
+  }
+}
+
+// Attention, quantized for the next product. A unit is a key-value head, or some of its queries if threads are many.
+void attention(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const int group = m.heads / m.kv_heads, queries = s.rows * group, across = m.heads * m.head_dim;
+  int slices = (s.turn->threads + m.kv_heads - 1) / m.kv_heads;
+  if (slices > queries) slices = queries;
+  const float scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
+  const Share units = share(m.kv_heads * slices, chunk, s);
+  for (int u = units.begin; u < units.end; u++) {
+    const int kv_head = u / slices, slice = u % slices;
+    const int begin = queries * slice / slices, end = queries * (slice + 1) / slices;
+    const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
+    const Cache cache = cache_of(m, layer, kv_head);
+    visible(s, layer, begin, end, group);
+    attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
+           scale, s.w.attended + at, m.head_dim);
+    for (int i = begin; i < end; i++) {
+      const int head = kv_head * group + i % group;
+      const Rows row = row_from(s.w.heads, i / group, across);
+      const int from = head * m.head_dim;
+      quantize(s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim, m.head_dim, row.codes + from,
+               row.scales + from / GROUP, row.sums + from / 16);
+    }
+  }
+}
+
+// x += matrix * rows, a chunk of the channels.
+void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows) {
+  const Share panels = share(panels_of(matrix), chunk, s);
+  for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
+    const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
+    product(&matrix, &rows, s.rows, p, end, s.mine.narrow, CHUNK);
+    for (int r = 0; r < s.rows; r++) {
+      float* x = s.w.x + (size_t)r * s.model.hidden + (size_t)p * PANEL;
+      for (int c = 0; c < (end - p) * PANEL; c += 16) {
+        store(x + c, add(load(x + c), load(s.mine.narrow + (size_t)r * CHUNK + c)));
+      }
+    }
+  }
+}
+
+// SwiGLU of `count` rows, quantized, over units of 32 channels.
+void gate_and_up(const Stage& s, const Matrix& gate, const Matrix& up, const Rows& rows, int count, const Rows& out,
+                 int begin, int end) {
+  const int inner = s.model.inner;
+  float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
+  for (int u = begin; u < end; u++) {
+    product(&gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
+    product(&up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
+    for (int r = 0; r < count; r++) {
+      float* x = gated + (size_t)r * GROUP;
+      swiglu(x, raised + (size_t)r * GROUP, GROUP, x);
+      const Rows row = row_from(out, r, inner);
+      quantize(x, GROUP, row.codes + u * GROUP, row.scales + u, row.sums + 2 * u);
+    }
+  }
+}
+
+// Logits of this thread's normed rows, a chunk of the channels, and the best of them for each row.
+void look_through_head(const Stage& s, int chunk, const Pass& pass) {
+  const Model& m = s.model;
+  const Share panels = share(panels_of(m.head), chunk, s);
+  Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
+  for (int r = 0; r < s.rows; r++) best[r] = {0, -__builtin_inff(), 0.0f};
+  for (int p = panels.begin; p < panels.end; p += HEAD_CHUNK / PANEL) {
+    const int end = p + HEAD_CHUNK / PANEL < panels.end ? p + HEAD_CHUNK / PANEL : panels.end;
+    const int first = p * PANEL, last = end * PANEL < m.vocabulary ? end * PANEL : m.vocabulary;
+    product(&m.head, &s.mine.rows, s.rows, p, end, s.mine.narrow, HEAD_CHUNK);
+    for (int r = 0; r < s.rows; r++) {
+      const float* logits = s.mine.narrow + (size_t)r * HEAD_CHUNK;
+      if (pass.logits) memcpy(pass.logits + (size_t)r * m.vocabulary + first, logits, sizeof(float) * (last - first));
+      if (pass.best) best[r] = better(best[r], best_of(logits, first, last - first));
+    }
+  }
+}
+
+// The best of all chunks.
+void conclude(const Model& m, const Pass& pass, int chunks) {
+  if (!pass.best) return;
+  const Workspace w = cut_workspace(m, 0, chunks, m.workspace);
+  const Best* parts = reinterpret_cast<const Best*>(w.best);
+  for (int r = 0; r < pass.rows; r++) {
+    Best best = parts[r];
+    for (int c = 1; c < chunks; c++) best = better(best, parts[(size_t)c * MAX_ROWS + r]);
+    pass.best[r] = best.token;
+    pass.confidence[r] = 1.0f / best.total;
+  }
+}
+
+}  // namespace
+}  // namespace LDF_ISA
+}  // namespace ldf

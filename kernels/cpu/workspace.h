@@ -1,0 +1,94 @@
+// Where a pass keeps what it computes: one block of memory per model, cut up here and nowhere else.
+#pragma once
+#include "kernels.h"
+
+namespace ldf {
+
+constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream, or looked through, at a time
+constexpr int HEAD_CHUNK = 512;
+
+struct Scratch {  // of one thread
+  float* wide;    // [hidden, or head_dim if that is larger]
+  float* narrow;  // [MAX_ROWS][HEAD_CHUNK]
+  Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden]
+  Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
+  int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] what a query sees
+};
+
+struct Workspace {
+  float* x;         // [MAX_ROWS][hidden] the residual stream
+  float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
+  float* attended;  // likewise
+  Rows heads;       // [MAX_ROWS][heads * head_dim]
+  Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
+  float* router;    // [MAX_ROWS][experts]
+  float* best;      // [threads][MAX_ROWS][3]
+  Scratch mine;
+  size_t bytes;
+};
+
+// Cuts memory from `base` on; with base null it only counts.
+class Cutter {
+ public:
+  explicit Cutter(uint8_t* base) : base_(base) {}
+
+  template <class T>
+  T* take(size_t count) {
+    T* place = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return place;
+  }
+
+  Rows rows(size_t count, size_t k) {
+    Rows rows;
+    rows.codes = take<int8_t>(count * k);
+    rows.scales = take<float>(count * (k / GROUP));
+    rows.sums = take<int32_t>(count * (k / 16));
+    return rows;
+  }
+
+  size_t used() const { return used_; }
+
+ private:
+  uint8_t* base_;
+  size_t used_ = 0;
+};
+
+static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
+  const size_t hidden = m.hidden, group = m.heads / m.kv_heads;
+  const size_t widest = m.fuse.n ? hidden * m.tap_count : hidden;
+  Scratch s;
+  s.wide = cutter.take<float>(widest > (size_t)m.head_dim ? widest : m.head_dim);
+  s.narrow = cutter.take<float>((size_t)MAX_ROWS * HEAD_CHUNK);
+  s.rows = cutter.rows(MAX_ROWS, widest);
+  s.gathered = cutter.rows(m.experts ? MAX_ROWS : 0, hidden);
+  s.first = cutter.take<int32_t>(MAX_ROWS * group);
+  s.last = cutter.take<int32_t>(MAX_ROWS * group);
+  return s;
+}
+
+// As thread `thread` of `threads` sees it; with `base` null it is only measured.
+static inline Workspace cut_workspace(const Model& m, int thread, int threads, uint8_t* base) {
+  Cutter cutter(base);
+  const size_t across = (size_t)m.heads * m.head_dim;
+  Workspace w;
+  w.x = cutter.take<float>((size_t)MAX_ROWS * m.hidden);
+  w.queries = cutter.take<float>(MAX_ROWS * across);
+  w.attended = cutter.take<float>(MAX_ROWS * across);
+  w.heads = cutter.rows(MAX_ROWS, across);
+  w.inner = cutter.rows((size_t)MAX_ROWS * (m.chosen ? m.chosen : 1), m.inner);
+  w.router = cutter.take<float>((size_t)MAX_ROWS * m.experts);
+  w.best = cutter.take<float>((size_t)threads * MAX_ROWS * 3);
+  for (int t = 0; t < threads; t++) {
+    const Scratch scratch = cut_scratch(m, cutter);
+    if (t == thread) w.mine = scratch;
+  }
+  w.bytes = cutter.used();
+  return w;
+}
+
+static inline Rows row_from(const Rows& rows, size_t row, size_t k) {
+  return {rows.codes + row * k, rows.scales + row * (k / GROUP), rows.sums + row * (k / 16)};
+}
+
+}  // namespace ldf

@@ -1,0 +1,1 @@
+"""The CPU engine: packed weights, the native library's kernels, a target and a drafter that run on them."""

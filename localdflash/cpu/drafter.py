@@ -1,0 +1,138 @@
+"""DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head.
+
+Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
+other means they cost a copy each. Only where they would fill memory are they injected before.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localdflash.cpu import library
+from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.machine import (
+    KeysAndValues,
+    aligned,
+    bound_layers,
+    bound_matrix,
+    bound_model,
+    check_shape,
+    rope_tables,
+)
+from localdflash.cpu.model import Floats, PackedDrafter
+from localdflash.cpu.target import CpuTarget
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+from localdflash.errors import LocaldflashError, ModelError
+
+WAITING_BYTES = 32 * 1024 * 1024
+
+
+class CpuDFlashDrafter:
+    """See `Drafter`."""
+
+    name = "dflash"
+    reads_taps = True
+
+    def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
+        self.config = packed.config
+        if wrong := check_drafter(packed.config):
+            raise ModelError(f"the CPU engine does not run drafters with {wrong}; use `--backend llama.cpp`")
+        self.packed, self.target = packed, target
+        self.longest = self.config.block_size - 1
+        self.length = 0
+        c, blocks = self.config.decoder, self.config.decoder.num_hidden_layers
+        self.cache = KeysAndValues(blocks, c, target.context + self.config.block_size)
+        sliding = [self.config.is_sliding(i) for i in range(blocks)]
+        self._layers = bound_layers(
+            packed.layers,
+            self.cache,
+            [self.config.is_causal(i) for i in range(blocks)],
+            [(self.config.window or 0) if slides else 0 for slides in sliding],
+        )
+        self.model = self._bind()
+        team = target.team
+        self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.model.workspace = address(self.workspace)
+        team.keep(self.model, self._layers)
+        self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
+        self._best = np.zeros(self.config.block_size, np.int32)
+        self._confidence = np.zeros(self.config.block_size, np.float32)
+        self._pass = library.Pass(
+            address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
+        )
+        self._injected = 0
+        self._waiting: list[Floats] = []
+
+    def _bind(self) -> library.Model:
+        packed, c = self.packed, self.config.decoder
+        model = bound_model(c, c.num_hidden_layers)
+        model.capacity = self.cache.capacity
+        self.rope = rope_tables(c, self.cache.capacity)
+        model.cosines, model.sines = map(address, self.rope)
+        model.embedding, model.head = self.target.model.embedding, self.target.model.head
+        model.vocabulary = self.target.vocab_size
+        model.norm, model.layers = address(packed.norm), self._layers
+        model.tap_count = len(self.config.taps)
+        model.fuse, model.fuse_norm = bound_matrix(packed.fuse), address(packed.fuse_norm)
+        return model
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+        self._waiting.append(taps)
+        self.length += len(ids)
+        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+            self._inject()
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        if limit < 1:
+            return NOTHING
+        self._inject()
+        self._ids[0] = anchor
+        self._pass.start = self.length
+        self.target.team.forward(self.model, self._pass)
+        tokens, confidence = self._best[1 : limit + 1].tolist(), self._confidence[1 : limit + 1].tolist()
+        return Draft.chain(self.name, tokens, confidence)
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        if length < self._injected:
+            self._injected, self._waiting = length, []
+        elif self._waiting:
+            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        self._inject()
+        return self.cache.save(self.length)
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        self.cache.load(state, len(ids))
+        self.length = self._injected = len(ids)
+        self._waiting = []
+
+    def _inject(self) -> None:
+        if not self._waiting:
+            return
+        features = np.ascontiguousarray(np.concatenate(self._waiting))
+        self._waiting = []
+        for begin in range(0, len(features), MAX_ROWS):
+            chunk = features[begin : begin + MAX_ROWS]
+            self.target.team.inject(self.model, chunk, self._injected)
+            self._injected += len(chunk)
+
+
+def check_drafter(config: DFlashConfig) -> str:
+    """Why the kernels cannot run a drafter, or empty."""
+    c = config
+    if c.block_size > MAX_ROWS:
+        return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
+    if (c.embedding_scale, c.logit_scale, c.softcap) != (1.0, 1.0, 0.0):
+        return "scaled embeddings or logits"
+    return check_shape(c.decoder)

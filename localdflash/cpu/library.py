@@ -1,0 +1,220 @@
+"""The C++ library of the CPU engine, bound by ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls.
+
+The library is built with the package where there is a C++ compiler. `available` says why it is not there.
+"""
+
+import ctypes
+import os
+import sys
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.errors import NoDevice, OutOfMemory
+
+KINDS = {"Q8_0": 0, "Q4_0": 1, "Q4_K": 2, "Q6_K": 3}
+MAX_ROWS = 64
+REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
+
+
+class Matrix(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [
+        ("kind", c_int32),
+        ("n", c_int32),
+        ("k", c_int32),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("supers", c_void_p),
+    ]
+
+
+class Rows(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p)]
+
+
+class Cache(ctypes.Structure):
+    """See formats.h."""
+
+    _fields_ = [("keys", c_void_p), ("values", c_void_p)]
+
+
+class Layer(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
+        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("router", "keys", "values")),
+        ("causal", c_int32),
+        ("window", c_int32),
+    ]
+
+
+class Model(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("blocks", "hidden", "heads", "kv_heads", "head_dim", "inner")),
+        *((name, c_int32) for name in ("experts", "chosen", "normalise", "vocabulary", "capacity")),
+        ("eps", c_float),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("embedding", Matrix),
+        ("head", Matrix),
+        ("norm", c_void_p),
+        ("layers", POINTER(Layer)),
+        ("taps", c_void_p),
+        ("tap_count", c_int32),
+        ("fuse", Matrix),
+        ("fuse_norm", c_void_p),
+        ("workspace", c_void_p),
+    ]
+
+
+class Pass(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        ("ids", c_void_p),
+        ("rows", c_int32),
+        ("start", c_int32),
+        *((name, c_void_p) for name in ("taps", "logits", "best", "confidence")),
+    ]
+
+
+class Kernels(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(Rows))),
+        (
+            "product",
+            ctypes.CFUNCTYPE(None, POINTER(Matrix), POINTER(Rows), c_int32, c_int32, c_int32, c_void_p, c_ssize_t),
+        ),
+        (
+            "attend",
+            ctypes.CFUNCTYPE(
+                None,
+                POINTER(Cache),
+                c_void_p,
+                c_ssize_t,
+                c_void_p,
+                c_void_p,
+                c_int32,
+                c_int32,
+                c_float,
+                c_void_p,
+                c_ssize_t,
+            ),
+        ),
+        ("put_key", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
+        ("put_value", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
+        ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
+        ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
+        ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("forward", ctypes.CFUNCTYPE(None, POINTER(Model), POINTER(Pass), c_void_p)),
+        ("inject", ctypes.CFUNCTYPE(None, POINTER(Model), c_void_p, c_int32, c_int32, c_void_p)),
+        ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
+    ]
+
+
+STRUCTS: tuple[type[ctypes.Structure], ...] = (Matrix, Rows, Layer, Model, Pass, Kernels)
+
+
+class Library:
+    """The shared library, loaded. `kernels` by instruction set, `instruction_sets` from the best to "portable"."""
+
+    def __init__(self, path: Path) -> None:
+        self._dll = ctypes.CDLL(str(path))
+        dll = self._dll
+        dll.ldf_layout.restype, dll.ldf_layout.argtypes = c_size_t, [ctypes.c_int]
+        sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
+        if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
+            raise OSError("it was built from other sources")
+        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(Kernels), [c_char_p]
+        dll.ldf_instruction_set.restype, dll.ldf_instruction_set.argtypes = c_char_p, [ctypes.c_int]
+        dll.ldf_workspace_bytes.restype = c_size_t
+        dll.ldf_workspace_bytes.argtypes = [POINTER(Model), ctypes.c_int]
+        dll.ldf_pool_new.restype, dll.ldf_pool_new.argtypes = c_void_p, [ctypes.c_int, c_void_p, c_int32]
+        dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
+
+    @property
+    def instruction_sets(self) -> list[str]:
+        """What this processor can run."""
+        names, name = [], self._dll.ldf_instruction_set(0)
+        while name:
+            names.append(name.decode())
+            name = self._dll.ldf_instruction_set(len(names))
+        return names
+
+    def kernels(self, instruction_set: str = "") -> Any:
+        """The table of an instruction set, of the best one by default; NoDevice where this processor has it not."""
+        name = instruction_set or self.instruction_sets[0]
+        table = self._dll.ldf_kernels(name.encode())
+        if not table:
+            raise NoDevice(f"this processor cannot run {name}: it has {', '.join(self.instruction_sets)}")
+        return table.contents
+
+    def workspace_bytes(self, model: Model, threads: int) -> int:
+        """Bytes that a model's passes need besides weights and cache."""
+        return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
+
+    def new_pool(self, threads: int, cpus: list[int]) -> int:
+        """Threads of which the own ones run on these logical CPUs only; to be freed with `delete_pool`."""
+        wanted = np.array(cpus, np.int32)
+        pool = self._dll.ldf_pool_new(threads, address(wanted), len(cpus))
+        if not pool:
+            raise OutOfMemory(f"no {threads} threads could be started")
+        return int(pool)
+
+    def delete_pool(self, pool: int) -> None:
+        """End its threads."""
+        self._dll.ldf_pool_delete(pool)
+
+
+def address(array: NDArray[Any] | None) -> int | None:
+    """Where a C-contiguous array lies; whoever hands it over keeps the array."""
+    if array is None:
+        return None
+    assert array.flags.c_contiguous
+    return array.ctypes.data
+
+
+def path() -> Path | None:
+    """The library that was built with the package, or None."""
+    suffix = ".pyd" if sys.platform == "win32" else ".so"
+    return next(iter(sorted(Path(__file__).parent.glob(f"_kernels*{suffix}"))), None)
+
+
+@cache
+def _load() -> Library | str:
+    found = path()
+    if found is None:
+        return f"it was not built with the package: {REINSTALL}"
+    try:
+        return Library(found)
+    except (OSError, AttributeError) as error:
+        return f"{os.fspath(found.name)} cannot be loaded ({error}): {REINSTALL}"
+
+
+def available() -> str:
+    """Empty where the library can be used, else why not and what to do."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else ""
+
+
+def load() -> Library:
+    """The library; NoDevice where there is none."""
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise NoDevice(f"the CPU engine is not there: {loaded}")
+    return loaded

@@ -1,0 +1,139 @@
+"""What target and drafter of a CPU pair share: the library with its threads, caches, packed arrays as its structs."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.cpu import library
+from localdflash.cpu.library import address
+from localdflash.cpu.matrices import PackedMatrix
+from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.targets.decoder_config import DecoderConfig
+
+KEYS = 16  # keys that lie together, see formats.h
+Halves = NDArray[np.float16]
+
+
+class Team:
+    """The library with its threads. Close it after the models that run on it."""
+
+    def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
+        self.library = library.load()
+        self.kernels = self.library.kernels(instruction_set)
+        self.threads = threads
+        self._pool: int | None = self.library.new_pool(threads, list(cpus))
+        self._models: list[object] = []
+
+    @property
+    def instruction_set(self) -> str:
+        """That of its kernels."""
+        return str(self.kernels.name.decode())
+
+    def keep(self, *parts: object) -> None:
+        """Keep a model's structs until the threads have ended: one of them may still be on its way out of a pass."""
+        self._models += parts
+
+    def forward(self, model: library.Model, job: library.Pass) -> None:
+        """See kernels.h."""
+        self.kernels.forward(ctypes.byref(model), ctypes.byref(job), self._pool)
+
+    def inject(self, model: library.Model, taps: Floats, start: int) -> None:
+        """See kernels.h; taps [rows, n_taps * H]."""
+        self.kernels.inject(ctypes.byref(model), address(taps), len(taps), start, self._pool)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self.library.delete_pool(self._pool)
+            self._pool = None
+
+
+class KeysAndValues:
+    """The cache of a stack of blocks: room for at least `capacity` positions."""
+
+    def __init__(self, blocks: int, config: DecoderConfig, capacity: int) -> None:
+        heads, size = config.num_key_value_heads, config.head_dim
+        self.capacity = -(-capacity // KEYS) * KEYS
+        self.keys: Halves = aligned((blocks, heads, self.capacity // KEYS, size, KEYS), np.float16)
+        self.values: Halves = aligned((blocks, heads, self.capacity, size), np.float16)
+
+    def save(self, length: int) -> bytes:
+        """Those of the first `length` positions."""
+        return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()
+
+    def load(self, state: bytes, length: int) -> None:
+        """Put saved ones back; ValueError where they are not of this shape."""
+        keys, values = self.keys[:, :, : -(-length // KEYS)], self.values[:, :, :length]
+        saved = np.frombuffer(state, np.float16)
+        keys[...] = saved[: keys.size].reshape(keys.shape)
+        values[...] = saved[keys.size :].reshape(values.shape)
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """Zeros from a multiple of 64 bytes on; the system gives the memory when it is first touched."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
+    """Cosines and sines [capacity, head_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder."""
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequencies = np.float32(config.rope_theta) ** -exponents
+    if config.rope_factors:
+        frequencies = frequencies / np.array(config.rope_factors, np.float32)
+    angles = np.arange(capacity, dtype=np.float32)[:, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def bound_matrix(packed: PackedMatrix) -> library.Matrix:
+    """A matrix, or the first of a mixture's."""
+    p = packed
+    return library.Matrix(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
+
+
+def bound_layers(
+    layers: Sequence[PackedLayer], cache: KeysAndValues, causal: Sequence[bool], windows: Sequence[int]
+) -> Any:
+    """The blocks as an array of structs; whoever keeps it keeps layers and cache too."""
+    bound = (library.Layer * len(layers))()
+    for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
+        for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
+            setattr(to, name, address(getattr(layer, name)))
+        for name in ("query", "key", "value", "output", "gate", "up", "down"):
+            setattr(to, name, bound_matrix(getattr(layer, name)))
+        to.keys, to.values = address(cache.keys[i]), address(cache.values[i])
+        to.causal, to.window = causal[i], windows[i]
+    return bound
+
+
+def bound_model(config: DecoderConfig, blocks: int) -> library.Model:
+    """The shape of a model; weights and memory are the caller's to fill in."""
+    model = library.Model()
+    model.blocks, model.hidden = blocks, config.hidden_size
+    model.heads, model.kv_heads, model.head_dim = (
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+    )
+    model.inner = config.moe_intermediate_size if config.num_experts else config.intermediate_size
+    model.experts, model.chosen = config.num_experts, config.num_experts_per_tok
+    model.normalise, model.vocabulary = config.norm_topk_prob, config.vocab_size
+    model.eps = config.rms_norm_eps
+    return model
+
+
+def check_shape(config: DecoderConfig) -> str:
+    """Why the kernels cannot run a decoder, or empty."""
+    c = config
+    if c.head_dim % 32 or c.head_dim > 512:
+        return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"
+    if c.num_experts > 512 or c.num_experts_per_tok > 32:
+        return f"{c.num_experts_per_tok} of {c.num_experts} experts (they run up to 32 of 512)"
+    if c.attention_bias:
+        return "biases in attention"
+    return ""

@@ -1,0 +1,54 @@
+"""A packed model, part by part, named as the structs of kernels/cpu/kernels.h. Imports no torch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.cpu.matrices import PackedMatrix
+from localdflash.drafters.dflash_config import DFlashConfig
+from localdflash.targets.decoder_config import DecoderConfig
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """One block of a decoder; of a mixture, gate, up and down hold all experts and `router` is there."""
+
+    attention_norm: Floats  # [hidden]
+    mlp_norm: Floats  # [hidden]
+    query: PackedMatrix  # [heads * head_dim, hidden], rows in rotate-half order
+    key: PackedMatrix  # [kv_heads * head_dim, hidden], likewise
+    value: PackedMatrix  # [kv_heads * head_dim, hidden]
+    output: PackedMatrix  # [hidden, heads * head_dim]
+    gate: PackedMatrix  # [inner, hidden]
+    up: PackedMatrix  # [inner, hidden]
+    down: PackedMatrix  # [hidden, inner]
+    query_norm: Floats | None = None  # [head_dim]; Llama has none
+    key_norm: Floats | None = None  # [head_dim]
+    router: Floats | None = None  # [experts, hidden]
+
+
+@dataclass(frozen=True)
+class PackedDecoder:
+    """A target. `head` is `embedding`, the same object, where they are tied."""
+
+    config: DecoderConfig
+    embedding: PackedMatrix  # [vocabulary, hidden]
+    head: PackedMatrix  # [vocabulary, hidden]
+    norm: Floats  # [hidden]
+    layers: tuple[PackedLayer, ...]
+    notice: str = ""  # one line for the user where the weights could not be kept on disk
+
+
+@dataclass(frozen=True)
+class PackedDrafter:
+    """A drafter, which borrows its target's embedding and head."""
+
+    config: DFlashConfig
+    fuse: PackedMatrix  # [hidden, taps * hidden]
+    fuse_norm: Floats  # [hidden]
+    norm: Floats  # [hidden]
+    layers: tuple[PackedLayer, ...]
+    notice: str = ""

@@ -1,0 +1,112 @@
+"""Packing a model file into an image, some rows at a time: memory stays small whatever the size."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.cpu.image import Entry, Header, Layout, Place, Stamp, as_json
+from localdflash.cpu.matrices import PANEL, floats_of, pack_rows
+from localdflash.cpu.source import Config, Part, Source
+from localdflash.errors import ModelError
+from localdflash.weights.files import open_model
+
+CHUNK_WEIGHTS = 1 << 19  # packed at a time, so that the intermediates stay in cache
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Write = Callable[[int, Any], None]  # at an offset, the bytes of an array
+
+
+class _Rows(NamedTuple):
+    """Some rows of a part, which start with a panel."""
+
+    part: Part
+    expert: int
+    first: int
+    number: int
+
+
+def header_of(source: Source[Config], stamp: Stamp) -> Header:
+    """The header of the image of a source."""
+    entries = tuple(Entry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
+    return Header(stamp, as_json(source.config), entries)
+
+
+def pack(source: Source[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
+    """Write the image of a source, of `Layout(header).size` bytes; whatever lies between arrays is left out.
+
+    ModelError names the tensor that cannot be packed, or says that the file became shorter meanwhile.
+    """
+    layout, done = Layout(header), 0
+    write(0, header.encoded())
+    with open_model(source.path) as (stream, _):
+        for rows in _rows_of(source):
+            done += _write_rows(source, stream.fileno(), layout, rows, write)
+            if progress:
+                progress(done, layout.weights)
+
+
+def _rows_of(source: Source[Config]) -> Iterator[_Rows]:
+    for part in source.parts:
+        m = part.matrix
+        if m is None:
+            yield _Rows(part, 0, 0, 0)
+            continue
+        unit = part.paired or PANEL
+        step = max(CHUNK_WEIGHTS // m.k // unit, 1) * unit
+        for expert in range(m.experts):
+            yield from (_Rows(part, expert, first, min(step, m.n - first)) for first in range(0, m.n, step))
+
+
+def _write_rows(source: Source[Config], descriptor: int, layout: Layout, rows: _Rows, write: Write) -> int:
+    """Pack and write some rows; returns the bytes written."""
+    info, places = rows.part.tensor, layout.places[rows.part.name]
+    try:
+        if rows.part.matrix is None:
+            arrays: tuple[NDArray[Any], ...] = (_vector(rows.part, _read(descriptor, info.offset, info.nbytes)),)
+            offsets = [place.offset for place in places]
+        else:
+            arrays = pack_rows(_blocks(descriptor, rows), info.ggml_type)
+            offsets = [_offset(place, rows) for place in places]
+    except ModelError as error:
+        raise ModelError(f"{source.path}: tensor {info.name}: {error}; download or convert the model again") from None
+    for offset, array in zip(offsets, arrays, strict=True):
+        write(offset, array.data)
+    return sum(array.nbytes for array in arrays)
+
+
+def _offset(place: Place, rows: _Rows) -> int:
+    """Where the first of some rows go in an array [experts, panels, ...]."""
+    _, panels, *rest = place.array.shape
+    panel = np.dtype(place.array.dtype).itemsize * int(np.prod(rest))
+    return place.offset + (rows.expert * panels + rows.first // PANEL) * panel
+
+
+def _vector(part: Part, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    numbers = floats_of(raw, part.tensor.ggml_type)
+    if not np.isfinite(numbers).all():
+        raise ModelError("a number is not finite")
+    return numbers
+
+
+def _blocks(descriptor: int, rows: _Rows) -> NDArray[np.uint8]:
+    """Some rows of a matrix as the file has them, [rows, bytes], in rotate-half order."""
+    info, m, paired = rows.part.tensor, rows.part.matrix, rows.part.paired
+    assert m is not None
+    row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
+    start = info.offset + (rows.expert * m.n + rows.first) * row
+    raw = _read(descriptor, start, rows.number * row)
+    if paired:
+        raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row).swapaxes(1, 2))
+    return raw.reshape(rows.number, row)
+
+
+def _read(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
+    raw = bytearray()
+    while len(raw) < size:
+        if not (more := os.pread(descriptor, size - len(raw), offset + len(raw))):
+            raise ModelError("the file became shorter")
+        raw += more
+    return np.frombuffer(raw, np.uint8)

@@ -1,0 +1,177 @@
+"""What a model file holds for the CPU engine: every tensor with its name here, checked before a byte of it is read.
+
+ModelError of one line for a tensor that is missing, has another shape or a type that the kernels do not know, or has no
+place in the model (a bias, for example). Imports no torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, MatrixShape
+from localdflash.drafters.dflash_config import DFlashConfig, config_of_file
+from localdflash.errors import ModelError
+from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.targets.gguf_config import LAYER_TENSORS, ROPE_FACTORS, decoder_config
+from localdflash.weights import gguf, safetensors
+from localdflash.weights.ggml_types import GGMLType
+from localdflash.weights.gguf import TensorInfo
+
+OTHERWISE = "use `--backend llama.cpp`"
+LAYER_FIELDS = {
+    "attn_norm": "attention_norm",
+    "attn_q": "query",
+    "attn_k": "key",
+    "attn_v": "value",
+    "attn_output": "output",
+    "attn_q_norm": "query_norm",
+    "attn_k_norm": "key_norm",
+    "ffn_norm": "mlp_norm",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
+EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
+MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
+TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
+DRAFTER_FIELDS = {"fc": "fuse", "enc.output_norm": "fuse_norm", "output_norm": "norm"}
+SAFETENSORS_DRAFTER_FIELDS = {"fc": "fuse", "hidden_norm": "fuse_norm", "norm": "norm"}
+VECTORS = frozenset({"attention_norm", "query_norm", "key_norm", "mlp_norm", "router", "norm", "fuse_norm"})
+DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
+
+Config = TypeVar("Config", DecoderConfig, DFlashConfig)
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor of the file. `name` is our own: "layers.0.query" is the field `query` of `PackedLayer`."""
+
+    name: str
+    tensor: TensorInfo
+    matrix: MatrixShape | None  # None: numbers in float32
+    paired: int = 0  # head_dim where neighbours 2i and 2i + 1 of a head are to become i and i + head_dim / 2
+
+
+@dataclass(frozen=True)
+class Source(Generic[Config]):
+    """A model file whose tensors all fit; its data starts at `data_offset`."""
+
+    path: Path
+    config: Config
+    parts: tuple[Part, ...]
+    data_offset: int
+
+
+def target_source(path: Path) -> Source[DecoderConfig]:
+    """A Qwen3, Qwen3-MoE or Llama GGUF."""
+    header = gguf.read_header(path)
+    config = decoder_config(header)
+    hidden = (config.hidden_size,)
+    top = {"embedding": (config.vocab_size, *hidden), "norm": hidden}
+    if not config.tie_word_embeddings:
+        top["head"] = top["embedding"]
+    names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
+    for layer in range(config.num_hidden_layers):
+        for theirs, ours in (MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS).items():
+            names[f"blk.{layer}.{theirs}.weight"] = f"layers.{layer}.{ours}"
+    tensors = {name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or not config.rope_factors}
+    paired = config.head_dim if header.architecture == "llama" else 0
+    parts = _parts(path, tensors, names, top | _layers(path, config), paired)
+    return Source(path, config, parts, header.data_offset)
+
+
+def drafter_source(path: Path) -> Source[DFlashConfig]:
+    """A `dflash` GGUF, or z-lab's safetensors with config.json beside it."""
+    config = config_of_file(path)
+    if path.suffix == ".gguf":
+        header = gguf.read_header(path)
+        tensors, data_offset, top_fields, layer = header.tensors, header.data_offset, DRAFTER_FIELDS, "blk"
+        fields = LAYER_FIELDS
+    else:
+        tensors, data_offset = _safetensors(path)
+        top_fields, layer = SAFETENSORS_DRAFTER_FIELDS, "layers"
+        fields = {LAYER_TENSORS[theirs]: ours for theirs, ours in LAYER_FIELDS.items()}
+    hidden = config.decoder.hidden_size
+    top: dict[str, Shape] = {"fuse": (hidden, len(config.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
+    names = {f"{theirs}.weight": ours for theirs, ours in top_fields.items()}
+    for index in range(config.decoder.num_hidden_layers):
+        for theirs, ours in fields.items():
+            names[f"{layer}.{index}.{theirs}.weight"] = f"layers.{index}.{ours}"
+    parts = _parts(path, tensors, names, top | _layers(path, config.decoder), 0)
+    return Source(path, config, parts, data_offset)
+
+
+def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
+    """The tensors of a safetensors file, and where its data starts."""
+    tensors = {}
+    for name, info in safetensors.read_header(path).tensors.items():
+        if info.dtype not in DTYPES:
+            raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
+        tensors[name] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
+    return tensors, min((info.offset for info in tensors.values()), default=0)
+
+
+def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
+    """The shape of every part of the blocks."""
+    c = config
+    if c.head_dim % PANEL:
+        raise ModelError(f"{path}: its heads have {c.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
+    hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    inner, experts = c.moe_intermediate_size or c.intermediate_size, (c.num_experts,) if c.num_experts else ()
+    shapes: dict[str, Shape] = {
+        "attention_norm": (hidden,),
+        "mlp_norm": (hidden,),
+        "query": (q, hidden),
+        "key": (kv, hidden),
+        "value": (kv, hidden),
+        "output": (hidden, q),
+        "gate": (*experts, inner, hidden),
+        "up": (*experts, inner, hidden),
+        "down": (*experts, hidden, inner),
+    }
+    if c.qk_norm:
+        shapes |= {"query_norm": (c.head_dim,), "key_norm": (c.head_dim,)}
+    if experts:
+        shapes["router"] = (*experts, hidden)
+    return {f"layers.{i}.{name}": shape for i in range(c.num_hidden_layers) for name, shape in shapes.items()}
+
+
+def _parts(
+    path: Path, tensors: Mapping[str, TensorInfo], names: Mapping[str, str], shapes: Mapping[str, Shape], paired: int
+) -> tuple[Part, ...]:
+    """The parts that `shapes` asks for; `names` are ours of the file's tensors."""
+    found: dict[str, TensorInfo] = {}
+    for name, info in tensors.items():
+        ours = names.get(name, "")
+        if ours not in shapes:
+            raise ModelError(f"{path}: tensor {name} has no place in this model: {OTHERWISE}")
+        found[ours] = info
+    theirs = {ours: name for name, ours in names.items()}
+    parts = []
+    for ours, shape in shapes.items():
+        if ours not in found:
+            raise ModelError(f"{path}: tensor {theirs[ours]} is missing; download or convert the model again")
+        turned = paired if ours.endswith((".query", ".key")) else 0
+        parts.append(_part(path, ours, found[ours], shape, turned))
+    return tuple(parts)
+
+
+def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> Part:
+    if info.shape != shape:
+        found, wanted = list(info.shape), list(shape)
+        raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
+    is_vector = ours.rpartition(".")[2] in VECTORS
+    if info.ggml_type not in (FLOATS if is_vector else KINDS):
+        raise ModelError(
+            f"{path}: tensor {info.name} is {info.ggml_type.name}, which the CPU engine cannot read: {OTHERWISE}"
+        )
+    if is_vector:
+        return Part(ours, info, None)
+    if shape[-1] % GROUP:
+        raise ModelError(
+            f"{path}: tensor {info.name} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {OTHERWISE}"
+        )
+    experts = shape[0] if len(shape) == 3 else 1
+    return Part(ours, info, MatrixShape(KINDS[info.ggml_type], shape[-2], shape[-1], experts), paired)

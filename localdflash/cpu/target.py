@@ -1,0 +1,116 @@
+"""A Qwen3, Qwen3-MoE or Llama target on the CPU engine: integer products, float16 keys and values.
+
+A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
+is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localdflash.cpu import library
+from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.machine import (
+    KeysAndValues,
+    Team,
+    aligned,
+    bound_layers,
+    bound_matrix,
+    bound_model,
+    check_shape,
+    rope_tables,
+)
+from localdflash.cpu.model import PackedDecoder
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.errors import LocaldflashError, ModelError, UsageError
+
+
+class CpuTarget:
+    """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+
+    max_rows = MAX_ROWS
+
+    def __init__(self, packed: PackedDecoder, team: Team, context: int = 0, taps: Sequence[int] = ()) -> None:
+        c = packed.config
+        if wrong := check_shape(c):
+            raise ModelError(f"the CPU engine does not run {wrong}; use `--backend llama.cpp`")
+        self.context = context or c.context_length
+        if not 8 <= self.context <= c.context_length:
+            raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
+        for tap in taps:
+            if not 0 <= tap < c.num_hidden_layers - 1:
+                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
+        self.packed, self.team = packed, team
+        self.vocab_size = c.vocab_size
+        self.length = 0
+        self.cache = KeysAndValues(c.num_hidden_layers, c, self.context)
+        self.rope = rope_tables(c, self.cache.capacity)
+        self._taps = np.array(taps, np.int32)
+        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
+        self.model = self._bind()
+        self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.model.workspace = address(self.workspace)
+        team.keep(self.model, self._layers)
+        self._ids = np.zeros(MAX_ROWS, np.int32)
+        self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
+        self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
+        self._pass = library.Pass(address(self._ids), 0, 0, address(self._tapped) if taps else None)
+
+    def _bind(self) -> library.Model:
+        c = self.packed.config
+        model = bound_model(c, c.num_hidden_layers)
+        model.capacity = self.cache.capacity
+        model.cosines, model.sines = map(address, self.rope)
+        model.embedding, model.head = bound_matrix(self.packed.embedding), bound_matrix(self.packed.head)
+        model.norm = address(self.packed.norm)
+        model.layers = self._layers
+        model.taps, model.tap_count = address(self._taps), len(self._taps)
+        return model
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """See `Target`."""
+        self._forward(ids, logits=False)
+        self.length += len(ids)
+        return self._tapped[: len(ids)].copy() if len(self._taps) else None
+
+    def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
+        """See `Target`."""
+        if not draft.is_chain:
+            raise LocaldflashError("the CPU engine verifies chains only, and this draft is a tree")
+        rows = len(draft) + 1
+        self._forward((anchor, *draft.tokens), logits=True)
+        return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `Target`; the rows of a chain are its first ones."""
+        self.length += len(rows)
+
+    def crop(self, length: int) -> None:
+        """See `Target`."""
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Target`."""
+        return self.cache.save(self.length)
+
+    def load(self, state: bytes, length: int) -> None:
+        """See `Target`."""
+        self.cache.load(state, length)
+        self.length = length
+
+    def close(self) -> None:
+        """End the threads, which the pair's drafter uses too."""
+        self.team.close()
+
+    def _forward(self, ids: Sequence[int], *, logits: bool) -> None:
+        rows = len(ids)
+        if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
+            raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
+        self._ids[:rows] = ids
+        if self._ids[:rows].min() < 0 or self._ids[:rows].max() >= self.vocab_size:
+            raise UsageError(f"a token is not one of the model's {self.vocab_size}")
+        job = self._pass
+        job.rows, job.start = rows, self.length
+        job.logits = address(self._logits) if logits else None
+        self.team.forward(self.model, job)

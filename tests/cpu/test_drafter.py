@@ -1,0 +1,178 @@
+"""The CPU drafter against the torch one with rounded activations; when features are injected does not matter."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from localdflash.cpu import drafter as module
+from localdflash.cpu.drafter import CpuDFlashDrafter
+from localdflash.cpu.machine import Team
+from localdflash.cpu.model import PackedDrafter
+from localdflash.cpu.packed import open_drafter, open_target
+from localdflash.cpu.target import CpuTarget
+from localdflash.drafters.dflash import DFlashDrafter
+from localdflash.drafters.dflash_files import load
+from localdflash.drafters.dflash_model import DFlash
+from localdflash.engine.draft import NOTHING
+from localdflash.errors import LocaldflashError, ModelError
+from localdflash.targets.gguf_decoder import load_decoder
+from tests.cpu.conftest import needs_library
+from tests.cpu.rounded import round_inputs, rounded
+from tests.cuda.tiny import SHAPE, write_drafter, write_target
+
+pytestmark = needs_library
+ANCHOR = 7
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    return write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
+
+
+@pytest.fixture
+def packed(files: tuple[Path, Path]) -> PackedDrafter:
+    return open_drafter(files[1])
+
+
+@pytest.fixture
+def target(files: tuple[Path, Path], new_team: Callable[..., Team]) -> CpuTarget:
+    return CpuTarget(open_target(files[0]), new_team(), taps=(0, 1))
+
+
+@pytest.fixture
+def drafter(packed: PackedDrafter, target: CpuTarget) -> CpuDFlashDrafter:
+    return CpuDFlashDrafter(packed, target)
+
+
+def features(count: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((count, 2 * SHAPE.hidden_size)).astype(np.float32)
+
+
+def feed(drafter: CpuDFlashDrafter | DFlashDrafter, taps: NDArray[np.float32], chunk: int) -> None:
+    for start in range(0, len(taps), chunk):
+        part = taps[start : start + chunk]
+        drafter.observe([0] * len(part), part)
+
+
+class Rounded(DFlash):
+    """The head's rows are rounded too; it is no module of the drafter's."""
+
+    def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
+        return super().logits(rounded(hidden), head)
+
+
+def reference_of(files: tuple[Path, Path]) -> DFlashDrafter:
+    """Matrices as they are packed (Q8_0), activations and the head's rows rounded."""
+    loaded, target = load(files[1]), load_decoder(files[0])
+    model = Rounded(loaded.config)
+    state = {name: as_q8_0(tensor) if tensor.ndim == 2 else tensor for name, tensor in loaded.state_dict().items()}
+    model.load_state_dict(state)
+    round_inputs(model)
+    return DFlashDrafter(model.eval(), target.embed_tokens.weight, target.lm_head.weight)
+
+
+def as_q8_0(weights: Tensor) -> Tensor:
+    kind = gguf.GGMLQuantizationType.Q8_0
+    return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(weights.numpy(), kind), kind))
+
+
+def test_drafts_what_the_reference_with_rounded_activations_does(
+    drafter: CpuDFlashDrafter, files: tuple[Path, Path]
+) -> None:
+    reference = reference_of(files)
+    right, slots, apart = 0, 0, []
+    for length in range(1, 61):
+        taps = features(1, length)
+        for one in (drafter, reference):
+            one.observe([0], taps)
+        found, wanted = drafter.propose(ANCHOR, 7), reference.propose(ANCHOR, 7)
+        right += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
+        slots += len(wanted)
+        apart += [abs(a - b) for a, b in zip(found.confidence, wanted.confidence, strict=True)]
+    assert right >= 0.97 * slots
+    assert np.median(apart) < 5e-3
+
+
+def test_when_features_come_does_not_matter(packed: PackedDrafter, target: CpuTarget) -> None:
+    taps, drafts = features(150), []
+    for chunk, asks in ((1, False), (7, True), (64, False), (150, False)):
+        drafter = CpuDFlashDrafter(packed, target)
+        for start in range(0, 150, chunk):
+            part = taps[start : start + chunk]
+            drafter.observe([0] * len(part), part)
+            if asks:
+                drafter.propose(ANCHOR, 3)
+        drafts.append(drafter.propose(ANCHOR, 7))
+    assert all(draft == drafts[0] for draft in drafts)
+
+
+def test_waiting_features_are_injected_before_they_fill_memory(
+    drafter: CpuDFlashDrafter, packed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = CpuDFlashDrafter(packed, target)
+    feed(patient, features(100), 10)
+    monkeypatch.setattr(module, "WAITING_BYTES", features(25).nbytes)
+    feed(drafter, features(100), 10)
+    assert drafter._injected >= 60
+    assert patient._injected == 0
+    assert drafter.propose(ANCHOR, 7) == patient.propose(ANCHOR, 7)
+
+
+@pytest.mark.parametrize("injected", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 17, 40])
+def test_rolled_back_it_drafts_as_before(drafter: CpuDFlashDrafter, length: int, injected: bool) -> None:
+    feed(drafter, features(length), 40)
+    wanted = drafter.propose(ANCHOR, 7)
+    feed(drafter, features(30, 9), 11)
+    if injected:
+        drafter.propose(ANCHOR, 7)
+    drafter.rollback(length)
+    assert drafter.length == length
+    assert drafter.propose(ANCHOR, 7) == wanted
+
+
+def test_a_saved_state_goes_on_the_same(drafter: CpuDFlashDrafter, packed: PackedDrafter, target: CpuTarget) -> None:
+    feed(drafter, features(45), 20)
+    state, wanted = drafter.save(), drafter.propose(ANCHOR, 7)
+    other = CpuDFlashDrafter(packed, target)
+    feed(other, features(90, 4), 30)
+    other.load(state, range(45))
+    assert (other.length, other.propose(ANCHOR, 7)) == (45, wanted)
+
+
+def test_limits(drafter: CpuDFlashDrafter) -> None:
+    feed(drafter, features(3), 3)
+    whole = drafter.propose(ANCHOR, 7)
+    assert len(whole) == drafter.longest == 7
+    assert drafter.propose(ANCHOR, 2).tokens == whole.tokens[:2]
+    assert drafter.propose(ANCHOR, 0) is NOTHING
+    with pytest.raises(LocaldflashError, match="taps are off"):
+        drafter.observe([1], None)
+
+
+def test_drafts_up_to_the_end_of_the_context(
+    packed: PackedDrafter, files: tuple[Path, Path], target: CpuTarget
+) -> None:
+    short = CpuTarget(open_target(files[0]), target.team, 40, (0, 1))
+    drafter = CpuDFlashDrafter(packed, short)
+    feed(drafter, features(40), 40)
+    assert len(drafter.propose(ANCHOR, 7)) == 7
+
+
+@pytest.mark.parametrize(
+    "change", [{"softcap": 30.0}, {"logit_scale": 0.5}, {"embedding_scale": 16.0}, {"block_size": 65}]
+)
+def test_what_the_kernels_do_not_know_is_refused(
+    packed: PackedDrafter, target: CpuTarget, change: dict[str, float]
+) -> None:
+    other = replace(packed, config=replace(packed.config, **change))  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="the CPU engine does not run drafters with"):
+        CpuDFlashDrafter(other, target)

@@ -1,0 +1,62 @@
+"""The CPU engine's library, and its functions for every instruction set."""
+
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from localdflash.cpu import library as installed
+from localdflash.cpu.library import Library
+
+SOURCES = Path(__file__).parents[3] / "kernels" / "cpu"
+
+
+def instruction_sets() -> list[str]:
+    """Those of this processor where the installed library tells, else all that are compiled here."""
+    if not installed.available():
+        return installed.load().instruction_sets
+    compiled = runpy.run_path(str(SOURCES / "sources.py"))["sources"]()
+    return [Path(name).stem.removeprefix("isa_") for name in compiled if name.startswith("isa_")]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library:
+    """The installed library if it is newer than its sources, else one compiled for this session."""
+    found, newest = installed.path(), max(source.stat().st_mtime for source in SOURCES.iterdir())
+    if found is not None and found.stat().st_mtime > newest:
+        return Library(found)
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler")
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder if worker_id == "master" else folder.parent  # of all workers of pytest-xdist
+    compiled = shared / "libldf.so"
+    with FileLock(shared / "libldf.lock"):
+        if not compiled.exists():
+            compile_library(compiled)
+    return Library(compiled)
+
+
+def compile_library(target: Path) -> None:
+    """See kernels/cpu/sources.py; what the compiler says becomes the failure."""
+    try:
+        runpy.run_path(str(SOURCES / "sources.py"))["compile_library"](target)
+    except subprocess.CalledProcessError as error:
+        pytest.fail(error.stderr, pytrace=False)
+
+
+@pytest.fixture(scope="session", params=instruction_sets())
+def kernels(request: pytest.FixtureRequest, library: Library) -> Any:
+    """The table of functions of each instruction set that this processor can run."""
+    if request.param not in library.instruction_sets:
+        pytest.skip(f"this processor has no {request.param}")
+    return library.kernels(request.param)
+
+
+@pytest.fixture(scope="session")
+def portable(library: Library) -> Any:
+    """The table in plain C++, which every instruction set is compared with."""
+    return library.kernels("portable")

@@ -1,0 +1,193 @@
+"""The check of kernels/cpu/check.cpp on processors that are not here: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
+
+`python -P tests/kernels/cpu/emulated.py [instruction set ...]` (`make test-cpus`) runs it for those named, or for all:
+Linux starts in an emulated machine with init.cpp as its only process, which runs the check and turns the machine off.
+Exit codes: 0 all the same, 1 not, or not to be had (one line says why).
+
+Nothing is installed: Bochs is compiled from Debian's source, its firmware, Linux and a boot loader are unpacked from
+Debian's packages, all into `--folder`, once; that takes minutes. Needs a C++ compiler, make, and Debian or its kin. Two
+faults of Bochs 3.0 are mended before it is compiled, see FAULTS.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
+
+from tests.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
+
+HERE = Path(__file__).parent
+CPU = HERE.parents[2] / "kernels" / "cpu"
+FOLDER = HERE.parents[2] / ".venv" / "cpus"
+MODELS = {"avxvnni": "arrow_lake", "avx512vnni": "sapphire_rapids", "amx": "sapphire_rapids"}
+SUITE = "trixie"
+PACKAGES = ["linux-image-cloud-amd64", "bochsbios", "vgabios", "isolinux", "syslinux-common", "xorriso"]
+SOURCE = f"{ARCHIVE}/pool/main/b/bochs/bochs_3.0+dfsg.orig.tar.xz"
+SHA256 = "78f6c73d4a6472d5130a87ab9dc306d02c7c71ed8e25b3a8ef642e2a7acd282b"
+OPTIONS = [
+    *("--enable-x86-64", "--enable-cpu-level=6", "--enable-avx", "--enable-evex", "--enable-amx", "--enable-pci"),
+    *(
+        "--enable-cdrom",
+        "--enable-fast-function-calls",
+        "--enable-repeat-speedups",
+        "--disable-docbook",
+        "--with-nogui",
+    ),
+]
+SECONDS = 900  # for one emulated machine, or one step of compiling
+
+
+# By file: what is replaced, and by what. Bochs takes the bytes of all tiles for unsigned, and has no XFD, without which
+# Linux lends no tiles.
+FAULTS = {
+    "cpu/avx/amx.cc": (r"Bit32s\(([xy]byte\[\d\])\)", r"Bit32s(Bit8s(\1))"),
+    "cpu/cpuid.cc": (r"leaf->eax \|= \(1<<3\);(?=\s*// EBX)", "leaf->eax |= (1<<3) | (1<<4);"),
+}
+
+BOCHSRC = """\
+cpu: model={model}, ips=50000000, reset_on_triple_fault=0
+memory: guest=256, host=256
+romimage: file={root}/usr/share/bochs/BIOS-bochs-latest
+vgaromimage: file={root}/usr/share/bochs/VGABIOS-lgpl-latest
+ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14
+ata0-master: type=cdrom, path={disc}, status=inserted
+boot: cdrom
+display_library: nogui
+com1: enabled=1, mode=file, dev={serial}
+log: {log}
+panic: action=fatal
+clock: sync=none
+"""
+# no5lvl: turning ACPI on, which turns the machine off in the end, fails in Bochs with five levels of pages.
+ISOLINUX = """\
+DEFAULT check
+LABEL check
+KERNEL vmlinuz
+APPEND console=ttyS0 loglevel=1 panic=-1 mitigations=off no5lvl initrd=initrd rdinit=/init -- {sets}
+"""
+
+
+def fetch(folder: Path) -> None:
+    """The emulator and what it starts; raises CannotFetch."""
+    if (folder / "ready").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    root = unpack(SUITE, PACKAGES, folder / "packages")
+    launcher(folder / "xorriso", root, "usr/bin/xorriso", {})
+    with urlopen(SOURCE, timeout=60) as answer:
+        archive = answer.read()
+    if hashlib.sha256(archive).hexdigest() != SHA256:
+        raise CannotFetch(f"{SOURCE} is not the file that was tested")
+    (folder / "bochs.tar.xz").write_bytes(archive)
+    with tarfile.open(folder / "bochs.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    source = next(folder.glob("bochs-*"))
+    mend(source)
+    run("./configure", *OPTIONS, folder=source)
+    run("make", f"-j{os.cpu_count() or 1}", folder=source)
+    shutil.copy(source / "bochs", folder / "bochs")
+    shutil.rmtree(source)
+    (folder / "ready").touch()
+
+
+def mend(source: Path) -> None:
+    """Take the faults out of Bochs."""
+    for name, (fault, mended) in FAULTS.items():
+        text, count = re.subn(fault, mended, (source / name).read_text())
+        if not count:
+            raise CannotFetch(f"{name} of Bochs is not the one that was tested")
+        (source / name).write_text(text)
+
+
+def programs(folder: Path) -> None:
+    """`check` and `init`, linked so that they need no other file."""
+    sources = runpy.run_path(str(CPU / "sources.py"))
+    sources["compile_library"](folder / "libldf.so", ("c++",))
+    objects = map(str, (folder / "libldf.objects").glob("*.o"))
+    common = ("c++", "-std=c++17", "-O2", "-ffp-contract=off", "-static")
+    run(*common, str(CPU / "check.cpp"), *objects, "-pthread", "-o", "check", folder=folder)
+    run(*common, str(HERE / "init.cpp"), "-o", "init", folder=folder)
+
+
+def emulate(tools: Path, built: Path, model: str, sets: list[str]) -> str:
+    """What a machine's console has said after the check of some instruction sets; raises CannotFetch."""
+    root, machine = tools / "packages" / "root", built / model
+    disc = machine / "disc"
+    disc.mkdir(parents=True)
+    kernel = next(place for place in root.rglob("vmlinuz-*") if place.stat().st_size > 1 << 20)
+    shutil.copy(kernel, disc / "vmlinuz")
+    for name in ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32"):
+        shutil.copy(root / "usr/lib" / name, disc)
+    (disc / "isolinux.cfg").write_text(ISOLINUX.format(sets=" ".join(sets)))
+    (disc / "initrd").write_bytes(initramfs({"init": built / "init", "check": built / "check"}))
+    boot = ("-b", "isolinux.bin", "-c", "boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table")
+    run(str(tools / "xorriso"), *("-as", "mkisofs", "-quiet", "-o", "disc.iso", *boot), str(disc), folder=machine)
+    serial, log = machine / "serial", machine / "log"
+    (machine / "bochsrc").write_text(
+        BOCHSRC.format(model=model, root=root, disc=machine / "disc.iso", serial=serial, log=log)
+    )
+    bochs = [str(tools / "bochs"), "-q", "-f", "bochsrc"]
+    # Its exit status says nothing: a machine that turns itself off is a panic to it.
+    subprocess.run(bochs, cwd=machine, capture_output=True, stdin=subprocess.DEVNULL, timeout=SECONDS, check=False)
+    return serial.read_text(errors="replace")
+
+
+def initramfs(programs: dict[str, Path]) -> bytes:
+    """A file system for Linux to start from, in cpio's format: a console and some programs."""
+
+    def entry(number: int, name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name) + 1, 0)
+        head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+        return b"".join(part + b"\0" * (-len(part) % 4) for part in (head, content))
+
+    parts = [entry(1, "dev", 0o040755), entry(2, "dev/console", 0o020600, device=(5, 1))]
+    parts += [entry(3 + i, name, 0o100755, place.read_bytes()) for i, (name, place) in enumerate(programs.items())]
+    return b"".join(parts) + entry(0, "TRAILER!!!", 0)
+
+
+def run(*command: str, folder: Path) -> None:
+    """Run a command; raises CannotFetch with the last line that it said."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise CannotFetch(f"{command[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}")
+
+
+def main() -> int:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="*", choices=[*MODELS, []], metavar="instruction set", default=[])
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    sets = arguments.sets or list(MODELS)
+    machines: dict[str, list[str]] = {}
+    for name in sets:
+        machines.setdefault(MODELS[name], []).append(name)
+    tools = arguments.folder.absolute()
+    try:
+        fetch(tools)
+        with TemporaryDirectory() as temporary, ThreadPoolExecutor() as pool:
+            built = Path(temporary)
+            programs(built)
+            said = "\n".join(pool.map(lambda machine: emulate(tools, built, *machine), machines.items()))
+    except (CannotFetch, OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    results = dict(re.findall(r"^(\w+): (.+?)\s*$", said, re.MULTILINE))
+    for name in sets:
+        sys.stdout.write(f"{name}: {results.get(name, 'the machine did not say')}\n")
+    return 0 if all(results.get(name) == "ok" for name in sets) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

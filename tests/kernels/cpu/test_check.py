@@ -1,0 +1,54 @@
+"""kernels/cpu/check.cpp, instruction sets against the portable one: under sanitizers, and on an emulated ARM."""
+
+import runpy
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+CPU = Path(__file__).parents[3] / "kernels" / "cpu"
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1")
+SECONDS = 110
+
+
+def build(folder: Path, compiler: str, machine: str = "", extra: Sequence[str] = (), link: Sequence[str] = ()) -> Path:
+    """The program, linked with the library's objects."""
+    sources = runpy.run_path(str(CPU / "sources.py"))
+    sources["compile_library"](folder / "libldf.so", (compiler,), extra, machine)
+    objects = [str(place) for place in (folder / "libldf.objects").glob("*.o")]
+    flags = [*sources["FLAGS"], "-Werror", *extra, *link]
+    program = folder / "check"
+    subprocess.run([compiler, *flags, str(CPU / "check.cpp"), *objects, "-pthread", "-o", str(program)], check=True)
+    return program
+
+
+def results(command: Sequence[str | Path]) -> dict[str, str]:
+    """What is said of each instruction set."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return said
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler")
+    said = results([build(tmp_path, "c++", extra=SANITIZERS)])
+    assert "portable" in said
+    assert set(said.values()) == {"ok"}
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_same_bits_on_an_emulated_arm(tmp_path: Path) -> None:
+    compiler, emulator = "aarch64-linux-gnu-g++", shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    if emulator is None:
+        pytest.skip("there is no qemu-aarch64")
+    program = build(tmp_path, compiler, "aarch64", link=["-static"])
+    assert results([emulator, "-cpu", "max", program]) == {"neon": "ok", "portable": "ok"}
+    done = subprocess.run([emulator, "-cpu", "cortex-a53", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "portable: ok\n"  # it has no dot products

@@ -1,0 +1,160 @@
+"""Products of quantized rows with packed weights: exact integers, the formula bit by bit, rows that do not meet."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernels.cpu.quantized import (
+    CODES,
+    GROUP,
+    PANEL,
+    Activations,
+    Packed,
+    Weights,
+    by_groups,
+    formula,
+    product,
+    random_activations,
+    random_weights,
+    terms,
+)
+
+KINDS = pytest.mark.parametrize("kind", CODES)
+LARGE = 2**24  # whole numbers below it are floats
+
+
+@KINDS
+def test_integers_are_exact(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(0)
+    weights = random_weights(kind, 48, 512, random, whole=True)
+    x = random_activations(7, 512, random, whole=True)
+    expected = terms(weights, x)
+    assert np.abs(expected).sum(0).max() < LARGE
+    assert np.array_equal(product(kernels, weights, x), expected.sum(0))
+
+
+@KINDS
+@pytest.mark.parametrize("pattern", [(127,), (-127,), (127, -127), (-127, 127, 127, -127), (0,)])
+def test_every_code_meets_the_largest_activations(kernels: Any, kind: str, pattern: tuple[int, ...]) -> None:
+    k = 256
+    codes = np.repeat(np.arange(CODES[kind], dtype=np.uint8)[:, None], k, 1)  # a channel for each code
+    weights = random_weights(kind, len(codes), k, np.random.default_rng(1), whole=True)
+    weights = Weights(kind, codes, np.ones_like(weights.scale), weights.minimum, weights.d, weights.dmin)
+    row = np.resize(np.array(pattern, np.int8), k)
+    x = Activations(np.stack([row] * 5), np.ones((5, k // GROUP), np.float32))
+    expected = terms(weights, x)
+    assert np.abs(expected).sum(0).max() < LARGE
+    assert np.array_equal(product(kernels, weights, x), expected.sum(0))
+
+
+def test_largest_sums_of_sixteen_inputs(kernels: Any) -> None:
+    """Codes, scales and activations of Q6_K at their ends: the sums are still whole floats."""
+    n, k = 16, 256
+    for code, s0, s1 in ((0, -128, -128), (63, -128, 127), (0, 127, -128)):
+        scale = np.tile(np.array([s0, s1], np.int8), (n, k // 32))
+        d = np.full((n, 1), 2.0**-10, np.float16)
+        weights = Weights("Q6_K", np.full((n, k), code, np.uint8), scale, d=d)
+        x = Activations(np.full((2, k), -127, np.int8), np.ones((2, k // GROUP), np.float32))
+        assert np.abs(by_groups(weights, x)).max() < LARGE
+        assert np.array_equal(product(kernels, weights, x), formula(weights, x))
+
+
+@KINDS
+def test_bits_are_those_of_the_formula(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(2)
+    weights, x = random_weights(kind, 80, 1024, random), random_activations(9, 1024, random)
+    assert np.array_equal(bits(product(kernels, weights, x)), bits(formula(weights, x)))
+
+
+@KINDS
+def test_scales_round_no_more_than_they_must(kernels: Any, kind: str) -> None:
+    """Each term is rounded three times at most, two products of scales and the sum, relative to what is summed."""
+    random = np.random.default_rng(3)
+    weights, x = random_weights(kind, 64, 2048, random), random_activations(3, 2048, random)
+    exact = terms(weights, x)
+    bound = (len(exact) + 3) * 2.0**-24 * np.abs(exact).sum(0)
+    assert (np.abs(product(kernels, weights, x) - exact.sum(0)) <= bound).all()
+
+
+@KINDS
+def test_a_row_is_the_same_among_any_others(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(4)
+    weights, x = random_weights(kind, 32, 512, random), random_activations(64, 512, random)
+    alone = np.concatenate([product(kernels, weights, x.row(row)) for row in range(64)])
+    for rows in [*range(1, 33), 64]:
+        assert np.array_equal(bits(product(kernels, weights, x.first(rows))), bits(alone[:rows])), rows
+
+
+@KINDS
+def test_parts_of_the_panels(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(5)
+    weights, x = random_weights(kind, 90, 256, random), random_activations(6, 256, random)
+    whole = product(kernels, weights, x)
+    assert whole.shape == (6, 96)
+    assert not whole[:, 90:].any()  # the last panel is filled up with zeros
+    assert np.array_equal(whole[:, :90], formula(weights, x))
+    for first, last in ((0, 1), (2, 5), (5, 6), (3, 3)):
+        assert np.array_equal(product(kernels, weights, x, (first, last)), whole[:, PANEL * first : PANEL * last])
+
+
+def test_writes_nothing_but_its_panels(kernels: Any) -> None:
+    random = np.random.default_rng(6)
+    weights, x = random_weights("Q8_0", 64, 64, random), random_activations(5, 64, random)
+    whole = product(kernels, weights, x)
+    out = product(kernels, weights, x, (1, 3), margin=8)
+    assert np.array_equal(out[1:-1, 8:40], whole[:, 16:48])
+    out[1:-1, 8:40] = out[0, 0]
+    assert (out == out[0, 0]).all()
+
+
+@KINDS
+def test_rows_that_are_nothing(kernels: Any, kind: str) -> None:
+    """A row of zeros gives zeros. A group that was not finite has scale NaN: its row is NaN, the others are not."""
+    random = np.random.default_rng(7)
+    weights, x = random_weights(kind, 32, 512, random), random_activations(4, 512, random)
+    clean = product(kernels, weights, x)
+    x.codes[1], x.scales[1] = 0, 0
+    x.codes[2, 64:96], x.scales[2, 2] = 0, np.nan
+    out = product(kernels, weights, x)
+    assert not out[1].any()
+    assert np.isnan(out[2]).all()
+    assert np.array_equal(bits(out[[0, 3]]), bits(clean[[0, 3]]))
+
+
+@KINDS
+def test_smallest_and_odd_depths(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(8)
+    for k in (32, 64, 96, 416) if kind in ("Q8_0", "Q4_0") else (256, 768):
+        weights, x = random_weights(kind, 16, k, random), random_activations(3, k, random)
+        assert np.array_equal(bits(product(kernels, weights, x)), bits(formula(weights, x))), k
+
+
+@KINDS
+def test_weights_need_not_be_aligned(kernels: Any, kind: str) -> None:
+    random = np.random.default_rng(9)
+    weights, x = random_weights(kind, 16, 256, random), random_activations(2, 256, random)
+    packed = Packed(weights)
+    bytes_ = packed.codes.reshape(-1)
+    room = np.zeros(bytes_.size + 1, np.uint8)
+    packed.codes = room[1:]
+    packed.codes[:] = bytes_
+    assert np.array_equal(product(kernels, weights, x, packed=packed), product(kernels, weights, x))
+
+
+@KINDS
+def test_instruction_sets_agree_on_a_large_matrix(kernels: Any, portable: Any, kind: str) -> None:
+    random = np.random.default_rng(10)
+    weights, x = random_weights(kind, 128, 6144, random), random_activations(6, 6144, random)
+    assert np.array_equal(bits(product(kernels, weights, x)), bits(product(portable, weights, x)))
+
+
+def test_peak_does_the_work(kernels: Any) -> None:
+    results = {count: kernels.peak(count) for count in (16, 160, 1600)}
+    assert len(set(results.values())) == 3
+    assert kernels.peak(160) == results[160]
+
+
+def bits(array: Any) -> Any:
+    """Floats as integers: -0 is not 0, and a NaN is itself."""
+    return array.view(np.int32)

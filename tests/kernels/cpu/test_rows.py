@@ -1,0 +1,282 @@
+"""What is done to single rows on the CPU, against numpy, and with the same bits on every instruction set."""
+
+import ctypes
+import runpy
+import shutil
+import subprocess
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from localdflash.cpu.library import Library, Rows, address
+
+CPU = Path(__file__).parents[3] / "kernels" / "cpu"
+EPSILON = 2.0**-24  # half a unit in the last place, relative
+Floats = NDArray[np.float32]
+
+
+class Best(ctypes.Structure):
+    """See rows.h."""
+
+    _fields_ = [("token", ctypes.c_int32), ("logit", ctypes.c_float), ("total", ctypes.c_float)]
+
+
+@pytest.fixture(scope="session")
+def harnesses(library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
+    """rows.cpp for the instruction sets whose floats differ in code and that this processor has."""
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler")
+    sources = runpy.run_path(str(CPU / "sources.py"))
+    folder, loaded = tmp_path_factory.mktemp("rows"), {}
+    for name in {"portable", "avx2", "avx512vnni", "neon"} & set(library.instruction_sets):
+        target = folder / f"{name}.so"
+        own = sources["sources"]()[f"isa_{name}.cpp"]
+        here = str(Path(__file__).with_name("rows.cpp"))
+        flags = [*sources["FLAGS"], "-fvisibility=default", *own, f"-I{CPU}", f"-DLDF_ISA={name}", "-shared"]
+        subprocess.run(["c++", *flags, here, "-o", str(target)], check=True)
+        loaded[name] = ctypes.CDLL(str(target))
+    return loaded
+
+
+def same(results: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """What all instruction sets have computed, bit for bit but for those of NaN."""
+    first, *others = results.values()
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+        number = ~np.isnan(first)
+        np.testing.assert_array_equal(np.signbit(other[number]), np.signbit(first[number]))
+    return first
+
+
+def mapped(harnesses: dict[str, ctypes.CDLL], function: str, x: NDArray[Any], kind: type) -> NDArray[Any]:
+    """A function of the harness over x, whose size is a multiple of 16."""
+    results: dict[str, NDArray[Any]] = {}
+    for name, harness in harnesses.items():
+        results[name] = np.empty(x.size, kind)
+        getattr(harness, function)(ctypes.c_void_p(address(x)), x.size, ctypes.c_void_p(address(results[name])))
+    return same(results)
+
+
+def test_exponential_is_within_two_units_in_the_last_place(harnesses: dict[str, ctypes.CDLL]) -> None:
+    x = np.linspace(-88, 88, 1 << 18, dtype=np.float32)
+    exact = np.exp(x.astype(np.float64))
+    unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert np.max(np.abs(mapped(harnesses, "exponentials", x, np.float32) - exact) / unit) < 2
+
+
+def test_exponential_at_the_ends(harnesses: dict[str, ctypes.CDLL]) -> None:
+    x = np.array(
+        [-np.inf, -3e38, -1000, -104.1, 89.1, 1000, 3e38, np.inf, np.nan, 0, -0.0, 1e-30, 0, 0, 0, 0], np.float32
+    )
+    out = mapped(harnesses, "exponentials", x, np.float32)
+    np.testing.assert_array_equal(out, [0] * 4 + [np.inf] * 4 + [np.nan] + [1] * 7)
+
+
+def test_every_half_is_read(harnesses: dict[str, ctypes.CDLL]) -> None:
+    halves = np.arange(65536, dtype=np.uint16)
+    out = mapped(harnesses, "from_halves", halves, np.float32)
+    np.testing.assert_array_equal(out, halves.view(np.float16).astype(np.float32))
+
+
+def test_halves_are_rounded_to_nearest_even(harnesses: dict[str, ctypes.CDLL]) -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = (halves[:-1] + halves[1:]) / 2  # exact in float32
+    around = [ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf))]
+    last = np.array([65504, 65519.99, 65520, 65536, 3e38, np.inf, np.nan, 1e-45], np.float32)
+    x = np.concatenate([*around, last])
+    x = np.concatenate([x, -x, np.zeros(-2 * x.size % 16, np.float32)])
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    out = mapped(harnesses, "to_halves", x, np.uint16).view(np.float16)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
+
+
+def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
+    """Of the tokens first, first + 1, ..."""
+    out = Best()
+    harness.best(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
+    return out
+
+
+def merged(harness: ctypes.CDLL, a: Best, b: Best) -> Best:
+    """Of both parts."""
+    out = Best()
+    harness.merge(ctypes.byref(a), ctypes.byref(b), ctypes.byref(out))
+    return out
+
+
+def bits(best: Best) -> bytes:
+    """For comparison."""
+    return bytes(best)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000, 4093])
+def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.CDLL], count: int) -> None:
+    logits = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 4
+    logits[count // 2] = logits[-1] = logits.max()
+    found = [best_of(harness, logits, 7) for harness in harnesses.values()]
+    assert len({bits(best) for best in found}) == 1
+    assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
+    exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
+    assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
+
+
+def test_parts_merge_to_the_same_token_in_any_order(harnesses: dict[str, ctypes.CDLL]) -> None:
+    logits = np.random.default_rng(0).standard_normal(96).astype(np.float32)
+    logits[[40, 41, 70]] = 5
+    for harness in harnesses.values():
+        parts = [best_of(harness, logits[i : i + 32].copy(), i) for i in (0, 32, 64)]
+        for a, b, c in permutations(parts):
+            best = merged(harness, merged(harness, a, b), c)
+            assert (best.token, best.logit) == (40, 5)
+            assert best.total == pytest.approx(np.exp(logits.astype(np.float64) - 5).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("at", [0, 5, 16, 36])
+def test_a_logit_that_is_no_number_shows_in_the_total(harnesses: dict[str, ctypes.CDLL], at: int) -> None:
+    logits = np.linspace(0, 1, 37, dtype=np.float32)
+    spoilt = logits.copy()
+    spoilt[at] = np.nan
+    for harness in harnesses.values():
+        a, b = best_of(harness, logits), best_of(harness, spoilt, 37)
+        assert np.isnan(b.total)
+        assert np.isnan(merged(harness, a, b).total)
+        assert np.isnan(merged(harness, b, a).total)
+
+
+def test_tokens_that_are_ruled_out_add_nothing(harnesses: dict[str, ctypes.CDLL]) -> None:
+    none, some = np.full(20, -np.inf, np.float32), np.array([-np.inf, 1, 1], np.float32)
+    for harness in harnesses.values():
+        parts = best_of(harness, none), best_of(harness, some, 20)
+        for best in (merged(harness, *parts), merged(harness, *reversed(parts))):
+            assert (best.token, best.logit, best.total) == (21, 1, 2)
+
+
+def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, NDArray[np.int32]]:
+    """Codes, scales and sums of rows x."""
+    rows, k = x.shape
+    found: dict[str, list[NDArray[Any]]] = {}
+    for name in library.instruction_sets:
+        codes, scales = np.full((rows, k), 99, np.int8), np.empty((rows, k // 32), np.float32)
+        sums = np.empty((rows, k // 16), np.int32)
+        out = Rows(address(codes), address(scales), address(sums))
+        library.kernels(name).quantize(address(x), rows, k, ctypes.byref(out))
+        found[name] = [codes, scales, sums]
+    codes, scales, sums = (same({name: arrays[i] for name, arrays in found.items()}) for i in range(3))
+    return codes, scales, sums
+
+
+def expected_codes(x: Floats) -> tuple[NDArray[np.float32], Floats]:
+    """As the contract says, for rows x."""
+    groups = x.reshape(len(x), -1, 32)
+    amax = np.abs(groups).max(axis=2)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(127) / amax
+        some = np.isfinite(amax) & np.isfinite(inverse)
+        codes = np.where(some[..., None], np.rint(groups * inverse[..., None]), 0).astype(np.float32)
+        scales = np.where(some, amax / np.float32(127), np.where(np.isfinite(amax), 0, np.nan)).astype(np.float32)
+    return codes.reshape(x.shape), scales
+
+
+FLOATS = st.floats(width=32) | st.floats(-100, 100, width=32)
+
+
+@example([np.inf, 1.0])
+@example([np.nan])
+@example([1e-45, 0.0])
+@example([127.0, 0.5, 1.5, -2.5, 126.5])
+@example([3e38, -3e38])
+@given(st.lists(FLOATS, min_size=1, max_size=70))
+def test_quantized_as_numpy_does(library: Library, numbers: list[float]) -> None:
+    x = np.resize(np.array(numbers, np.float32), (2, 96))
+    codes, scales, sums = quantized(library, x)
+    expected, expected_scales = expected_codes(x)
+    np.testing.assert_array_equal(codes, expected)
+    np.testing.assert_array_equal(scales, expected_scales)
+    np.testing.assert_array_equal(sums, expected.reshape(2, -1, 16).sum(axis=2))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_group_that_is_not_finite_is_no_number_and_spoils_no_other(library: Library, wrong: float) -> None:
+    x = np.ones((3, 96), np.float32)
+    x[1, 40] = wrong
+    codes, scales, sums = quantized(library, x)
+    expected = np.full((3, 3), np.float32(1) / np.float32(127))
+    expected[1, 1] = np.nan
+    np.testing.assert_array_equal(scales, expected)
+    assert not codes[1, 32:64].any()
+    assert not sums[1, 2:4].any()
+    assert (np.delete(codes.reshape(9, 32), 4, axis=0) == 127).all()
+
+
+def run(library: Library, size: int, call: Callable[[Any, int | None], None]) -> Floats:
+    """What `call` of every table writes to an address, the same for all of them."""
+    results: dict[str, NDArray[Any]] = {}
+    for name in library.instruction_sets:
+        results[name] = np.full(size, np.nan, np.float32)
+        call(library.kernels(name), address(results[name]))
+    return same(results)
+
+
+@pytest.mark.parametrize("size", [16, 64, 80, 2048])
+def test_norm(library: Library, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x, weight = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
+    out = run(library, size, lambda kernels, to: kernels.norm(address(x), address(weight), 1e-6, size, to))
+    exact = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6) * weight
+    # The sum of squares is rounded size / 16 + 4 times, of which the root takes half; then five more roundings.
+    np.testing.assert_allclose(out, exact, rtol=(size / 32 + 7) * EPSILON)
+
+
+def test_norm_in_place_of_what_is_no_number(library: Library) -> None:
+    for name in library.instruction_sets:
+        kernels, weight = library.kernels(name), np.ones(32, np.float32)
+        x = np.arange(32, dtype=np.float32)
+        expected = np.empty_like(x)
+        kernels.norm(address(x), address(weight), 0.0, 32, address(expected))
+        kernels.norm(address(x), address(weight), 0.0, 32, address(x))
+        np.testing.assert_array_equal(x, expected)
+        x[3] = np.nan
+        kernels.norm(address(x), address(weight), 0.0, 32, address(x))
+        assert np.isnan(x).all()
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 256])
+def test_rotate(library: Library, head_dim: int) -> None:
+    rng = np.random.default_rng(head_dim)
+    x = rng.standard_normal(head_dim).astype(np.float32)
+    angles = rng.uniform(0, 7, head_dim // 2)
+    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    first, second = x[: head_dim // 2], x[head_dim // 2 :]
+    expected = np.concatenate([first * cosines - second * sines, second * cosines + first * sines])
+
+    def rotate(kernels: Any, to: int | None) -> None:
+        ctypes.memmove(to or 0, address(x) or 0, x.nbytes)
+        kernels.rotate(to, address(cosines), address(sines), head_dim)
+
+    np.testing.assert_array_equal(run(library, head_dim, rotate), expected)
+
+
+def test_swiglu(library: Library) -> None:
+    gate = np.linspace(-80, 80, 1600, dtype=np.float32)
+    up = np.random.default_rng(0).standard_normal(1600).astype(np.float32)
+    out = run(library, 1600, lambda kernels, to: kernels.swiglu(address(gate), address(up), 1600, to))
+    wide = gate.astype(np.float64)
+    # Two units in the last place of the exponential, that is four roundings, and three more.
+    np.testing.assert_allclose(out, wide / (1 + np.exp(-wide)) * up, rtol=7 * EPSILON)
+
+
+def test_swiglu_of_extremes_and_of_what_is_no_number(library: Library) -> None:
+    gate = np.array([-1000, 1000, np.nan, 1, 0, -0.0, np.inf, 3e38] * 2, np.float32)
+    up = np.array([1, 1, 1, np.nan, 1, 1, 1, 1e-30] * 2, np.float32)
+    out = run(library, 16, lambda kernels, to: kernels.swiglu(address(gate), address(up), 16, to))
+    np.testing.assert_array_equal(np.isnan(out), [False, False, True, True, False, False, False, False] * 2)
+    np.testing.assert_array_equal(out[[0, 1, 4, 5, 6]], [0, 1000, 0, 0, np.inf])
