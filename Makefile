@@ -5,11 +5,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
@@ -20,6 +20,10 @@ chat: $(READY)
 # A file of tests stays in one process: fixtures of a module are made once.
 test: $(READY)
 	$(BIN)/pytest -m "not editors" --numprocesses auto --dist loadfile
+
+# The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.
+test-cpus: $(READY)
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/kernels/cpu/emulated.py
 
 # The VS Code extension, with the same bytes at every build.
 vsix: $(READY)
@@ -58,7 +62,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/localdflash bench --threads 2 --json bench/results/cpu.json
+	$(BIN)/localdflash bench --backend cpu --threads 2 --json bench/results/cpu.json
 
 # On the machine with the GPU, which may have nothing but a Python with torch, triton, numpy, safetensors and pytest:
 # neither .venv nor an installed package is needed. LLAMA_SOURCE: sources of llama.cpp, to measure it on the same file.

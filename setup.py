@@ -1,9 +1,25 @@
-"""Puts models.toml, which lies at the root of the source tree, into the built package. The rest: pyproject.toml."""
+"""Compiles the CPU engine, and puts models.toml, which lies at the root, into the package. The rest: pyproject.toml.
 
+The engine is a plain shared library, localdflash/cpu/_kernels.so, with no Python in it. Where it cannot be compiled
+the package goes on without it: llama.cpp then runs every pair.
+"""
+
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from logging import WARNING
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+
+SOURCES = "kernels/cpu"
+COMPILERS = ("c++", "g++", "clang++")
 
 
 class BuildWithRegistry(build_py):
@@ -16,4 +32,62 @@ class BuildWithRegistry(build_py):
             self.copy_file("models.toml", str(Path(self.build_lib, "localdflash", "models.toml")))
 
 
-setup(cmdclass={"build_py": BuildWithRegistry})
+class BuildLibrary(build_ext):
+    """Each source has flags of its own, which setuptools cannot say: kernels/cpu/sources.py compiles."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile the library, or say in one line why there is none."""
+        library = Path(self.build_temp, "_kernels.so")
+        place = Path(self.get_ext_fullpath(ext.name))
+        place.unlink(missing_ok=True)  # of an earlier build, whose sources were others
+        try:
+            runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](library, compiler())
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.announce(
+                f"localdflash: built without the CPU engine, llama.cpp runs every pair: {reason(error)}", WARNING
+            )
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self.copy_file(str(library), str(place))
+
+    def copy_extensions_to_source(self) -> None:
+        """An editable install uses the library where the sources lie: never that of an earlier build."""
+        Path("localdflash/cpu/_kernels.so").unlink(missing_ok=True)
+        super().copy_extensions_to_source()
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """One name for every Python: this is no module."""
+        return os.path.join(*fullname.split(".")) + ".so"
+
+
+class WheelOfEveryPython(bdist_wheel):
+    """The library suits one platform and every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """See bdist_wheel."""
+        return "py3", "none", super().get_tag()[2]
+
+
+def compiler() -> list[str]:
+    """$CXX, or the first that is here. OSError where there is none."""
+    if sys.platform == "win32":
+        raise OSError("it is not built on Windows")
+    if given := shlex.split(os.environ.get("CXX", "")):
+        return given
+    if found := next(filter(shutil.which, COMPILERS), None):
+        return [found]
+    raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) was found")
+
+
+def reason(error: OSError | subprocess.CalledProcessError) -> str:
+    """The first error that a compiler names, or why it did not run, in one line."""
+    if isinstance(error, OSError):
+        return str(error)
+    told = next((line for line in error.stderr.splitlines() if "error" in line), f"exit status {error.returncode}")
+    return f"{error.cmd[0]} failed: {told.strip()}"
+
+
+setup(
+    cmdclass={"build_py": BuildWithRegistry, "build_ext": BuildLibrary, "bdist_wheel": WheelOfEveryPython},
+    ext_modules=[Extension("localdflash.cpu._kernels", [], optional=True)],
+)

@@ -19,7 +19,7 @@ from localdflash.errors import UsageError
 from localdflash.paths import config_folder
 from localdflash.strict_toml import number, one_of, read_toml, text, whole
 
-BACKENDS = ("auto", "cuda", "llama.cpp", "torch")
+BACKENDS = ("auto", "cpu", "cuda", "llama.cpp", "torch")
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)
 DEFAULT = "default"

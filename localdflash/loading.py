@@ -15,7 +15,7 @@ from localdflash.drafters.lookup import LookupDrafter
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter, Pair, Target
-from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.pairs import LocalPair
 from localdflash.plan.fit import NO_DRAFTER, Fit, fit
 from localdflash.plan.parts import PROGRAM, Parts
@@ -26,17 +26,20 @@ from localdflash.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from localdflash.targets.llamacpp import LlamaCppTarget
 
-Backend = Literal["auto", "llama.cpp", "torch", "cuda"]
+Backend = Literal["auto", "cpu", "cuda", "llama.cpp", "torch"]
 UNPROVEN = "the CUDA engine has not been tried on a GPU by its authors yet; --backend llama.cpp is the proven way"
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a pair. Zeros mean: what the model and the machine suggest. "auto" is CUDA where that can run it."""
+    """How to run a pair. Zeros mean: what the model and the machine suggest.
+
+    "auto" is CUDA where that can run the pair, else our own CPU engine or llama.cpp, whichever is faster here.
+    """
 
     pair: str = "embedded"
-    backend: Backend = "llama.cpp"
+    backend: Backend = "auto"
     threads: int = 0
     context: int = 0
     draft: bool = True
@@ -70,22 +73,48 @@ class LoadedPair:
             undo.pop_all()
 
     def _choose(self) -> tuple[Backend, Pair]:
-        """The pair on the backend that was asked for; "auto" goes on with llama.cpp where CUDA cannot run it."""
+        """The pair on the backend that was asked for."""
+        backend = self.options.backend
+        if backend == "auto":
+            return self._automatic()
+        if backend == "cuda":
+            return backend, self._cuda()
+        loads = {"cpu": self._cpu, "llama.cpp": self._llamacpp, "torch": self._torch}
+        return backend, self._host_pair(loads[backend]())
+
+    def _automatic(self) -> tuple[Backend, Pair]:
+        """The pair on the GPU; where CUDA cannot run it, on the processor."""
         from localdflash.cuda.device import driver_present
 
-        backend = self.options.backend
-        if backend == "cuda":
-            return "cuda", self._cuda()
-        if backend == "auto" and driver_present():
+        if not driver_present():
+            return self._on_processor()
+        try:
+            pair = self._cuda()
+        except (NoDevice, ModelError, OutOfMemory) as error:
+            return self._on_processor(f"not the CUDA engine: {error}")
+        self.notice = "; ".join(filter(None, (UNPROVEN, self.notice)))
+        return "cuda", pair
+
+    def _on_processor(self, why: str = "") -> tuple[Backend, Pair]:
+        """The pair on the engine that is faster here; why it is not on the GPU goes into the notice."""
+        from localdflash.choosing import choose
+        from localdflash.plan.choice import Case
+
+        options, files = self.options, self.files
+        case = Case(files.target, self._gguf_first(), options.threads, options.draft)
+        if choose(case, options).backend == "cpu":
+            self.notice = why and f"the CPU engine runs this pair, {why}"
             try:
-                pair = self._cuda()
-                self.notice = "; ".join(filter(None, (UNPROVEN, self.notice)))
-                return "cuda", pair
+                return "cpu", self._host_pair(self._cpu())
             except (NoDevice, ModelError, OutOfMemory) as error:
-                self.notice = f"llama.cpp runs this pair, not the CUDA engine: {error}"
-        if backend == "torch":
-            return "torch", self._host_pair(self._torch())
+                self._closing.close()
+                why = f"not the CPU engine: {error}"
+        self.notice = why and f"llama.cpp runs this pair, {why}"
         return "llama.cpp", self._host_pair(self._llamacpp())
+
+    def _gguf_first(self) -> Path | None:
+        """The drafter's form that backends on the processor take, if there is one and it may draft."""
+        return (self.files.drafter_gguf or self.files.drafter_safetensors) if self.options.draft else None
 
     def _host_pair(self, model_drafters: list[Drafter]) -> HostPair:
         options = self.options
@@ -116,8 +145,12 @@ class LoadedPair:
     def _take(self, chosen: Fit) -> Fit:
         """Remember what is about to be loaded."""
         self.predicted, self._fitted = chosen.parts, chosen.drafter
-        self.notice = "; ".join(filter(None, (self.notice, chosen.notice)))
+        self._say(chosen.notice)
         return chosen
+
+    def _say(self, line: str) -> None:
+        """Add to the notice."""
+        self.notice = "; ".join(filter(None, (self.notice, line)))
 
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""
@@ -140,12 +173,38 @@ class LoadedPair:
         """The fill-in-the-middle format of this target; ModelError where it has none."""
         return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)
 
+    def _cpu(self) -> list[Drafter]:
+        from localdflash.cpu import library
+        from localdflash.cpu.cores import clamp
+
+        library.load()
+        from localdflash.cpu.load import load
+        from localdflash.plan.cpu import CpuSizes
+        from localdflash.plan.free import program_bytes, system_budget
+
+        options, path, drafter = self.options, self.files.target, self._gguf_first()
+        sizes = CpuSizes(path, drafter, options.threads)
+        if options.context > sizes.trained:
+            raise UsageError(f"context of {options.context} tokens: {path.name} was trained for 8 to {sizes.trained}")
+        threads, fewer = clamp(options.threads)
+        self._say(fewer)
+        chosen = self._take(fit(sizes, system_budget(), options.context))
+        self.predicted = {**chosen.parts, PROGRAM: program_bytes(False)}
+        drafter = drafter if chosen.drafter != NO_DRAFTER else None
+        target, drafters = load(path, drafter, chosen.context, threads, options.progress)
+        self._closing.callback(target.close)
+        self._say(target.packed.notice)
+        for loaded in drafters:
+            self._say(loaded.packed.notice)
+        self.target, self.tokenizer = target, Tokenizer.load(path)
+        return [*drafters]
+
     def _llamacpp(self) -> list[Drafter]:
         from localdflash.targets import llama_library as library
         from localdflash.targets.llamacpp import LlamaCppTarget
 
         options, files = self.options, self.files
-        drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+        drafter = self._gguf_first()
         chosen = self._plan_llamacpp(drafter)
         with library.said_sizes() as self.said_of_target:
             target = LlamaCppTarget(files.target, chosen.context if chosen else options.context, options.threads)

@@ -9,7 +9,7 @@ from localdflash.pairs import DrafterSource, Kind, Pair, TargetSource
 from localdflash.strict_toml import Table, listed, matching, number, one_of, read_toml, text, whole
 
 SCHEMA = 1
-BACKENDS = ("llama.cpp", "torch", "cuda", "remote")
+BACKENDS = ("llama.cpp", "cpu", "torch", "cuda", "remote")
 LARGEST_FILE = 1 << 44  # bytes; far above any model
 _SOURCE_KEYS = ("repository", "file", "path", "revision", "sha256", "size")
 

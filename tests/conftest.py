@@ -22,7 +22,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """LOCALDFLASH_HOME of this test; nothing is there yet."""
     folder = tmp_path / "home"  # short: a socket lies in it
     monkeypatch.setenv("LOCALDFLASH_HOME", str(folder))
+    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")  # "auto" is whatever is faster at this moment
     return folder
+
+
+@pytest.fixture
+def cpu_engine() -> None:
+    """Our own CPU engine, as it was built with the package; skips where it was not."""
+    from localdflash.cpu import library
+
+    if why := library.available():
+        pytest.skip(f"our own CPU engine is not there: {why}")
+
+
+@pytest.fixture
+def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A machine where our own CPU engine was not built; what is said of it."""
+    from localdflash.cpu import library
+
+    why = f"it was not built with the package: {library.REINSTALL}"
+    monkeypatch.setattr(library, "_load", lambda: why)
+    return why
 
 
 @pytest.fixture(autouse=True)

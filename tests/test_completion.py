@@ -18,7 +18,7 @@ CONTEXT = 256
 
 @pytest.fixture(scope="module")
 def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
-    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, context=CONTEXT)) as loaded:
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, context=CONTEXT, backend="llama.cpp")) as loaded:
         yield loaded
 
 

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localdflash.config import Config, Model, Server, config_file, load_config, variable
+from localdflash.config import BACKENDS, Config, Model, Server, config_file, load_config, variable
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALDFLASH_MODEL_BACKEND")
+
 
 WHOLE = """
 [model]
@@ -61,7 +67,7 @@ WRONG = [
     ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
     ("model.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
     ("model.pair", '"./x"', "expected an absolute path, found './x'"),
-    ("model.backend", '"CUDA"', "expected one of auto, cuda, llama.cpp, torch, found 'CUDA'; did you mean 'cuda'?"),
+    ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
     ("model.context", "-1", "expected 0 to 100000000, found -1"),
     ("model.context", '"many"', "expected a whole number, found text"),
     ("model.threads", "1025", "expected 0 to 1024, found 1025"),

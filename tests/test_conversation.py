@@ -15,7 +15,7 @@ GREEDY = SamplingParams()
 
 @pytest.fixture(scope="module")
 def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
-    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, context=256)) as loaded:
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, context=256, backend="llama.cpp")) as loaded:
         yield loaded
 
 
@@ -114,7 +114,9 @@ def test_what_a_user_writes_makes_no_turns(loaded: LoadedPair, conversation: Con
 def test_drafting_changes_no_conversation(tiny_pair: Path) -> None:
     texts = []
     for draft in (True, False):
-        with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, context=512, draft=draft)) as loaded:
+        with LoadedPair(
+            Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=512, draft=draft)
+        ) as loaded:
             conversation = Conversation(loaded, GREEDY, 60)
             texts.append(["".join(conversation.ask(question)) for question in ("One?", "Again, one?", "One?")])
     assert texts[0] == texts[1]
@@ -135,7 +137,7 @@ def test_a_model_without_a_template_cannot_chat(tiny_pair: Path, tmp_path: Path)
     writer.write_tensors_to_file()
     writer.close()
     with (
-        LoadedPair(Options(str(path), threads=1, draft=False)) as loaded,
+        LoadedPair(Options(str(path), threads=1, draft=False, backend="llama.cpp")) as loaded,
         pytest.raises(ModelError, match=r"base\.gguf: the model has no chat template: it can complete, but not chat"),
     ):
         Conversation(loaded, GREEDY, 8)

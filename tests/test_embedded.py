@@ -42,7 +42,7 @@ HF_NAMES = {
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[LoadedPair]:
-    with LoadedPair(Options(threads=1)) as pair:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as pair:
         yield pair
 
 
@@ -135,8 +135,10 @@ def few(count: int) -> list[Prompt]:
     return load(count)
 
 
-@pytest.mark.parametrize(("backend", "count"), [("llama.cpp", 3), ("torch", 1)])
-def test_drafting_does_not_change_the_text(backend: Backend, count: int) -> None:
+@pytest.mark.parametrize(("backend", "count"), [("cpu", 3), ("llama.cpp", 3), ("torch", 1)])
+def test_drafting_does_not_change_the_text(backend: Backend, count: int, request: pytest.FixtureRequest) -> None:
+    if backend == "cpu":
+        request.getfixturevalue("cpu_engine")
     drafted = 0
     options = Options(backend=backend, threads=1)
     with LoadedPair(options) as pair, LoadedPair(replace(options, draft=False)) as plain:

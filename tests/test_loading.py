@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from localdflash.cpu.cores import physical_cores
 from localdflash.engine.generate import Request, generate
-from localdflash.errors import ModelError, OutOfMemory, UsageError
+from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading import LoadedPair, Options
 from localdflash.plan import free
 from localdflash.plan.fit import Budget
@@ -23,7 +25,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
     ("body", "loaded"),
     [
         (
-            "from localdflash.loading import LoadedPair, Options; LoadedPair(Options(threads=1)).close()",
+            "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'llama.cpp')).close()",
             "['llama_cpp']",
         ),
         ("import localdflash.targets.torch_target, localdflash.drafters.dflash_files", "['torch']"),
@@ -43,12 +45,12 @@ def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def needed(drafter: bool = True) -> int:
     """Bytes that the embedded pair takes beside the program."""
-    with LoadedPair(Options(threads=1, draft=drafter)) as loaded:
+    with LoadedPair(Options(threads=1, draft=drafter, backend="llama.cpp")) as loaded:
         return total(loaded.predicted) - loaded.predicted[PROGRAM]
 
 
 def test_what_was_planned_is_what_is_there() -> None:
-    with LoadedPair(Options(threads=1)) as loaded:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         planned, measured = loaded.predicted, loaded.memory()
     assert loaded.notice == ""
     assert planned.keys() == measured.keys()
@@ -59,7 +61,7 @@ def test_what_was_planned_is_what_is_there() -> None:
 def test_the_drafter_goes_before_the_context_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = needed()
     with_free(everything - 1, monkeypatch)
-    with LoadedPair(Options(threads=1)) as loaded:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert "the drafter was left out" in loaded.notice
         assert "\n" not in loaded.notice
         assert loaded.context == 1024
@@ -67,14 +69,14 @@ def test_the_drafter_goes_before_the_context_is_cut(monkeypatch: pytest.MonkeyPa
         assert DRAFTER not in loaded.memory()
         plain = [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
     with_free(everything, monkeypatch)
-    with LoadedPair(Options(threads=1)) as loaded:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert loaded.notice == ""
         assert plain == [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
 
 
 def test_a_shorter_context_is_chosen_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(needed(drafter=False) - 1, monkeypatch)
-    with LoadedPair(Options(threads=1)) as loaded:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert loaded.context == 768
         assert "the context has 768 of 1024 tokens" in loaded.notice
 
@@ -87,16 +89,16 @@ def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monke
 
     monkeypatch.setattr(llamacpp, "LlamaCppTarget", loads)
     with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
-        LoadedPair(Options(threads=1, context=1024))
+        LoadedPair(Options(threads=1, context=1024, backend="llama.cpp"))
 
 
 def test_errors_of_the_loader_stay_its_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="was trained for 8 to 1024"):
-        LoadedPair(Options(threads=1, context=100_000))
+        LoadedPair(Options(threads=1, context=100_000, backend="llama.cpp"))
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\3")
     with pytest.raises(ModelError, match="broken GGUF file"):
-        LoadedPair(Options(str(broken)))
+        LoadedPair(Options(str(broken), backend="llama.cpp"))
 
 
 def test_a_library_that_tells_no_sizes_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +106,136 @@ def test_a_library_that_tells_no_sizes_still_loads(monkeypatch: pytest.MonkeyPat
         raise ModelError("this build does not say")
 
     monkeypatch.setattr("localdflash.plan.llamacpp.sizes_said", silent)
-    with LoadedPair(Options(threads=1)) as loaded:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
         assert (loaded.predicted, loaded.notice) == ({}, "")
+
+
+class TestCpu:
+    """Our own engine: the same words and the same care as with llama.cpp."""
+
+    OPTIONS = Options(backend="cpu", threads=1)
+
+    @staticmethod
+    def tokens(loaded: LoadedPair) -> list[int]:
+        return [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
+
+    def needed(self, drafter: bool = True) -> int:
+        with LoadedPair(replace(self.OPTIONS, draft=drafter)) as loaded:
+            return total(loaded.predicted) - loaded.predicted[PROGRAM]
+
+    def test_asked_for_where_it_was_not_built(self, without_cpu_engine: str) -> None:
+        with pytest.raises(NoDevice) as caught:
+            LoadedPair(self.OPTIONS)
+        assert str(caught.value) == f"the CPU engine is not there: {without_cpu_engine}"
+        assert "install a C++ compiler" in without_cpu_engine
+
+    def test_without_it_llama_cpp_runs_the_pair_without_a_word(
+        self, without_cpu_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_it_needs_no_torch(self) -> None:
+        body = "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'cpu')).close()"
+        test_a_backend_does_not_load_the_other(body, "['llama_cpp']")  # whose tokenizer it has
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_was_planned_is_what_is_there(self) -> None:
+        with LoadedPair(self.OPTIONS) as loaded:
+            planned, measured = loaded.predicted, loaded.memory()
+        assert (loaded.backend, loaded.notice) == ("cpu", "")
+        assert planned.keys() == measured.keys()
+        for name in planned.keys() - {PROGRAM}:
+            assert measured[name] == pytest.approx(planned[name], abs=1e4), name
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_the_drafter_goes_before_the_context_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        everything, target = self.needed(), self.needed(drafter=False)
+        with LoadedPair(self.OPTIONS) as loaded:
+            drafted = self.tokens(loaded)
+        with_free(everything - 1, monkeypatch)
+        with LoadedPair(self.OPTIONS) as loaded:
+            assert "the drafter was left out" in loaded.notice
+            assert (loaded.context, DRAFTER in loaded.memory()) == (1024, False)
+            assert self.tokens(loaded) == drafted
+        with_free(target - 1, monkeypatch)
+        with LoadedPair(self.OPTIONS) as loaded:
+            assert "the context has 768 of 1024 tokens" in loaded.notice
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_a_context_larger_than_memory_is_refused_before_anything_is_packed(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from localdflash.cpu import load
+
+        with_free(self.needed(drafter=False) - 1, monkeypatch)
+        monkeypatch.setattr(load, "load", lambda *_: pytest.fail("weights were loaded"))
+        with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
+            LoadedPair(replace(self.OPTIONS, context=1024))
+        with pytest.raises(UsageError, match=r"context of 100000 tokens: target.gguf was trained for 8 to 1024"):
+            LoadedPair(replace(self.OPTIONS, context=100_000))
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_more_threads_than_cores_are_clamped_with_one_line(self) -> None:
+        cores = len(physical_cores())
+        with LoadedPair(replace(self.OPTIONS, threads=cores + 60)) as loaded:
+            assert loaded.notice == f"{cores} of {cores + 60} threads run: one for each core"
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from localdflash import choosing
+        from localdflash.cpu import load
+        from localdflash.plan.choice import Choice
+
+        def refuse(*_: Any) -> None:
+            raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
+
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr(load, "load", refuse)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert loaded.backend == "llama.cpp"
+            assert loaded.notice.startswith("llama.cpp runs this pair, not the CPU engine: target.gguf: packed weights")
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from localdflash import choosing
+        from localdflash.cpu.target import CpuTarget
+        from localdflash.engine.calibrate import calibrate
+        from localdflash.plan.choice import Choice
+
+        happened: list[str] = []
+        close = CpuTarget.close
+
+        def fails_at_first(target: Any, drafters: Any) -> Any:
+            happened.append(type(target).__name__)
+            if isinstance(target, CpuTarget):
+                raise OutOfMemory("no room to measure in")
+            return calibrate(target, drafters)
+
+        def closes(target: CpuTarget) -> None:
+            happened.append("closed")
+            close(target)
+
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr("localdflash.loading.calibrate", fails_at_first)
+        monkeypatch.setattr(CpuTarget, "close", closes)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert loaded.notice == "llama.cpp runs this pair, not the CPU engine: no room to measure in"
+        assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_one_backend_saved_is_not_for_the_other(self) -> None:
+        identities = set()
+        for backend in ("cpu", "llama.cpp"):
+            with LoadedPair(replace(self.OPTIONS, backend=backend)) as loaded:
+                identities.add(loaded.identity())
+        assert len(identities) == 2
 
 
 class TestCuda:
@@ -166,6 +296,7 @@ class TestCuda:
                 identities.add(loaded.identity())
         assert len(identities) == 3
 
+    @pytest.mark.usefixtures("without_cpu_engine")
     def test_a_gpu_that_is_too_small_leaves_the_pair_to_llamacpp(
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -20,37 +20,62 @@ FOLDERS = {
     "tui": "localdflash/tui",
 }
 WEIGHTS = (".gguf", ".safetensors")
+SOURCES, LIBRARY = "kernels/cpu/", "localdflash/cpu/_kernels.so"
 
 
 def files_on_disk() -> set[str]:
     """What belongs into the wheel, by its name there."""
-    return {
-        path.relative_to(ROOT).as_posix().replace(folder, FOLDERS[folder], 1)
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    return (
+        {
+            path.relative_to(ROOT).as_posix().replace(folder, FOLDERS[folder], 1)
+            for folder in FOLDERS
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        - {LIBRARY}
+        - {f"localdflash/{name}" for name in sources()}
+    )
+
+
+def sources() -> set[str]:
+    """The C++ of the CPU engine and what compiles it."""
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / SOURCES).iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked; built from an unpacked sdist as an installer would, weights replaced by empty files."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist as "sdist", weights replaced by empty files; the wheel, built from it, beside it."""
     folder = tmp_path_factory.mktemp("build")
     tree = folder / "tree"
     tree.mkdir()
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "models.toml"):
         shutil.copy(ROOT / name, tree)
+    ignored = shutil.ignore_patterns("__pycache__", "_kernels.so")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"), copy_function=_light)
+        shutil.copytree(ROOT / name, tree / name, ignore=ignored, copy_function=_light)
     for name in ("README.md", "LICENSE"):
         (tree / name).touch()
     _build("build_sdist", tree, folder)
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as sdist:
-        sdist.extractall(folder / "sdist", filter="data")
-    _build("build_wheel", next((folder / "sdist").iterdir()), folder)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    next(folder.glob("localdflash-*[0-9]")).rename(folder / "sdist")
+    compiler = folder / "quick"
+    compiler.write_text('#!/bin/sh\nexec c++ "$@" -O0\n')
+    compiler.chmod(0o755)
+    _build("build_wheel", folder / "sdist", folder, CXX=str(compiler))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path) -> Path:
+    """The wheel, unpacked."""
+    return _unpacked(folder, folder / "wheel")
+
+
+def _unpacked(folder: Path, place: Path) -> Path:
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        wheel.extractall(folder / "wheel")
-    return folder / "wheel"
+        wheel.extractall(place)
+    return place
 
 
 def _light(source: str, target: str) -> str:
@@ -60,10 +85,19 @@ def _light(source: str, target: str) -> str:
     return str(shutil.copy2(source, target))
 
 
-def _build(what: str, tree: Path, out: Path) -> None:
+def _build(what: str, tree: Path, out: Path, **environment: str) -> list[str]:
+    """What a build says of this package by name."""
     code = f"from setuptools import build_meta; build_meta.{what}({str(out)!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tree,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("localdflash: ")]
 
 
 def test_the_package_list_equals_the_disk() -> None:
@@ -92,7 +126,62 @@ def test_nothing_but_localdflash_at_the_top_level_of_the_wheel(built: Path) -> N
 
 def test_every_file_is_in_the_wheel(built: Path) -> None:
     packed = {path.relative_to(built).as_posix() for path in (built / "localdflash").rglob("*") if path.is_file()}
+    assert packed == files_on_disk() | {"localdflash/models.toml", LIBRARY}
+
+
+def test_the_wheel_suits_one_platform_and_every_python(folder: Path) -> None:
+    (wheel,) = folder.glob("*.whl")
+    tags = wheel.stem.split("-")[2:]
+    assert tags[:2] == ["py3", "none"]
+    assert tags[2] != "any"
+
+
+def test_the_sdist_has_the_sources_of_the_library(folder: Path) -> None:
+    tree = folder / "sdist"
+    assert {path.relative_to(tree).as_posix() for path in (tree / SOURCES).iterdir()} == sources()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [
+        ("/nonexistent/c++", "No such file or directory: '/nonexistent/c++'"),
+        ("false", "false failed: exit status 1"),
+        ("c++ -include nowhere.h", "nowhere.h: No such file or directory"),
+    ],
+)
+def test_without_a_compiler_the_package_goes_on_without_the_library(
+    compiler: str, said: str, folder: Path, tmp_path: Path
+) -> None:
+    tree = shutil.copytree(folder / "sdist", tmp_path / "tree")  # with the library of the build before
+    (line,) = _build("build_wheel", tree, tmp_path, CXX=compiler)
+    assert line.startswith("localdflash: built without the CPU engine, llama.cpp runs every pair: ")
+    assert line.endswith(said)
+    wheel = _unpacked(tmp_path, tmp_path / "wheel")
+    packed = {path.relative_to(wheel).as_posix() for path in (wheel / "localdflash").rglob("*") if path.is_file()}
     assert packed == files_on_disk() | {"localdflash/models.toml"}
+
+
+def test_an_editable_install_has_its_library_among_the_sources(folder: Path, tmp_path: Path) -> None:
+    tree = shutil.copytree(folder / "sdist", tmp_path / "tree", ignore=shutil.ignore_patterns("build"))
+    assert _build("build_editable", tree, tmp_path, CXX=str(folder / "quick")) == []
+    assert (tree / LIBRARY).is_file()
+    assert len(_build("build_editable", tree, tmp_path, CXX="false")) == 1
+    assert not (tree / LIBRARY).exists()  # of sources that may be others by now
+
+
+def test_the_library_of_the_wheel_runs(built: Path) -> None:
+    code = "from localdflash.cpu import library; print(library.path(), library.load().instruction_sets[-1])"
+    environment = os.environ | {"PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(built / LIBRARY), "portable"]
+
+
+def test_make_builds_anew_when_a_source_changes() -> None:
+    (rule,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("$(READY): ")]
+    assert {"pyproject.toml", "setup.py"} <= set(rule.split())
+    assert "$(wildcard kernels/cpu/*.*)" in rule
 
 
 def test_the_wheel_has_the_registry_of_the_source_tree(built: Path) -> None:

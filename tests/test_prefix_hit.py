@@ -16,7 +16,7 @@ SUFFIX = "\n\n    def pop(self):\n        return self.items.pop()\n"
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[LoadedPair]:
-    with LoadedPair(Options(threads=1)) as pair:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as pair:
         yield pair
 
 

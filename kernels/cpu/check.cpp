@@ -145,7 +145,8 @@ struct Weights {
     const bool four_bits = kind == Q4_0 || kind == Q4_K, anything = random.bits() % 2;
     codes = array<uint8_t>(groups * PANEL * GROUP / (four_bits ? 2 : 1));
     const bool largest = random.bits() % 4 == 0;
-    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & (kind == Q6_K ? 63 : 255));
+    const uint32_t codes_end = kind == Q6_K ? 63 : 255;
+    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & codes_end);
     scales = array<uint8_t>(groups * PANEL * 2);
     for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits());
     if (kind == Q8_0 || kind == Q4_0) {

@@ -1,10 +1,10 @@
 // Integer dot products with AMX: one instruction multiplies a group of all rows with 16 channels; see dots.h.
 //
-// The sums of each group leave their tile for its scales, so what the tiles save is less than their peak. Counted in
-// cycles of Sapphire Rapids for a group of r rows, where a vector instruction can start twice and a store once a cycle:
-//   AVX512-VNNI   4 r of vpdpbusd
-//   tiles         8 to unpack codes, r to load activations, r to multiply, r to store sums: 3 r + 8, partly side by side
-// so from eight rows on the tiles are ahead. Half groups (6 bits) have twice the stores: never.
+// A group's sums must leave their tile to be scaled, so tiles save less than their peak. In cycles of Sapphire Rapids
+// for a group of r rows, where two vector products, two loads and one store can start:
+//   AVX512-VNNI   8 r products: 4 r
+//   tiles         8 for the codes, r each to load activations, to multiply and to store sums: 3 r + 8 one by one
+// From eight rows on that is no more, and some of it runs side by side. Groups of 6 bits have two sets of sums: never.
 #pragma once
 #include "dots_avx512vnni.h"
 
@@ -17,11 +17,13 @@ namespace ldf {
 namespace LDF_ISA {
 
 struct Dots {
+  static constexpr int FEWEST_ROWS = 8;
+
   template <int bits>
   static constexpr int tile = bits == 6 ? VectorDots::tile<6> : 16;
 
   template <int rows, int bits>
-  static constexpr bool tiles = bits != 6 && rows >= 8;
+  static constexpr bool tiles = bits != 6 && rows >= FEWEST_ROWS;
 
   template <int rows, int bits>
   static void begin() {

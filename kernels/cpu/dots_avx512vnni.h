@@ -1,7 +1,7 @@
-// Integer dot products with AVX512-VNNI: one instruction multiplies four inputs of a row with all 16 channels; see dots.h.
+// Integer dot products with AVX512-VNNI: one instruction multiplies four inputs of a row with 16 channels; see dots.h.
 //
-// vpdpbusd takes unsigned codes and signed activations. The zero point is taken off by what a sum starts from. The codes
-// of a group fill eight registers, which all rows of a tile meet.
+// vpdpbusd takes unsigned codes and signed activations. The zero point is taken off by what a sum starts from. Codes of
+// a group fill eight registers, which all rows of a tile meet.
 #pragma once
 #include <immintrin.h>
 

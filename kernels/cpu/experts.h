@@ -70,6 +70,7 @@ void choose(const Model& m, const float* logits, int* chosen, float* weights) {
     total += exponentials[e];
     weights[count++] = exponentials[e];
   }
+  total += 0 * all;  // NaN if any logit is
   for (int c = 0; c < m.chosen; c++) weights[c] /= m.normalise ? total : all;
 }
 

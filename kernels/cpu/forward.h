@@ -14,6 +14,7 @@ struct Decoding {
   const Model* model;
   Pass pass;
 };
+static_assert(sizeof(Decoding) <= MAX_ARGUMENT, "the pool copies it");
 
 // A chunk of the rows of the residual stream after a block, where that is asked for.
 void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
@@ -74,6 +75,7 @@ struct Injection {
   const float* taps;
   int32_t rows, start;
 };
+static_assert(sizeof(Injection) <= MAX_ARGUMENT, "the pool copies it");
 
 void inject_context(const void* argument, Turn* turn) {
   const Injection& in = *static_cast<const Injection*>(argument);

@@ -11,7 +11,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 # No contraction: what is fused is written as fused, so that every instruction set gives the same bits.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra")
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden"),
+    *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
+)
 COMMON: dict[str, Sequence[str]] = {"api.cpp": (), "cpus.cpp": (), "threads.cpp": (), "isa_portable.cpp": ()}
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")

@@ -141,7 +141,7 @@ void visible(const Stage& s, const Layer& layer, int begin, int end, int group) 
   for (int i = begin; i < end; i++) {
     const int position = s.start + i / group;
     int to = layer.causal ? position + 1 : after;
-    if (layer.window && position + layer.window < to) to = position + layer.window;
+    if (layer.window && to - position > layer.window) to = position + layer.window;
     s.mine.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
     s.mine.last[i] = to;
   }
@@ -210,7 +210,7 @@ void look_through_head(const Stage& s, int chunk, const Pass& pass) {
   const Model& m = s.model;
   const Share panels = share(panels_of(m.head), chunk, s);
   Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
-  for (int r = 0; r < s.rows; r++) best[r] = {0, -__builtin_inff(), 0.0f};
+  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
   for (int p = panels.begin; p < panels.end; p += HEAD_CHUNK / PANEL) {
     const int end = p + HEAD_CHUNK / PANEL < panels.end ? p + HEAD_CHUNK / PANEL : panels.end;
     const int first = p * PANEL, last = end * PANEL < m.vocabulary ? end * PANEL : m.vocabulary;

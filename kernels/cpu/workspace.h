@@ -27,6 +27,8 @@ struct Workspace {
   size_t bytes;
 };
 
+namespace {  // each file's own: compiled with its flags
+
 // Cuts memory from `base` on; with base null it only counts.
 class Cutter {
  public:
@@ -53,6 +55,8 @@ class Cutter {
   uint8_t* base_;
   size_t used_ = 0;
 };
+
+}  // namespace
 
 static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
   const size_t hidden = m.hidden, group = m.heads / m.kv_heads;

@@ -11,9 +11,9 @@ from statistics import median
 import numpy as np
 
 
-def bandwidth() -> float:
-    """GB/s at which all threads together read memory that no cache holds."""
-    threads = reading_threads()
+def bandwidth(threads: int = 0) -> float:
+    """GB/s at which so many threads, by default one on every core, read memory that no cache holds."""
+    threads = threads or reading_threads()
     data = np.ones(32 * 1024 * 1024, np.uint64)
     parts = np.array_split(data, threads)
     times = []

@@ -2,7 +2,8 @@
 
 A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
 ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
-fastest of its repeats: what disturbs a run only ever makes it slower.
+fastest of its repeats: what disturbs a run only ever makes it slower. On a CPU llama.cpp's own plain decoding takes its
+turn too; its text may differ, for it rounds otherwise.
 """
 
 import math
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+from localdflash.bench.llama_plain import llama_plain
 from localdflash.bench.machine import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.bench.verify_table import verify_table
 from localdflash.engine.calibrate import WIDTHS
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
@@ -22,7 +25,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
-from localdflash.errors import ModelError
+from localdflash.errors import ModelError, NoDevice
 from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.fim import build, stop_ids
@@ -48,36 +51,46 @@ class Category:
 
     plain: list[Run] = field(default_factory=list)
     drafted: list[Run] = field(default_factory=list)
+    llama: list[Run] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
     identical: int = 0  # prompts whose every run gave the same tokens
 
-    def add(self, plain: list[Run], drafted: list[Run]) -> None:
+    def add(self, plain: list[Run], drafted: list[Run], llama: Sequence[Run] = ()) -> None:
         """Count one prompt by its fastest runs."""
-        self.plain.append(min(plain, key=lambda run: run.stats.total_ms))
-        self.drafted.append(min(drafted, key=lambda run: run.stats.total_ms))
+        for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
+            kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
         self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
 
-    def report(self, best_plain: float) -> dict[str, Any]:
-        """The category's part of the result."""
+    def report(self, other_plain: float) -> dict[str, Any]:
+        """The category's part of the result. `other_plain`: tokens a second of backends that took no turns."""
         total = Stats()
         for run in self.drafted:
             total.merge(run.stats)
-        plain_ms = sum(run.stats.total_ms for run in self.plain)
-        plain_rate = sum(run.stats.tokens for run in self.plain) / plain_ms * 1e3
+        plain_rate, llama_rate = _rate(self.plain), _rate(self.llama)
+        best_plain = max(plain_rate, llama_rate, other_plain)
         first = [run.first_token_ms for run in self.drafted]
         cuts = quantiles(first, n=20, method="inclusive") if len(first) > 1 else first * 19
         return {
             "prompts": len(self.drafted),
             "tokens": total.tokens,
             "ar_tok_s": round(plain_rate, 1),
-            "best_ar_tok_s": round(max(plain_rate, best_plain), 1),
+            **({"llama_cpp_ar_tok_s": round(llama_rate, 1)} if self.llama else {}),
+            "best_ar_tok_s": round(best_plain, 1),
             "tok_s": round(total.tokens_per_second, 1),
             "speedup": round(total.tokens_per_second / plain_rate, 3),
+            "over_best_ar": round(total.tokens_per_second / best_plain, 3),
+            **({"ar_over_llama_cpp_ar": round(plain_rate / llama_rate, 3)} if self.llama else {}),
             "tau": round(total.tau, 3),
             "accept_by_slot": total.acceptance(),
             "steps_by_drafter": total.steps_by_drafter,
             "identical": f"{self.identical}/{len(self.drafted)}",
             "ttft_ms": {"p50": round(cuts[9], 2), "p95": round(cuts[18], 2)},
         }
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    """Tokens a second; 0 without runs."""
+    ms = sum(run.stats.total_ms for run in runs)
+    return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
 
 
 def prompt_ids(loaded: LoadedPair, prompt: Prompt) -> tuple[list[int], frozenset[int]]:
@@ -102,18 +115,19 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
     """Run the whole prompt set; the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
-    with LoadedPair(options) as loaded, _plain(loaded, options) as plain:
-        drafting = loaded.pair
+    with LoadedPair(options) as loaded, _plain(loaded, options) as plain, _llama(loaded) as llama:
+        ways = {"plain": plain, "drafted": loaded.pair, "llama": llama}
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
-            runs: dict[str, list[Run]] = {"plain": [], "drafted": []}
+            runs: dict[str, list[Run]] = {name: [] for name in ways}
             for repeat in range(repeats):
-                ways = [("plain", plain), ("drafted", drafting)]
-                for name, pair in ways if (number + repeat) % 2 == 0 else ways[::-1]:
-                    runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
-            categories[prompt.category].add(runs["plain"], runs["drafted"])
+                for name, pair in _rotated([*ways.items()], number + repeat):
+                    if pair:
+                        runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
+            categories[prompt.category].add(**runs)
             progress(f"{number + 1}/{len(prompts)} {prompt.id}")
         costs = _costs(loaded)
+        verify = _verify(loaded, plain)
         acceptance = _dflash_alone(loaded, prompts)
         backend = loaded.backend
         peak = gpu_peak_mb() if backend == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -130,6 +144,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         "overall": _together(categories.values()).report(0.0),
         "dflash_alone": acceptance,
         "step_ms": costs,
+        "verify": verify,
         "bandwidth_gb_s": round(gpu_bandwidth() if backend == "cuda" else bandwidth(), 1),
         "peak_memory_mb": peak,
     }
@@ -145,6 +160,31 @@ def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
         yield without.pair
 
 
+@contextmanager
+def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
+    """llama.cpp's plain decoding, to take turns with a backend of the same processor."""
+    if not isinstance(loaded.pair, HostPair):
+        yield None
+        return
+    with llama_plain(loaded) as pair:
+        yield pair
+
+
+def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
+    """Another one goes first at every turn."""
+    first = turn % len(ways)
+    return ways[first:] + ways[:first]
+
+
+def _verify(loaded: LoadedPair, plain: Pair) -> dict[str, Any]:
+    """What a verify costs by rows; not of a GPU, whose ways are timed as wholes."""
+    if not isinstance(loaded.pair, HostPair) or not isinstance(plain, HostPair):
+        return {}
+    loaded.pair.forget()
+    plain.forget()
+    return verify_table(loaded.target, plain.target)
+
+
 def _cuda_pair(loaded: LoadedPair) -> "CudaPair":
     from localdflash.cuda.pair import CudaPair
 
@@ -157,6 +197,7 @@ def _together(categories: Iterable[Category]) -> Category:
     for category in categories:
         whole.plain += category.plain
         whole.drafted += category.drafted
+        whole.llama += category.llama
         whole.identical += category.identical
     return whole
 
@@ -212,13 +253,13 @@ def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, An
 
 
 def _other_plain(options: Options, running: Backend, limit: int | None) -> dict[str, float]:
-    """Plain decoding of the other backends, tokens a second by category, over a few prompts."""
+    """Plain decoding of backends that took no turns, tokens a second by category, over a few prompts."""
     best: dict[str, float] = {}
-    others: tuple[Backend, ...] = ("llama.cpp", "torch")
+    others: tuple[Backend, ...] = ("cpu", "llama.cpp", "torch")
     for backend in others:
-        if backend == running:
+        if backend == running or (backend == "llama.cpp" and running != "cuda"):
             continue
-        with suppress(ModelError), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
+        with suppress(ModelError, NoDevice), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:
                 runs = []
                 for prompt in load(min(limit or OTHER_BACKEND_PROMPTS, OTHER_BACKEND_PROMPTS)):

@@ -104,11 +104,12 @@ def command(
     _write(json_file, result)
     rows = {**result["categories"], "overall": result["overall"]}
     print_table(
-        ("CATEGORY", "PLAIN TOK/S", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),
+        ("CATEGORY", "PLAIN TOK/S", "BEST PLAIN", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),
         [
             (
                 name,
                 f"{row['ar_tok_s']:.0f}",
+                f"{row['best_ar_tok_s']:.0f}",
                 f"{row['tok_s']:.0f}",
                 f"{row['speedup']:.2f}",
                 f"{row['tau']:.2f}",
@@ -118,6 +119,9 @@ def command(
             for name, row in rows.items()
         ],
     )
+    if result["verify"]:
+        costs = [f"{rows} {cost:.2f}" for rows, cost in result["verify"]["over_ar"].items()]
+        print(f"verify by rows, in plain steps: {', '.join(costs)}")
     same, total = rows["overall"]["identical"].split("/")
     return 0 if same == total else 1
 

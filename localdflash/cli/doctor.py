@@ -32,6 +32,7 @@ def _probes() -> tuple[Probe, ...]:
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
         Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
+        Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
         Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),

@@ -32,7 +32,8 @@ _PAIR = (
     _setting(
         "--backend",
         "model.backend",
-        "What runs the pair: auto is cuda where that can run it, else llama.cpp; torch is the readable reference.",
+        "What runs the pair: auto is cuda where that can run it, else cpu or llama.cpp, whichever is faster here; torch"
+        " is the readable reference.",
         type=click.Choice(BACKENDS),
     ),
     _setting("--threads", "model.threads", "CPU threads; 0 lets the backend choose.", type=click.IntRange(0, 1024)),

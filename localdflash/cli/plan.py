@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.option("--ctx", "context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is as much as fits.")
 @click.option(
     "--backend",
-    type=click.Choice(["auto", "cuda", "llama.cpp"]),
+    type=click.Choice(["auto", "cpu", "cuda", "llama.cpp"]),
     default="auto",
     show_default=True,
-    help="What would run the pair: auto is cuda where that can run it.",
+    help="What would run the pair: auto is what would run it here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:

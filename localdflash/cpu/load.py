@@ -16,7 +16,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 def load(
     target: Path, drafter: Path | None, context: int = 0, threads: int = 0, progress: Progress | None = None
 ) -> tuple[CpuTarget, list[CpuDFlashDrafter]]:
-    """A target and, if a file is given, its drafter; `CpuTarget.close` frees both. Zeros: as the model and cores are."""
+    """A target and, if a file is given, its drafter; `CpuTarget.close` frees both. Zeros: the model's, the cores'."""
     cores = physical_cores()
     packed = open_target(target, progress)
     fitting = open_drafter(drafter) if drafter else None

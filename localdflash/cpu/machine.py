@@ -11,6 +11,7 @@ from localdflash.cpu import library
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.errors import LocaldflashError
 from localdflash.targets.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
@@ -38,11 +39,16 @@ class Team:
 
     def forward(self, model: library.Model, job: library.Pass) -> None:
         """See kernels.h."""
-        self.kernels.forward(ctypes.byref(model), ctypes.byref(job), self._pool)
+        self.kernels.forward(ctypes.byref(model), ctypes.byref(job), self._open())
 
     def inject(self, model: library.Model, taps: Floats, start: int) -> None:
         """See kernels.h; taps [rows, n_taps * H]."""
-        self.kernels.inject(ctypes.byref(model), address(taps), len(taps), start, self._pool)
+        self.kernels.inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
+
+    def _open(self) -> int:
+        if self._pool is None:
+            raise LocaldflashError("the CPU engine was closed: load the pair again")
+        return self._pool
 
     def close(self) -> None:
         """End the threads."""
@@ -77,15 +83,15 @@ def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
+    zeros: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
+    return zeros
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
     """Cosines and sines [capacity, head_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder."""
     exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
-    frequencies = np.float32(config.rope_theta) ** -exponents
-    if config.rope_factors:
-        frequencies = frequencies / np.array(config.rope_factors, np.float32)
+    divisors = np.array(config.rope_factors or 1.0, np.float32)
+    frequencies = np.power(np.float32(config.rope_theta), -exponents) / divisors
     angles = np.arange(capacity, dtype=np.float32)[:, None] * frequencies
     return np.cos(angles), np.sin(angles)
 

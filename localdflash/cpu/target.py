@@ -107,9 +107,9 @@ class CpuTarget:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
             raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
-        self._ids[:rows] = ids
-        if self._ids[:rows].min() < 0 or self._ids[:rows].max() >= self.vocab_size:
+        if not all(0 <= token < self.vocab_size for token in ids):
             raise UsageError(f"a token is not one of the model's {self.vocab_size}")
+        self._ids[:rows] = ids
         job = self._pass
         job.rows, job.start = rows, self.length
         job.logits = address(self._logits) if logits else None

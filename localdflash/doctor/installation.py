@@ -32,12 +32,12 @@ def cuda(name: str) -> Check:
     from localdflash.cuda.device import driver_present, features, find_device
 
     if not driver_present():
-        return Check(name, "ok", "not used because there is no NVIDIA driver: llama.cpp runs every pair")
+        return Check(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
     try:
         device = find_device()
     except NoDevice as error:
         what, _, remedy = str(error).partition(": ")
-        return Check(name, "warning", f"not used because {what}; llama.cpp runs every pair", remedy)
+        return Check(name, "warning", f"not used because {what}; the processor runs every pair", remedy)
     import torch as library
 
     free, size = library.cuda.mem_get_info(device)
@@ -55,6 +55,22 @@ def _driver() -> str:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return f"of unknown version ({error})"
+
+
+def cpu_engine(name: str) -> Check:
+    """Which instructions our own engine runs with, or what is lost without it."""
+    from localdflash.cpu import library
+    from localdflash.cpu.cores import physical_cores
+
+    if why := library.available():
+        what = why.removesuffix(f": {library.REINSTALL}")
+        lost = "llama.cpp runs every pair, where drafting gains less"
+        return Check(name, "warning", f"not used because {what}: {lost}", library.REINSTALL)
+    best, threads = library.load().instruction_sets[0], len(physical_cores())
+    detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
+    if best == "portable":
+        detail += ": this processor has none of the instructions that make it fast, llama.cpp is preferred"
+    return Check(name, "ok", detail)
 
 
 def llama(name: str) -> Check:

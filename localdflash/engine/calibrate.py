@@ -12,11 +12,14 @@ from localdflash.engine.pair import Drafter, Target
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 64  # tokens in the cache while measuring
 ROUNDS = 3
+TURN = 3e-3  # seconds
 
 Key = TypeVar("Key")
 
 
-def calibrate(target: Target, drafters: Sequence[Drafter]) -> Controller:
+def calibrate(
+    target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
+) -> Controller:
     """A controller with the costs measured now. A drafter that reads no taps is taken as free."""
     rows = min(CONTEXT, target.context // 2, target.max_rows)
     ids = [1] * rows
@@ -24,12 +27,12 @@ def calibrate(target: Target, drafters: Sequence[Drafter]) -> Controller:
     models = [drafter for drafter in drafters if drafter.reads_taps]
     for drafter in models:
         drafter.observe(ids, taps)
-    widths = [w for w in WIDTHS if w <= min(target.max_rows, target.context - rows)]
-    verify_ms = _fastest({width: _verify(target, width) for width in widths})
+    widths = [w for w in widths if w <= min(target.max_rows, target.context - rows)]
+    verify_ms = _fastest({width: _verify(target, width) for width in widths}, rounds)
     for narrower, width in pairwise(widths):
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])  # more rows never cost less: that is noise
     draft_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
-    draft_ms |= _fastest({drafter.name: _propose(drafter, target.max_rows) for drafter in models})
+    draft_ms |= _fastest({drafter.name: _propose(drafter, target.max_rows) for drafter in models}, rounds)
     for drafter in models:
         drafter.rollback(0)
     target.crop(0)
@@ -50,17 +53,25 @@ def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
     return lambda: drafter.propose(1, limit)
 
 
-def _fastest(runs: Mapping[Key, Callable[[], object]]) -> dict[Key, float]:
+def _fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
     """Milliseconds of each, the fastest of its repeats: what disturbs a measurement only ever makes it longer.
 
-    They take turns, so that a busy moment of the machine does not hit one of them alone; twice at each turn, because
-    the first call of a shape sets buffers up.
+    They take turns, so that a busy moment of the machine does not hit one of them alone. A turn has several calls,
+    because what ran before leaves caches and branch predictors to others.
     """
     times = dict.fromkeys(runs, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for key, run in runs.items():
-            times[key] = min(times[key], _time(run), _time(run))
+            times[key] = min(times[key], _turn(run))
     return times
+
+
+def _turn(run: Callable[[], object]) -> float:
+    best, began, calls = float("inf"), time.perf_counter(), 0
+    while calls < 2 or time.perf_counter() - began < TURN:
+        best = min(best, _time(run))
+        calls += 1
+    return best
 
 
 def _time(run: Callable[[], object]) -> float:

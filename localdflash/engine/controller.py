@@ -54,7 +54,7 @@ class Calibration:
 
 def _bin(confidence: float) -> int:
     """Where a claim is counted; a claim that is no number (a damaged drafter) counts as none."""
-    return min(int(confidence * BINS), BINS - 1) if confidence > 0.0 else 0
+    return min(int(min(confidence, 1.0) * BINS), BINS - 1) if confidence > 0.0 else 0
 
 
 class Controller:

@@ -1,13 +1,14 @@
 """What a loaded pair takes, measured: the truth beside `LoadedPair.predicted`.
 
 llama.cpp: weights and caches as the library counts them, `program` is the rest of this process's resident memory, so
-that all parts together are what the system sees. CUDA: every tensor that the engine holds, and what torch's allocator
-holds beyond them.
+that all parts together are what the system sees. Our CPU engine: every array that it holds, and `program` likewise.
+CUDA: every tensor that the engine holds, and what torch's allocator holds beyond them.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 
 from localdflash.plan.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts, total
@@ -20,7 +21,11 @@ def measured(loaded: "LoadedPair") -> Parts:
     """Bytes of each part, now."""
     if loaded.backend == "cuda":
         return _on_cuda(loaded.pair)
-    parts = _in_llamacpp(loaded) if loaded.backend == "llama.cpp" else {}
+    parts = {}
+    if loaded.backend == "llama.cpp":
+        parts = _in_llamacpp(loaded)
+    elif loaded.backend == "cpu":
+        parts = _on_cpu(loaded)
     return {**parts, PROGRAM: max(resident() - total(parts), 0)}
 
 
@@ -49,6 +54,34 @@ def _in_llamacpp(loaded: "LoadedPair") -> Parts:
             seen = set[int]()
             parts |= {DRAFTER_KV: sum(_storages(drafter.context, seen)), DRAFTER: sum(_storages(drafter, seen))}
     return parts
+
+
+def _on_cpu(loaded: "LoadedPair") -> Parts:
+    target: Any = loaded.target
+    drafters: Any = loaded.pair.drafters  # type: ignore[attr-defined]  # a HostPair, too
+    seen = set[int]()
+    parts = {TARGET: sum(_arrays(target.packed, seen)), TARGET_KV: sum(_arrays(target.cache, seen))}
+    parts[SCRATCH] = sum(_arrays(target, seen))
+    for drafter in drafters:
+        if drafter.reads_taps:
+            parts |= {DRAFTER: sum(_arrays(drafter.packed, seen)), DRAFTER_KV: sum(_arrays(drafter.cache, seen))}
+            parts[SCRATCH] += sum(_arrays(drafter, seen))
+    return parts
+
+
+def _arrays(thing: Any, seen: set[int]) -> Iterator[int]:
+    """Bytes of every array that can be reached, each once."""
+    if id(thing) in seen or isinstance(thing, type):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, np.ndarray):
+        yield thing.nbytes
+    elif isinstance(thing, list | tuple):
+        for item in thing:
+            yield from _arrays(item, seen)
+    elif hasattr(thing, "__dict__"):
+        for item in vars(thing).values():
+            yield from _arrays(item, seen)
 
 
 def _on_cuda(pair: Any) -> Parts:

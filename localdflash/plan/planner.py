@@ -1,5 +1,6 @@
 """The plan of a pair on this machine, before anything of it is loaded or even downloaded."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,6 +9,7 @@ from typing import Literal
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.pairs import Pair
 from localdflash.plan import measurements, speed
+from localdflash.plan.choice import Case, likely
 from localdflash.plan.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
 from localdflash.plan.free import gpu_budget, program_bytes, system_budget
 from localdflash.plan.parts import DRAFTER, PROGRAM, Parts, total
@@ -16,7 +18,7 @@ from localdflash.registry import how_to_get, load_registry, missing_files
 from localdflash.weights.gguf import GGUFHeader, read_header
 from localdflash.weights.hub import Unreachable
 
-Backend = Literal["auto", "cuda", "llama.cpp"]
+Backend = Literal["auto", "cpu", "cuda", "llama.cpp"]
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,13 @@ def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
-        if backend == "llama.cpp":
-            return _on_llamacpp(pair.id, target, drafter, context, "asked for")
+        if backend != "auto":
+            return ENGINES[backend](pair.id, target, drafter, context, "asked for")
         try:
-            return _on_cuda(pair.id, target, drafter, context)
+            return _on_cuda(pair.id, target, drafter, context, "the GPU can run it")
         except (NoDevice, ModelError) as error:
-            if backend == "cuda":
-                raise
-            return _on_llamacpp(pair.id, target, drafter, context, f"not CUDA: {error}")
+            choice = likely(Case(target, _form(drafter, ".gguf")))
+            return ENGINES[choice.backend](pair.id, target, drafter, context, f"{choice.why}; not CUDA: {error}")
 
 
 def _headers(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
@@ -101,6 +102,16 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
     return other if other and other.is_file() else drafter
 
 
+def _on_cpu(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
+    from localdflash.plan.cpu import CpuSizes
+
+    sizes = CpuSizes(target, _form(drafter, ".gguf"))
+    if context > sizes.trained:
+        raise UsageError(f"--ctx {context}: {target.name} was trained for {sizes.trained} tokens at most")
+    program, bandwidth = program_bytes(False), measurements.bandwidth()
+    return _plan(Planned(pair, "cpu", why, target, sizes, system_budget(), program, bandwidth), context)
+
+
 def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
     from localdflash.plan.llamacpp import LlamaCppSizes
 
@@ -110,21 +121,28 @@ def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, wh
             raise UsageError(f"--ctx {context}: {target.name} was trained for {sizes.trained} tokens at most")
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         bandwidth = measurements.bandwidth()
-        return _plan(Case(pair, "llama.cpp", why, target, sizes, system_budget(), program, bandwidth), context)
+        return _plan(Planned(pair, "llama.cpp", why, target, sizes, system_budget(), program, bandwidth), context)
 
 
-def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int) -> Plan:
+def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
     budget = gpu_budget()
     from localdflash.plan.cuda import CudaSizes
 
     sizes, bandwidth = CudaSizes(target, _form(drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
     if context > sizes.trained:
         raise UsageError(f"--ctx {context}: {target.name} on the CUDA engine has {sizes.trained} tokens at most")
-    return _plan(Case(pair, "cuda", "the GPU can run it", target, sizes, budget, 0, bandwidth), context)
+    return _plan(Planned(pair, "cuda", why, target, sizes, budget, 0, bandwidth), context)
+
+
+ENGINES: Mapping[str, Callable[[str, Path, Path | None, int, str], Plan]] = {
+    "cpu": _on_cpu,
+    "cuda": _on_cuda,
+    "llama.cpp": _on_llamacpp,
+}
 
 
 @dataclass(frozen=True)
-class Case:
+class Planned:
     """A pair on a backend of this machine. `program`: bytes that this process holds already, so not of the budget."""
 
     pair: str
@@ -137,7 +155,7 @@ class Case:
     bandwidth: measurements.Measurement
 
 
-def _plan(case: Case, context: int) -> Plan:
+def _plan(case: Planned, context: int) -> Plan:
     sizes, budget = case.sizes, case.budget
     full = sizes.drafters[0]
     try:
@@ -174,7 +192,7 @@ def _drafting(sizes: Sizes, chosen: Fit) -> int:
     return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
 
 
-def _speed(case: Case, header: GGUFHeader, chosen: Fit) -> Speed:
+def _speed(case: Planned, header: GGUFHeader, chosen: Fit) -> Speed:
     read, bandwidth = speed.bytes_per_token(header), case.bandwidth
     plain = speed.tokens_per_second(bandwidth.value, read)
     tau = measurements.recall(f"tau of {case.pair}") if chosen.drafter != NO_DRAFTER else None

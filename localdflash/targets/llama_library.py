@@ -98,15 +98,6 @@ def release_pages(path: Path) -> None:
             madvise(begin, end - begin, _MADV_DONTNEED)
 
 
-@cache
-def usable_cores() -> int:
-    """Physical cores that this process may run on: llama.cpp's own default of 4 threads stalls where there are 2."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, psutil.cpu_count(logical=False) or allowed)
-
-
 def metadata(model: Any, key: str) -> str | None:
     """A value of a model file's metadata as text, if it is there."""
     name = key.encode()

@@ -15,6 +15,7 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.cpu.cores import physical_cores
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
@@ -35,7 +36,7 @@ def context_params(model: Any, context: int, threads: int = 0, gpu_layers: int =
     if not gpu_layers and _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
         params.type_k = params.type_v = api.GGML_TYPE_F32
     params.no_perf = True
-    params.n_threads = params.n_threads_batch = threads or library.usable_cores()
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
 
 
@@ -59,9 +60,7 @@ class LlamaCppTarget:
             raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = api.llama_init_from_model(
-            self.model, context_params(self.model, self.context, threads, gpu_layers)
-        )
+        self.handle = api.llama_init_from_model(self.model, self._params(threads, gpu_layers))
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
         self._rows = FAST_ROWS if gpu_layers else EXACT_ROWS
@@ -76,6 +75,9 @@ class LlamaCppTarget:
         self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
+
+    def _params(self, threads: int, gpu_layers: int) -> Any:
+        return context_params(self.model, self.context, threads, gpu_layers)
 
     @property
     def max_rows(self) -> int:
@@ -147,8 +149,7 @@ class LlamaCppTarget:
             self.handle = self.model = None
 
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
-        if len(ids) == 1:
-            ids = (ids[0], ids[0])
+        ids = self._filled(ids)
         batch, position = self._batch, self.length
         batch.n_tokens = self._decoded = len(ids)
         tokens, positions, wanted = batch.token, batch.pos, batch.logits
@@ -161,6 +162,10 @@ class LlamaCppTarget:
             raise OutOfMemory(f"the context of {self.context} tokens is full")
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+
+    def _filled(self, ids: Sequence[int]) -> Sequence[int]:
+        """A lone row with its filler."""
+        return (ids[0], ids[0]) if len(ids) == 1 else ids
 
     def _read_taps(self, rows: int) -> Taps | None:
         if self._tap_address is None:

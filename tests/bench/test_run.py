@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.bench import machine
+from localdflash.bench import machine, verify_table
 from localdflash.bench import run as bench
+from localdflash.bench.llama_plain import LoneRowTarget
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.bench.run import Category, Run, prompt_ids, run_prompt
 from localdflash.engine.pair import Step
@@ -57,6 +58,22 @@ def test_the_best_plain_rate_is_that_of_any_backend() -> None:
     assert (report["best_ar_tok_s"], report["ar_tok_s"], report["speedup"]) == (150.0, 100.0, 1.0)
 
 
+def test_llama_cpp_is_a_plain_way_too() -> None:
+    category = Category()
+    category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (1, 1, 8.0))], [run_of([2], PLAIN, (0, 0, 6.0))])
+    report = category.report(90.0)
+    assert (report["ar_tok_s"], report["llama_cpp_ar_tok_s"], report["best_ar_tok_s"]) == (100.0, 125.0, 125.0)
+    assert (report["ar_over_llama_cpp_ar"], report["over_best_ar"]) == (0.8, 2.0)
+    assert report["identical"] == "1/1"  # llama.cpp rounds otherwise: its text does not count
+    assert "llama_cpp_ar_tok_s" not in _without_llama()
+
+
+def _without_llama() -> dict[str, Any]:
+    category = Category()
+    category.add([run_of([1], PLAIN)], [run_of([1], PLAIN)])
+    return category.report(0.0)
+
+
 def test_the_fastest_repeat_counts() -> None:
     category = Category()
     category.add(
@@ -98,7 +115,7 @@ def test_percentiles_of_the_first_token() -> None:
 
 @pytest.fixture(scope="module")
 def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
-    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1)) as loaded:
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")) as loaded:
         yield loaded
 
 
@@ -151,23 +168,27 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = []
+    order = ""
     original = bench.run_prompt
 
     def recording(pair: Any, *arguments: Any) -> Run:
-        order.append(pair.controller is not None)
+        nonlocal order
+        order += "d" if pair.controller else "l" if isinstance(pair.target, LoneRowTarget) else "p"
         return original(pair, *arguments)
 
     monkeypatch.setattr(bench, "run_prompt", recording)
     monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
     monkeypatch.setattr(bench, "_dflash_alone", lambda *_arguments: {})
+    monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     said: list[str] = []
-    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1), 1, 2, said.append)
-    assert order == [False, True, True, False, True, False, False, True] * 2 + [False, True, True, False]
+    result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
+    assert order == "pdl dlp dlp lpd lpd pdl pdl dlp dlp lpd".replace(" ", "")
     assert said[0] == "1/5 fim_line/00"
     assert said[-1] == "5/5 prose/00"
     assert result["overall"]["identical"] == "5/5"
     assert list(result["categories"]) == list(CATEGORIES)
+    assert result["overall"]["ar_over_llama_cpp_ar"] > 0
+    assert result["verify"]["over_ar"][8] > 0
 
 
 @pytest.mark.usefixtures("short")
@@ -175,7 +196,8 @@ def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkey
     def refuse(_self: LoadedPair) -> Any:
         raise ModelError("the torch backend runs 'qwen3' models")
 
-    options = Options(str(tiny_pair / "target.gguf"), threads=1)
+    options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
+    monkeypatch.setattr(LoadedPair, "_cpu", refuse)
     rates = bench._other_plain(options, "llama.cpp", 1)
     assert rates.keys() == set(CATEGORIES)
     assert all(rate > 0 for rate in rates.values())
@@ -190,6 +212,7 @@ def test_the_machine_is_named() -> None:
     assert machine.device().strip()
     assert machine.commit().strip()
     assert 0.1 < machine.bandwidth() < 10_000
+    assert 0.1 < machine.bandwidth(threads=1) < 10_000
 
 
 @pytest.mark.parametrize("git", [True, False])

@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 from localdflash.bench import run as bench
+from localdflash.bench import verify_table
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.cpu import library
 
 CATEGORY_KEYS = {
     *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
-    *("steps_by_drafter", "identical", "ttft_ms"),
+    *("steps_by_drafter", "identical", "ttft_ms", "llama_cpp_ar_tok_s", "ar_over_llama_cpp_ar", "over_best_ar"),
 }
+
+BACKENDS = [
+    "llama.cpp",
+    pytest.param("cpu", marks=pytest.mark.skipif(bool(library.available()), reason=library.available())),
+]
 
 
 @pytest.fixture
@@ -29,20 +36,26 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_result_and_the_table(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_result_and_the_table(
+    backend: str, run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     file = tmp_path / "results" / "cpu.json"
-    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--json", file)
+    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--backend", backend, "--json", file)
     assert done.code == 0
     result = json.loads(file.read_text())
+    assert result["backend"] == backend
     assert result.keys() >= {
         *("pair", "backend", "device", "threads", "commit", "command", "categories", "overall", "step_ms"),
-        *("bandwidth_gb_s", "peak_memory_mb"),
+        *("bandwidth_gb_s", "peak_memory_mb", "verify"),
     }
     assert list(result["categories"]) == list(CATEGORIES)
     for name, category in result["categories"].items():
         assert category.keys() == CATEGORY_KEYS, name
         assert (category["prompts"], category["identical"]) == (1, "1/1")
-        assert category["best_ar_tok_s"] >= category["ar_tok_s"] > 0
+        assert category["best_ar_tok_s"] >= max(category["ar_tok_s"], category["llama_cpp_ar_tok_s"])
+        assert category["ar_tok_s"] > 0
         assert category["ttft_ms"]["p50"] <= category["ttft_ms"]["p95"]
     assert result["overall"]["identical"] == "5/5"
     assert result["overall"]["tokens"] == sum(c["tokens"] for c in result["categories"].values()) <= 40
@@ -51,13 +64,15 @@ def test_the_result_and_the_table(run: Callable[..., Any], tiny: tuple[str, ...]
     assert result["command"].endswith("--repeats 1 --limit 1")
     lines = done.out.splitlines()
     assert lines[0].split()[:2] == ["CATEGORY", "PLAIN"]
-    assert [line.split()[0] for line in lines[1:]] == [*CATEGORIES, "overall"]
-    assert all(line.split()[5] in ("1/1", "5/5") for line in lines[1:])
+    assert [line.split()[0] for line in lines[1:-1]] == [*CATEGORIES, "overall"]
+    assert all(line.split()[6] in ("1/1", "5/5") for line in lines[1:-1])
+    assert lines[-1].startswith("verify by rows, in plain steps: 1 ")
 
 
 def result_with(identical: str) -> dict[str, Any]:
-    row = {"ar_tok_s": 1.0, "tok_s": 2.0, "speedup": 2.0, "tau": 1.5, "identical": identical, "ttft_ms": {"p50": 1.0}}
-    return {"categories": {"prose": row}, "overall": row}
+    row: dict[str, Any] = {"ar_tok_s": 1.0, "best_ar_tok_s": 1.5, "tok_s": 2.0, "speedup": 2.0, "tau": 1.5}
+    row |= {"identical": identical, "ttft_ms": {"p50": 1.0}}
+    return {"categories": {"prose": row}, "overall": row, "verify": {}}
 
 
 @pytest.mark.parametrize(("identical", "code"), [("7/7", 0), ("6/7", 1)])

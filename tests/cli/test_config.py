@@ -12,6 +12,11 @@ from localdflash import config
 from localdflash.cli.options import pair_options
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALDFLASH_MODEL_BACKEND")
+
+
 @pytest.fixture
 def file() -> Path:
     """config.toml with a pair, a port and a key."""

@@ -11,8 +11,8 @@ from localdflash.plan import measurements
 from tests.cli.conftest import Command
 
 NAMES = [
-    *("python", "torch", "cuda", "llama-cpp-python", "jinja2", "offline mode", "processor", "memory", "bandwidth"),
-    *("models", "inotify", "socket", "daemon", "terminal", "editors", "embedded pair"),
+    *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "jinja2", "offline mode", "processor", "memory"),
+    *("bandwidth", "models", "inotify", "socket", "daemon", "terminal", "editors", "embedded pair"),
 ]
 
 

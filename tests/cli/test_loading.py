@@ -11,11 +11,13 @@ from localdflash.cli.loading import _Bar
 from localdflash.cuda import device
 
 
+@pytest.mark.usefixtures("without_cpu_engine")
 def test_a_fallback_is_one_line_on_stderr(
     run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "driver_present", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "auto")
     source = tmp_path / "a.py"
     source.write_text("def add(a, b):\n    return \n")
     done = run("complete", f"{source}:2:12", "--max-tokens", "4", "--threads", "1", "--no-daemon")

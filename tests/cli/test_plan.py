@@ -20,8 +20,8 @@ GB = 10**9
 
 
 @pytest.fixture(autouse=True)
-def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty GB free, read at 50 GB/s, no GPU."""
+def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
+    """Twenty GB free, read at 50 GB/s, no GPU, no CPU engine of our own."""
     monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
     monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
     with_free(20 * GB, monkeypatch)
@@ -114,6 +114,7 @@ def test_what_cannot_be_planned(fails: Any, tmp_path: Path) -> None:
     assert "no backend runs" in fails(3, "models", "plan", "qwen3.5-27b")
     assert "trained for 1024 tokens" in fails(2, "models", "plan", "embedded", "--ctx", "2000")
     assert "no NVIDIA driver" in fails(1, "models", "plan", "embedded", "--backend", "cuda")
+    assert "the CPU engine is not there: it was not built" in fails(1, "models", "plan", "embedded", "--backend", "cpu")
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     assert "broken GGUF file" in fails(3, "models", "plan", broken)

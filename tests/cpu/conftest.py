@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,7 @@ DENSE = replace(SHAPE, hidden_size=256, intermediate_size=256, num_attention_hea
 SHAPES: dict[str, tuple[DecoderConfig, str]] = {
     "Q8_0": (DENSE, "Q8_0"),
     "Q4_0": (replace(DENSE, vocab_size=157), "Q4_0"),
-    "mixture": (replace(DENSE, **EXPERTS), "Q8_0"),
+    "mixture": (replace(DENSE, **cast(dict[str, Any], EXPERTS)), "Q8_0"),
 }
 needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())
 

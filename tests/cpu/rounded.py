@@ -18,10 +18,10 @@ GROUP = 32
 
 def rounded(x: Tensor) -> Tensor:
     """Groups of 32 numbers as codes of -127 to 127 times the largest / 127."""
-    groups = x.unflatten(-1, (-1, GROUP))
+    groups = x.reshape(*x.shape[:-1], -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
     codes = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
-    return (codes * (largest / 127)).flatten(-2)
+    return (codes * (largest / 127)).reshape(x.shape)
 
 
 def round_inputs(model: Decoder | DFlash) -> None:

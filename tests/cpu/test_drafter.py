@@ -176,3 +176,24 @@ def test_what_the_kernels_do_not_know_is_refused(
     other = replace(packed, config=replace(packed.config, **change))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="the CPU engine does not run drafters with"):
         CpuDFlashDrafter(other, target)
+
+
+def test_a_window_wider_than_the_text_sees_all_of_it(packed: PackedDrafter, target: CpuTarget) -> None:
+    drafts = []
+    for window in (100, 2**31 - 1):
+        drafter = CpuDFlashDrafter(replace(packed, config=replace(packed.config, window=window)), target)
+        feed(drafter, features(60), 60)
+        drafts.append(drafter.propose(ANCHOR, 7))
+    assert drafts[0] == drafts[1]
+
+
+def test_more_threads_than_the_head_has_panels(
+    packed: PackedDrafter, files: tuple[Path, Path], new_team: Callable[..., Team]
+) -> None:
+    drafts = []
+    for threads in (1, 40):
+        drafter = CpuDFlashDrafter(packed, CpuTarget(open_target(files[0]), new_team(threads), taps=(0, 1)))
+        feed(drafter, features(10), 10)
+        drafts.append(drafter.propose(ANCHOR, 7))
+    assert drafts[0].tokens == drafts[1].tokens
+    assert drafts[0].confidence == pytest.approx(drafts[1].confidence, rel=1e-5)

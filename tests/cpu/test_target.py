@@ -113,8 +113,8 @@ def test_chunks_of_a_prompt_do_not_matter(target: CpuTarget) -> None:
             assert fed is not None
             taps.append(fed)
         results.append((np.concatenate(taps), verify(target, ids[120:])))
-    for taps, rows in results[1:]:
-        assert np.array_equal(taps, results[0][0])
+    for tapped, rows in results[1:]:
+        assert np.array_equal(tapped, results[0][0])
         assert same(rows, results[0][1])
 
 
@@ -168,8 +168,9 @@ def test_context_is_what_was_asked_for(path: Path, new_team: NewTeam) -> None:
 def test_what_makes_no_sense_is_refused(target: CpuTarget, path: Path, new_team: NewTeam) -> None:
     with pytest.raises(UsageError, match="token"):
         target.verify(-1)
-    with pytest.raises(UsageError, match="token"):
-        target.verify(target.vocab_size)
+    for token in (target.vocab_size, 2**31, 2**64):
+        with pytest.raises(UsageError, match="token"):
+            target.verify(token)
     with pytest.raises(LocaldflashError, match="chains only"):
         target.verify(1, Draft("test", [2, 3], [-1, -1], [1.0, 1.0]))
     with pytest.raises(LocaldflashError, match="rows"):
@@ -178,3 +179,11 @@ def test_what_makes_no_sense_is_refused(target: CpuTarget, path: Path, new_team:
         CpuTarget(open_target(path), new_team(), taps=(2,))
     with pytest.raises(NoDevice, match="cannot run avx1024"):
         new_team(1, "avx1024")
+
+
+def test_a_closed_target_is_refused(path: Path, new_team: NewTeam) -> None:
+    target = CpuTarget(open_target(path), new_team())
+    target.close()
+    target.close()
+    with pytest.raises(LocaldflashError, match="closed"):
+        target.verify(1)

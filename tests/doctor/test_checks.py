@@ -62,6 +62,33 @@ class TestInstallation:
         assert (found.status, found.remedy) == ("warning", "install a CUDA build of torch")
         assert "not used because this PyTorch has no CUDA" in found.detail
 
+    def test_what_is_lost_without_our_own_engine(self, without_cpu_engine: str) -> None:
+        found = installation.cpu_engine("cpu engine")
+        assert found.status == "warning"
+        assert found.detail.startswith("not used because it was not built with the package: llama.cpp runs every pair")
+        assert "install a C++ compiler, then `pip install --force-reinstall" in found.remedy
+
+    @pytest.mark.parametrize(
+        ("sets", "cores", "detail"),
+        [
+            (["avx2", "portable"], [0, 2, 4, 6], "avx2, 4 threads"),
+            (["neon", "portable"], [0], "neon, 1 thread"),
+            (
+                ["portable"],
+                [0, 1],
+                "portable, 2 threads: this processor has none of the instructions",
+            ),
+        ],
+    )
+    def test_the_instructions_of_our_own_engine(
+        self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localdflash.cpu.library._load", lambda: SimpleNamespace(instruction_sets=sets))
+        monkeypatch.setattr("localdflash.cpu.cores.physical_cores", lambda: cores)
+        found = installation.cpu_engine("cpu engine")
+        assert (found.status, found.remedy) == ("ok", "")
+        assert found.detail.startswith(detail)
+
     @pytest.mark.parametrize(
         ("flags", "built", "status", "said"),
         [

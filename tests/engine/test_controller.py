@@ -67,7 +67,7 @@ def test_newer_drafts_count_more() -> None:
     assert min(calibration.survival) > 0.9
 
 
-@pytest.mark.parametrize("claim", [math.nan, -1.0, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("claim", [math.nan, -math.inf, -1.0, 0.0, 1.0, 2.0, math.inf])
 def test_a_claim_outside_of_its_range_is_counted_all_the_same(claim: float) -> None:
     controller = Controller(COSTS, {"model": 0.5})
     controller.best_prefix(chain(claim, claim))

@@ -16,7 +16,7 @@ from localdflash.text.tokenizer import Tokenizer
 
 @pytest.fixture
 def loaded() -> Iterator[LoadedPair]:
-    with LoadedPair(Options(pair="embedded", threads=1, draft=False)) as pair:
+    with LoadedPair(Options(pair="embedded", threads=1, draft=False, backend="llama.cpp")) as pair:
         yield pair
 
 

@@ -2,13 +2,14 @@
 
 import json
 import sys
+from typing import cast
 
 from localdflash.engine.generate import Request, generate
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading import Backend, LoadedPair, Options
 from localdflash.plan.loaded import resident
 
-pair, context = sys.argv[1:]
-with LoadedPair(Options(pair, threads=1, context=int(context))) as loaded:
+pair, context, backend = sys.argv[1:]
+with LoadedPair(Options(pair, cast(Backend, backend), threads=1, context=int(context))) as loaded:
     for _step in generate(loaded.pair, Request([5] * 40, 24)):
         pass
     measured = loaded.memory()

@@ -20,8 +20,8 @@ MODELS = {
 }
 
 
-def run(pair: str, context: int) -> Any:
-    command = [sys.executable, "-P", str(Path(__file__).with_name("reality.py")), pair, str(context)]
+def run(pair: str, context: int, backend: str) -> Any:
+    command = [sys.executable, "-P", str(Path(__file__).with_name("reality.py")), pair, str(context), backend]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -37,14 +37,21 @@ def check(found: Any) -> None:
     assert measured[SCRATCH] <= planned[SCRATCH] + 1e6
 
 
-def test_the_embedded_pair() -> None:
-    check(run("embedded", 0))
+@pytest.fixture(params=["llama.cpp", "cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "cpu":
+        request.getfixturevalue("cpu_engine")
+    return str(request.param)
+
+
+def test_the_embedded_pair(backend: str) -> None:
+    check(run("embedded", 0, backend))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_synthetic_models(name: str, tmp_path: Path) -> None:
+def test_synthetic_models(name: str, backend: str, tmp_path: Path) -> None:
     shape, context = MODELS[name]
     path = write(tmp_path / "model.gguf", shape)
-    found = run(str(path), context)
+    found = run(str(path), context, backend)
     check(found)
     assert abs(total(found["predicted"]) - found["resident"]) <= 60e6  # no file twice, not even a repacked one

@@ -18,7 +18,7 @@ DISK = 100_000_000
 
 def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     """A completion by an engine that lives for it alone."""
-    engine = Engine(Options(threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
+    engine = Engine(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
         request = prepare(await engine.ready(), SOURCE, "\n", 12, SamplingParams()).request
@@ -65,5 +65,5 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
 def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(available=free)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert Engine(Options(), None, 4, lambda step: None)._budget() == budget
-    assert Engine(Options(), 0, 4, lambda step: None)._budget() == 0
+    assert Engine(Options(backend="llama.cpp"), None, 4, lambda step: None)._budget() == budget
+    assert Engine(Options(backend="llama.cpp"), 0, 4, lambda step: None)._budget() == 0

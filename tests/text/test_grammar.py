@@ -384,7 +384,7 @@ def test_drafted_text_is_plain_text_and_json(name: str, tokenizer: Tokenizer) ->
     schema, check = SCHEMAS[name]
     texts = set()
     for draft in (True, False):
-        with LoadedPair(Options(threads=1, draft=draft)) as loaded:
+        with LoadedPair(Options(threads=1, draft=draft, backend="llama.cpp")) as loaded:
             constraint = Grammars(loaded.tokenizer).json_schema(schema)
             ids = loaded.tokenizer.encode("# An address as JSON:\n")
             ends = loaded.tokenizer.ends

@@ -204,7 +204,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.Options`."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
-    backend: Literal["auto", "llama.cpp", "torch", "cuda"] | UnsetType = UNSET
+    backend: Literal["auto", "cpu", "cuda", "llama.cpp", "torch"] | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
     draft: bool | UnsetType = UNSET

@@ -1,5 +1,6 @@
 // Passes of several stages by several threads, run under ThreadSanitizer: every chunk of every stage once, none before
 // the stage before it is complete. Arguments: threads, passes.
+// With a third, so many pools one after the other end right after a pass or two.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,10 +47,26 @@ int wrong(const Board& found, int threads, int number, int stages) {
   return 0;
 }
 
+void nothing(const void*, ldf::Turn* turn) {
+  for (int stage = 0; stage < 2; stage++) {
+    while (ldf::pool_take(turn) >= 0) ldf::pool_done(turn);
+    if (!ldf::pool_next(turn)) return;
+  }
+}
+
+void end_early(int threads, int pools) {
+  for (int i = 0; i < pools; i++) {
+    ldf::Pool* pool = ldf::pool_new(threads, nullptr, 0);
+    for (int pass = 0; pass < i % 3; pass++) ldf::pool_run(pool, nothing, "", 1);
+    ldf::pool_delete(pool);
+  }
+}
+
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   const int threads = atoi(arguments[1]), passes = atoi(arguments[2]);
+  if (count > 3) end_early(threads, atoi(arguments[3]));
   ldf::Pool* pool = ldf::pool_new(threads, nullptr, 0);
   int failures = 0;
   for (int number = 1; number <= passes; number++) {

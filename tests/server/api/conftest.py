@@ -34,7 +34,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="session")
 def engine(metrics: Metrics) -> Iterator[Engine]:
-    engine = Engine(Options(threads=1), 64_000_000, 4, metrics.observe)
+    engine = Engine(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
     engine.start()
     asyncio.run(engine.ready())
     yield engine
@@ -148,5 +148,5 @@ def live(app: Starlette, engine: Engine) -> Iterator[Live]:
 @pytest.fixture(scope="session")
 def plain() -> Iterator[LoadedPair]:
     """The same target in a process of one's own, so to say: no drafts, no cache, no server."""
-    with LoadedPair(Options(threads=1, draft=False)) as loaded:
+    with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
         yield loaded

@@ -268,7 +268,7 @@ def test_a_model_that_cannot_be_loaded(client_of: Any) -> None:
     from localdflash.loading import Options
     from localdflash.server.api.metrics import Metrics
 
-    engine = Engine(Options("no-such-pair"), 0, 1, Metrics().observe)
+    engine = Engine(Options("no-such-pair", backend="llama.cpp"), 0, 1, Metrics().observe)
     client = client_of(create_app(engine))
     engine.start()
     with pytest.raises(Exception, match="no-such-pair"):

@@ -103,7 +103,8 @@ def test_stopping(engine: Engine, client_of: Any) -> None:
 
 @pytest.fixture
 def small(tiny_pair: Path) -> Iterator[Starlette]:
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1, context=128), 0, 4, Metrics().observe)
+    options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=128)
+    engine = Engine(options, 0, 4, Metrics().observe)
     engine.start()
     yield create_app(engine)
     engine.close()
@@ -173,7 +174,7 @@ def test_loading_while_others_ask(small: Starlette, client_of: Any, tiny_pair: P
 
 def test_the_choices_of_a_request_come_from_one_pair(client_of: Any, tiny_pair: Path) -> None:
     path = str(tiny_pair / "target.gguf")
-    engine = Engine(Options(path, threads=1, context=1024), 0, 4, Metrics().observe)
+    engine = Engine(Options(path, threads=1, context=1024, backend="llama.cpp"), 0, 4, Metrics().observe)
     client = client_of(create_app(engine))
     engine.start()
     asyncio.run(engine.ready())
@@ -230,7 +231,7 @@ def test_whatever_fails_while_loading_is_told(client_of: Any, tiny_pair: Path, m
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr("localdflash.server.engine.DiskCache", refuse)
-    options = Options(str(tiny_pair / "target.gguf"), threads=1)
+    options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1)
     engine = Engine(options, 0, 4, Metrics().observe, disk_bytes=1)
     engine.start()
     with pytest.raises(OSError, match="denied"):
@@ -245,7 +246,7 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(tiny_pair: Path, monkeypa
         raise MemoryError
 
     monkeypatch.setattr(Scheduler, "run", die)
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 4, Metrics().observe)
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 4, Metrics().observe)
     engine.start()
     assert engine.failed.wait(20)
     engine.close()
@@ -270,7 +271,8 @@ def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tin
 
 
 def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, tiny_pair: Path) -> None:
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1, context=1024), 0, 4, Metrics().observe)
+    options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=1024)
+    engine = Engine(options, 0, 4, Metrics().observe)
     client = client_of(create_app(engine))
     engine.start()
     asyncio.run(engine.ready())
@@ -288,7 +290,7 @@ def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, ti
 
 def test_closing_an_engine_that_loads(tiny_pair: Path) -> None:
     for _ in range(3):
-        engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 1, Metrics().observe)
+        engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
         engine.start()
         engine.close()
         assert engine.loaded is None
@@ -307,7 +309,7 @@ def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(engine: Engin
 
 
 def test_health_while_loading(client_of: Any, tiny_pair: Path) -> None:
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), threads=1), 0, 1, Metrics().observe)
+    engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
     client = client_of(create_app(engine))
     told = client.get("/health")
     assert told.status_code == 503

@@ -1,0 +1,116 @@
+"""What a verify costs on this CPU, by rows: our engine and llama.cpp in turn, on random models of real shapes.
+
+`PYTHONPATH=. python -P bench/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--json FILE]`.
+A time is the fastest of its repeats, which take turns over both engines and all widths; V(M) is in units of the same
+engine's single row. Files are written below --folder (a temporary one) and read through the page cache: run it with
+memory for twice the model.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from localdflash.bench import synthetic
+from localdflash.bench.machine import bandwidth, commit, device
+from localdflash.cpu.load import load
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Target
+from localdflash.targets.llamacpp import LlamaCppTarget
+from localdflash.weights.ggml_types import GGMLType
+
+SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
+WIDTHS = (1, 2, 4, 8, 16, 32)
+CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
+SECONDS = 20.0  # to repeat for
+
+
+def forward_ms(target: Target, rows: int) -> float:
+    """One verify, nothing kept; the second, because the first has the caches of what ran before."""
+    draft = Draft.chain("none", [1] * (rows - 1), [1.0] * (rows - 1))
+    for _ in range(2):
+        began = time.perf_counter()
+        target.verify(1, draft)
+        target.keep(())
+    return (time.perf_counter() - began) * 1e3
+
+
+def measure(targets: dict[str, Target], seconds: float) -> dict[str, dict[int, float]]:
+    """Milliseconds of each engine and width, the fastest of repeats in turn."""
+    for target in targets.values():
+        for _ in range(2):
+            target.extend([1] * (CACHED // 2))
+    best = {name: dict.fromkeys(WIDTHS, float("inf")) for name in targets}
+    began, rounds = time.perf_counter(), 0
+    while rounds < 2 or time.perf_counter() - began < seconds:
+        for rows in WIDTHS:
+            for name, target in targets.items():
+                best[name][rows] = min(best[name][rows], forward_ms(target, rows))
+        rounds += 1
+    return best
+
+
+def report(ms: dict[str, dict[int, float]]) -> dict[str, Any]:
+    """Times, V by rows, and how our single row compares."""
+    result: dict[str, Any] = {
+        name: {
+            "ms": {rows: round(time_ms, 3) for rows, time_ms in times.items()},
+            "v": {rows: round(time_ms / times[1], 2) for rows, time_ms in times.items()},
+        }
+        for name, times in ms.items()
+    }
+    result["ar_over_llama_cpp"] = round(ms["llama.cpp"][1] / ms["cpu"][1], 3)
+    result["v16_over_llama_cpp"] = round(ms["llama.cpp"][16] / ms["cpu"][16], 3)
+    return result
+
+
+def run(folder: Path, shape: str, kind: str, threads: int, seconds: float) -> dict[str, Any]:
+    """One model on both engines."""
+    path = folder / f"{shape}-{kind}.gguf"
+    if not path.exists():
+        synthetic.write_target(path, SHAPES[shape], f"random {shape}", GGMLType[kind])
+    ours, _ = load(path, None, CONTEXT, threads)
+    theirs = LlamaCppTarget(path, CONTEXT, threads)
+    try:
+        return report(measure({"cpu": ours, "llama.cpp": theirs}, seconds))
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shapes", default="0.6B,1.7B")
+    parser.add_argument("--types", default="Q8_0,Q4_0")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    shapes, kinds = given.shapes.split(","), given.types.split(",")
+    result: dict[str, Any] = {
+        "device": device(),
+        "threads": given.threads,
+        "bandwidth_gb_s": round(bandwidth(), 1),
+        "commit": commit(),
+        "command": f"python -P bench/cpu_shapes.py --threads {given.threads} --shapes {given.shapes}"
+        f" --types {given.types}",
+        "models": {},
+    }
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
+        folder = given.folder or Path(home)
+        for shape in shapes:
+            for kind in kinds:
+                result["models"][f"{shape} {kind}"] = found = run(folder, shape, kind, given.threads, given.seconds)
+                print(shape, kind, json.dumps(found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

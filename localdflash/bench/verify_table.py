@@ -1,0 +1,56 @@
+"""What a verify costs by rows, in units of one plain step: the number that decides whether blocks pay."""
+
+import time
+from typing import Any
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Target
+
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+CONTEXT = 256  # tokens in the cache
+ROUNDS, SECONDS = 5, 4.0  # at least so many, and for so long
+CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds: what came before is in the caches
+
+
+def verify_table(target: Target, plain: Target) -> dict[str, Any]:
+    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both.
+
+    `plain` is the same model as plain decoding has it: without the taps that a drafter reads.
+    """
+    widths = [rows for rows in WIDTHS if rows <= target.max_rows]
+    context = min(CONTEXT, target.context - widths[-1] - 1)
+    drafts = {rows: Draft.chain("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
+    for each in (target, plain):
+        _fill(each, context)
+    ar, verify = float("inf"), dict.fromkeys(widths, float("inf"))
+    began, rounds = time.perf_counter(), 0
+    while rounds < ROUNDS or time.perf_counter() - began < SECONDS:
+        rounds += 1
+        ar = min(ar, _step_ms(plain, NOTHING))
+        for rows, draft in drafts.items():
+            verify[rows] = min(verify[rows], _step_ms(target, draft))
+    for each in (target, plain):
+        each.crop(0)
+    return {
+        "context": context,
+        "ar_ms": round(ar, 4),
+        "ms": {rows: round(ms, 4) for rows, ms in verify.items()},
+        "over_ar": {rows: round(ms / ar, 3) for rows, ms in verify.items()},
+    }
+
+
+def _fill(target: Target, tokens: int) -> None:
+    target.crop(0)
+    while target.length < tokens:
+        target.extend([1] * min(target.max_rows, tokens - target.length))
+
+
+def _step_ms(target: Target, draft: Draft) -> float:
+    """One forward, of which nothing is kept; the fastest of some in a row."""
+    times: list[float] = []
+    while len(times) < CALLS or sum(times) < TURN:
+        began = time.perf_counter()
+        target.verify(1, draft)
+        target.keep(())
+        times.append(time.perf_counter() - began)
+    return min(times) * 1e3
