@@ -21,7 +21,9 @@ TRIAL = 12  # drafts that count as the first ones, and the most that may be save
 TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
 HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
 MARGIN = 1.05  # how much better than plain decoding a draft must look
-SLOTS = 16  # nodes whose survival is counted: no model drafts more
+SLOTS = 32  # nodes whose survival is counted: no verify is wider
+STALE = 32  # steps with drafts after which plain decoding is measured again,
+CLEAR = 1.5  # unless drafts promise to be so many times as fast
 
 
 class Calibration:
@@ -73,6 +75,8 @@ class Controller:
         self._credit = 0.0
         self._probes = 0
         self._probing = False
+        self._since_plain = 0
+        self._promised = 0.0  # tokens per millisecond, by the last draft that was worth verifying
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify."""
@@ -90,15 +94,26 @@ class Controller:
         makes longer prefixes better: the length is chosen with the cost, the worth is given without it.
         """
         acceptance, drafting = self.calibration[draft.drafter].acceptance, self.draft_ms[draft.drafter]
-        floor = self.plain_rate * MARGIN
-        nodes, best, rate = 0, 0.0, self.plain_rate
-        alive, expected = 1.0, 1.0
+        plain = self.plain_rate
+        floor = plain * MARGIN
+        nodes, best, rate = 0, 0.0, plain
+        alive, expected, left = 1.0, 1.0, len(draft)
         for i, (confidence, cost) in enumerate(zip(draft.confidence, self._verify[2:], strict=False)):
             alive *= acceptance(confidence)
             expected += alive
+            left -= 1
             if expected > floor * cost and expected > best * (cost + drafting):
                 nodes, best, rate = i + 1, expected / (cost + drafting), expected / cost
+            hoped = expected + alive * left  # if all others were sure, and their rows free
+            if hoped <= floor * cost or hoped <= best * (cost + drafting):
+                break
+        if nodes:
+            self._promised = rate
         return nodes, rate
+
+    def plain_is_due(self) -> bool:
+        """Whether plain decoding was not measured for long, and what it costs may decide whether to draft."""
+        return self._since_plain >= STALE and self._promised < CLEAR * self.plain_rate
 
     def promise(self, drafter: str, limit: int) -> float:
         """Best tokens per millisecond to expect of a drafter that has not been asked yet, its own cost included."""
@@ -128,7 +143,8 @@ class Controller:
         return False
 
     def learn_verify(self, rows: int, ms: float) -> None:
-        """Count a measured verify."""
+        """Count a measured step, what its drafter took apart."""
+        self._since_plain = 0 if rows == 1 else self._since_plain + 1
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
         self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
         if rows < len(self._verify):

@@ -46,6 +46,7 @@ class HostPair:
         self.drafting = True
         self.ids: list[int] = []
         self._open: dict[str, _Open] = {}
+        self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
 
     @property
     def cached(self) -> Sequence[int]:
@@ -96,7 +97,7 @@ class HostPair:
             raise
 
     def _step(self, sampler: Sampler, room: int) -> Step:
-        anchor = self.ids[-1]
+        anchor, self._drafting_ms = self.ids[-1], 0.0
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         draft = self._draft(anchor, limit, sampler.constraint) if self.controller and self.drafting else NOTHING
@@ -111,17 +112,17 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
-        verify_ms = (verified - drafted) * 1e3
         if self.controller:
-            self.controller.learn_verify(len(draft) + 1, verify_ms)
             self._judge()
-        return Step(committed, draft.drafter, len(draft), len(rows) - 1, (drafted - began) * 1e3, verify_ms)
+            self.controller.learn_verify(len(draft) + 1, (time.perf_counter() - began) * 1e3 - self._drafting_ms)
+        draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
+        return Step(committed, draft.drafter, len(draft), len(rows) - 1, draft_ms, verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only where that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate
-        if limit < 1:
+        if limit < 1 or (self.controller.plain_is_due() and not constraint):
             return best
         if constraint:
             best, rate = self._better(_forced(constraint, limit), best, rate)
@@ -139,7 +140,9 @@ class HostPair:
         began = time.perf_counter()
         draft = drafter.propose(anchor, limit)
         if drafter.reads_taps:
-            self.controller.learn_draft(drafter.name, (time.perf_counter() - began) * 1e3)
+            ms = (time.perf_counter() - began) * 1e3
+            self.controller.learn_draft(drafter.name, ms)
+            self._drafting_ms += ms
         return draft.first(limit) if len(draft) > limit else draft
 
     def _better(self, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:

@@ -1,6 +1,7 @@
 """The CPU target: what it computes, and that a row is the same to the bit whatever stands beside it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +188,14 @@ def test_a_closed_target_is_refused(path: Path, new_team: NewTeam) -> None:
     target.close()
     with pytest.raises(LocaldflashError, match="closed"):
         target.verify(1)
+
+
+def test_a_router_that_overflows_shows(target_file: Files, new_team: NewTeam) -> None:
+    """Its expert cannot be compared with the others, whether it would be chosen or not."""
+    packed = open_target(target_file("mixture"))
+    first = packed.layers[0]
+    assert first.router is not None
+    router = first.router.copy()
+    router[3] = np.where(np.arange(router.shape[1]) % 2, 3e38, -3e38)
+    damaged = replace(packed, layers=(replace(first, router=router), *packed.layers[1:]))
+    assert np.isnan(CpuTarget(damaged, new_team()).verify(1).logits).all()
