@@ -17,7 +17,7 @@ from localdflash.engine.controller import Controller
 from localdflash.errors import ModelError
 from localdflash.loading import LoadedPair, Options
 from localdflash.plan import cpu, free, measurements
-from localdflash.plan.choice import ENGINES, Case, likely
+from localdflash.plan.choice import ENGINES, Case, Engine, likely
 from localdflash.plan.fit import Budget
 
 Times = dict[str, float]
@@ -76,10 +76,23 @@ def test_the_faster_one_is_taken_and_timed_once(
     assert asked == ["llama.cpp", "cpu"]
 
 
-@pytest.mark.parametrize(("only", "ms"), [("cpu", {"cpu": 9.0}), ("llama.cpp", {"llamacpp": 9.0})])
-def test_where_one_cannot_load_the_pair_the_other_is_taken(only: str, ms: Times, case: Case, timed: SetTimes) -> None:
-    timed(**ms)
-    assert choose(case, Options()).backend == only
+@pytest.mark.parametrize("ms", [{"cpu": 9.0}, {"llamacpp": 9.0}])
+def test_where_one_cannot_be_timed_ours_is_tried_and_both_are_timed_again(
+    ms: Times, case: Case, timed: SetTimes, machine: SimpleNamespace
+) -> None:
+    """It may have failed for this once; and where ours cannot be loaded at all, loading it says why."""
+    machine.instruction_sets[0] = "portable"
+    asked = timed(**ms)
+    assert [choose(case, Options()).backend for _ in range(2)] == ["cpu", "cpu"]
+    assert asked == ["llama.cpp", "cpu"] * 2
+
+
+@pytest.mark.parametrize("other", ENGINES)
+def test_after_an_update_of_one_engine_both_are_timed_again(other: Engine, case: Case, timed: SetTimes) -> None:
+    measurements.remember(case.name(other), 99.0, "before the update")
+    asked = timed(cpu=1.0, llamacpp=2.0)
+    assert choose(case, Options()).backend == "cpu"
+    assert asked == ["llama.cpp", "cpu"]
 
 
 def test_what_decides_the_speed_is_timed_anew(case: Case, timed: SetTimes, machine: SimpleNamespace) -> None:

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -20,7 +21,8 @@ namespace ldf {
 namespace {
 
 constexpr int PATIENCE = 4096;   // pauses before a waiting thread lets others run: some 0.1 ms
-constexpr int AFTERGLOW = 2048;  // pauses after a pass, in which the next one often comes, before a thread sleeps
+// After a pass the next one often comes as soon as its tokens are accepted: a thread that sleeps before is late for it.
+constexpr auto AFTERGLOW = std::chrono::microseconds(300);
 constexpr int WORDS = MAX_ARGUMENT / 8;
 
 void pause() {
@@ -99,7 +101,8 @@ struct Pool {
   }
 
   void wait_for_pass(uint32_t seen) {
-    for (int i = 0; i < AFTERGLOW; i++) {
+    const auto end = std::chrono::steady_clock::now() + AFTERGLOW;
+    while (std::chrono::steady_clock::now() < end) {
       if (pass.load(std::memory_order_acquire) != seen) return;
       pause();
     }

@@ -27,6 +27,8 @@ class Team:
         self.threads = threads
         self._pool: int | None = self.library.new_pool(threads, list(cpus))
         self._models: list[object] = []
+        # Kept, because reading a function from a struct makes it anew: microseconds of each step.
+        self._forward, self._inject = self.kernels.forward, self.kernels.inject
 
     @property
     def instruction_set(self) -> str:
@@ -39,11 +41,11 @@ class Team:
 
     def forward(self, model: library.Model, job: library.Pass) -> None:
         """See kernels.h."""
-        self.kernels.forward(ctypes.byref(model), ctypes.byref(job), self._open())
+        self._forward(ctypes.byref(model), ctypes.byref(job), self._open())
 
     def inject(self, model: library.Model, taps: Floats, start: int) -> None:
         """See kernels.h; taps [rows, n_taps * H]."""
-        self.kernels.inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
+        self._inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
 
     def _open(self) -> int:
         if self._pool is None:

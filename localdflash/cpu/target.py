@@ -54,6 +54,7 @@ class CpuTarget:
         team.keep(self.model, self._layers)
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
+        self._logits_at = address(self._logits)
         self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = library.Pass(address(self._ids), 0, 0, address(self._tapped) if taps else None)
 
@@ -107,10 +108,10 @@ class CpuTarget:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
             raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
-        if not all(0 <= token < self.vocab_size for token in ids):
+        if rows and not (0 <= min(ids) and max(ids) < self.vocab_size):
             raise UsageError(f"a token is not one of the model's {self.vocab_size}")
         self._ids[:rows] = ids
         job = self._pass
         job.rows, job.start = rows, self.length
-        job.logits = address(self._logits) if logits else None
+        job.logits = self._logits_at if logits else None
         self.team.forward(self.model, job)

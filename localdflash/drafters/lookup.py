@@ -117,21 +117,21 @@ class LookupDrafter:
 
     def _find(self, anchor: int) -> tuple[int | None, float]:
         """An earlier place of the anchor to go on from, and how much to trust it."""
-        place, agreement = self._longest(anchor, GRAM)
-        if place is None and (place := self._pick_up(anchor)) is not None:
+        text, places = self._text, self._places
+        if len(text) > 1 and (found := places.get((text[-2], text[-1], anchor))):
+            return self._longest(found, GRAM)
+        if (place := self._pick_up(anchor)) is not None:
             return place, PICKED_UP
-        for size in range(GRAM - 1, 0, -1):
-            if place is None:
-                place, agreement = self._longest(anchor, size)
-        return place, agreement / (agreement + 2.0)
+        if text and (found := places.get((text[-1], anchor))):
+            return self._longest(found, GRAM - 1)
+        if found := places.get((anchor,)):
+            return self._longest(found, GRAM - 2)
+        return None, 0.0
 
-    def _longest(self, anchor: int, size: int) -> tuple[int | None, int]:
-        """Among the newest places where `size` tokens agree, the one where most do, and how many."""
+    def _longest(self, places: list[int], size: int) -> tuple[int, float]:
+        """Among the newest places, where `size` tokens agree, the one where most do; how much to trust it."""
         text = self._text
-        places = self._places.get((*text[len(text) - size + 1 :], anchor)) if len(text) >= size - 1 else None
-        if not places:
-            return None, 0
-        best, longest = None, 0
+        best, longest = places[-1], 0
         for place in places[: -CANDIDATES - 1 : -1]:
             agreement = size
             while (
@@ -142,7 +142,7 @@ class LookupDrafter:
                 agreement += 1
             if agreement > longest:
                 best, longest = place, agreement
-        return best, longest
+        return best, longest / (longest + 2.0)
 
     def _pick_up(self, anchor: int) -> int | None:
         """The anchor in the passage that was being copied, nearest to where it is expected."""
@@ -150,6 +150,8 @@ class LookupDrafter:
             return None
         text, expected = self._text, len(self._text) - self._copying
         behind, ahead = REACH
+        if anchor not in text[max(expected - behind, 0) : expected + ahead + 1]:
+            return None
         for distance in range(ahead + 1):
             for place in (expected + distance, expected - distance):
                 if 0 <= place < len(text) and text[place] == anchor and expected - place <= behind:

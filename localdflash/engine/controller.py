@@ -8,15 +8,14 @@ they were verified or not: what was committed afterwards tells.
 from collections import defaultdict
 from collections.abc import Sequence
 
-import numpy as np
-
+from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
 
 BINS = 12
 PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anything was counted
 MEMORY = 0.995  # share of a count that is left after one more observation
 SURPRISE = 0.1  # weight of a new draft's outcome
-SLOWER, FASTER = 0.05, 0.3  # weight of a new timing: what disturbs a measurement only ever makes it longer
+SLOWER, FASTER = 0.05, 0.3  # weight of a draft's new timing: what disturbs a measurement only ever makes it longer
 TRIAL = 12  # drafts that count as the first ones, and the most that may be saved up
 TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
 HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
@@ -67,9 +66,7 @@ class Controller:
     """
 
     def __init__(self, verify_ms: dict[int, float], draft_ms: dict[str, float]) -> None:
-        widths = sorted(verify_ms)
-        known = [verify_ms[width] for width in widths]
-        self._verify = np.interp(range(widths[-1] + 1), widths, known).tolist()  # index = rows
+        self._costs = VerifyCosts(verify_ms)
         self.draft_ms = defaultdict(float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
         self._credit = 0.0
@@ -80,12 +77,12 @@ class Controller:
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify."""
-        return self._verify[min(rows, len(self._verify) - 1)]
+        return self._costs.ms(rows)
 
     @property
     def plain_rate(self) -> float:
         """Tokens per millisecond of plain decoding."""
-        return 1.0 / self._verify[1]
+        return 1.0 / self._costs.ms(1)
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
         """Nodes of a chain worth verifying, and the tokens per millisecond that they promise from here on.
@@ -94,14 +91,15 @@ class Controller:
         makes longer prefixes better: the length is chosen with the cost, the worth is given without it.
         """
         acceptance, drafting = self.calibration[draft.drafter].acceptance, self.draft_ms[draft.drafter]
-        plain = self.plain_rate
+        plain, pace = self.plain_rate, self._costs.pace
         floor = plain * MARGIN
         nodes, best, rate = 0, 0.0, plain
         alive, expected, left = 1.0, 1.0, len(draft)
-        for i, (confidence, cost) in enumerate(zip(draft.confidence, self._verify[2:], strict=False)):
+        for i, (confidence, shape) in enumerate(zip(draft.confidence, self._costs.shape[2:], strict=False)):
             alive *= acceptance(confidence)
             expected += alive
             left -= 1
+            cost = shape * pace
             if expected > floor * cost and expected > best * (cost + drafting):
                 nodes, best, rate = i + 1, expected / (cost + drafting), expected / cost
             hoped = expected + alive * left  # if all others were sure, and their rows free
@@ -117,10 +115,11 @@ class Controller:
 
     def promise(self, drafter: str, limit: int) -> float:
         """Best tokens per millisecond to expect of a drafter that has not been asked yet, its own cost included."""
-        drafting = self.draft_ms[drafter]
+        drafting, pace = self.draft_ms[drafter], self._costs.pace
         expected, best = 1.0, 0.0
-        for alive, cost in zip(self.calibration[drafter].survival[:limit], self._verify[2:], strict=False):
+        for alive, shape in zip(self.calibration[drafter].survival[:limit], self._costs.shape[2:], strict=False):
             expected += alive
+            cost = shape * pace
             if expected > best * (cost + drafting):
                 best = expected / (cost + drafting)
         return best
@@ -134,10 +133,10 @@ class Controller:
         if self._credit < drafting:
             return False
         alive, expected = 1.0, 1.0
-        for cost in self._verify[2 : limit + 2]:
+        for shape in self._costs.shape[2 : limit + 2]:
             alive *= HOPE
             expected += alive
-            if expected > rate * (cost + drafting):
+            if expected > rate * (shape * self._costs.pace + drafting):
                 self._probing = True
                 return True
         return False
@@ -147,8 +146,7 @@ class Controller:
         self._since_plain = 0 if rows == 1 else self._since_plain + 1
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
         self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
-        if rows < len(self._verify):
-            self._verify[rows] = _learned(self._verify[rows], ms)
+        self._costs.learn(rows, ms)
 
     def learn_draft(self, drafter: str, ms: float) -> None:
         """Count a measured draft; a probe is paid for with what it took, be it more than drafts usually take."""

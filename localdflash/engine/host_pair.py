@@ -150,7 +150,8 @@ class HostPair:
         assert self.controller is not None
         if not draft:
             return best, rate
-        self._open.setdefault(draft.drafter, _Open(draft, len(self.ids)))
+        if draft.drafter not in self._open:
+            self._open[draft.drafter] = _Open(draft, len(self.ids))
         nodes, promised = self.controller.best_prefix(draft)
         return (draft.first(nodes), promised) if nodes and promised > rate else (best, rate)
 
@@ -163,7 +164,7 @@ class HostPair:
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""
         assert self.controller is not None
-        for name, claim in list(self._open.items()):
+        for name, claim in tuple(self._open.items()):
             actual = self.ids[claim.start :]
             right = common_prefix(claim.draft.tokens, actual)
             if right < len(actual) or right == len(claim.draft):

@@ -60,7 +60,7 @@ def likely(case: Case) -> Choice:
         return Choice("llama.cpp", f"not cpu: {error}")
     found = {engine: measurements.recall(case.name(engine)) for engine in ENGINES}
     times: dict[Engine, float] = {engine: known.value for engine, known in found.items() if known}
-    if times:
+    if len(times) == len(ENGINES):  # one alone is older than an update of the other
         said = " and ".join(f"{ms:.2g} ms a token on {engine}" for engine, ms in times.items())
         return Choice(min(times, key=lambda engine: times[engine]), f"{said}, timed here")
     return Choice("llama.cpp" if library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)

@@ -1,0 +1,60 @@
+"""Costs of a verify: straight lines between what was measured, a pace for all, one disturbed timing without effect."""
+
+import pytest
+
+from localdflash.engine.costs import VerifyCosts
+
+MEASURED = {1: 1.0, 2: 1.2, 8: 3.0, 16: 5.0}
+
+
+def test_widths_in_between_lie_on_straight_lines() -> None:
+    costs = VerifyCosts(MEASURED)
+    assert [costs.ms(rows) for rows in (1, 2, 5, 12, 16)] == pytest.approx([1.0, 1.2, 2.1, 4.0, 5.0])
+    assert costs.ms(99) == 5.0
+
+
+def test_one_interruption_changes_nothing() -> None:
+    costs = VerifyCosts(MEASURED)
+    costs.learn(1, 500.0)
+    assert costs.ms(1) == 1.0
+
+
+def test_a_width_comes_to_what_it_costs_within_some_steps() -> None:
+    for true in (0.4, 3.0):
+        costs = VerifyCosts(MEASURED)
+        for _ in range(15):
+            costs.learn(8, true)
+        assert costs.ms(8) == pytest.approx(true, rel=0.1)
+
+
+def test_a_machine_that_slows_down_slows_widths_that_are_not_run_too() -> None:
+    costs = VerifyCosts(MEASURED)
+    for _ in range(20):
+        for rows in (1, 8):
+            costs.learn(rows, MEASURED[rows] * 2)
+    assert costs.ms(2) == pytest.approx(2.4, rel=0.25)
+    assert costs.ms(1) / costs.ms(8) == pytest.approx(1 / 3, rel=0.05)
+
+
+def test_a_width_that_alone_is_dearer_moves_the_others_little() -> None:
+    costs = VerifyCosts(MEASURED)
+    for _ in range(30):
+        costs.learn(8, 6.0)
+        costs.learn(1, 1.0)
+    assert costs.ms(8) == pytest.approx(6.0, rel=0.05)
+    assert costs.ms(1) == pytest.approx(1.0, rel=0.05)
+    assert costs.ms(16) < 8.0
+
+
+def test_a_width_that_was_never_measured_tells_nothing() -> None:
+    costs = VerifyCosts(MEASURED)
+    for _ in range(5):
+        costs.learn(17, 500.0)
+    assert (costs.ms(16), costs.pace) == (5.0, 1.0)
+
+
+def test_times_of_zero_do_no_harm() -> None:
+    costs = VerifyCosts(MEASURED)
+    for _ in range(50):
+        costs.learn(2, 0.0)
+    assert 0.0 < costs.ms(2) < 0.01
