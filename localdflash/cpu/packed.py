@@ -133,7 +133,7 @@ def _keep(file: Path, source: Source[Config], header: Header, progress: Progress
     except (LocaldflashError, OSError) as error:
         raise NotKept(str(error)) from None
     if free < size + SPARE_BYTES:
-        raise NotKept(f"{(size + SPARE_BYTES) >> 20} MiB of disk must be free and {free >> 20} MiB are")
+        raise NotKept(f"{-(-(size + SPARE_BYTES) >> 20)} MiB are needed and {free >> 20} MiB free")
     unfinished = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with Output(unfinished) as output:

@@ -108,7 +108,7 @@ class CpuTarget:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
             raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
-        if rows and not (0 <= min(ids) and max(ids) < self.vocab_size):
+        if rows and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             raise UsageError(f"a token is not one of the model's {self.vocab_size}")
         self._ids[:rows] = ids
         job = self._pass

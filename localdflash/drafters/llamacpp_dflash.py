@@ -52,7 +52,7 @@ class LlamaCppDFlashDrafter:
         self.config = config_of_gguf(read_header(path))
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
         self.model = library.load_model(path, gpu_layers)
-        self.handle = api.llama_init_from_model(
+        self.handle = library.new_context(
             self.model, context_params(self.config, target.handle, target.context, threads, gpu_layers)
         )
         if not self.handle:

@@ -98,7 +98,7 @@ class LlamaCppSizes:
     def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
         """A context that allocates nothing, and what llama.cpp says of it."""
         with library.said_sizes() as lines:
-            handle = api.llama_init_from_model(model, params)
+            handle = library.new_context(model, params)
         if not handle:
             raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {library.last_message()}")
         freeing.callback(api.llama_free, handle)

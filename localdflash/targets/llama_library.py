@@ -7,7 +7,9 @@ build that lacks them says so.
 
 import ctypes
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -61,6 +63,29 @@ def said_sizes() -> Iterator[list[str]]:
         _SIZES.remove(lines)
 
 
+@contextmanager
+def interrupts_held() -> Iterator[list[int]]:
+    """SIGINT becomes an entry of the list, and itself again afterwards: raised in a callback it would be lost."""
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield came
+        return
+    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def new_context(model: Any, params: Any) -> Any:
+    """A `llama_context` pointer, or None where there is no memory for it: see `last_message`."""
+    with interrupts_held():
+        return api.llama_init_from_model(model, params)
+
+
 def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simulate: bool = False) -> Any:
     """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError where it cannot be loaded.
 
@@ -74,7 +99,9 @@ def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simula
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
     _MESSAGES.clear()
-    model = api.llama_model_load_from_file(os.fsencode(path), params)
+    with interrupts_held() as came:
+        params.progress_callback = api.llama_progress_callback(lambda _done, _data: not came)
+        model = api.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         reasons = [said.partition("error loading model: ")[2] for said in _MESSAGES if "error loading model: " in said]
         raise ModelError(f"{path}: llama.cpp cannot load this model: {reasons[0] if reasons else last_message()}")

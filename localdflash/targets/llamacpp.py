@@ -60,7 +60,7 @@ class LlamaCppTarget:
             raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = api.llama_init_from_model(self.model, self._params(threads, gpu_layers))
+        self.handle = library.new_context(self.model, self._params(threads, gpu_layers))
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
         self._rows = FAST_ROWS if gpu_layers else EXACT_ROWS

@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_not_begun(model: Path, folder: Path, monkeypatch: 
         free: int = packed.SPARE_BYTES + 1000
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage())
-    assert is_right(model, notice="256 MiB free")
+    assert is_right(model, notice="258 MiB are needed and 256 MiB free")
     assert not list(folder.iterdir())
 
 

@@ -1,5 +1,6 @@
 """llama.cpp as a target: rows that do not depend on their neighbours, a cache that can be cropped, saved and loaded."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.targets import llama_library
 from localdflash.targets.gguf_decoder import load_decoder
 from localdflash.targets.llamacpp import LlamaCppTarget
 from localdflash.targets.torch_decoder import causal
@@ -141,6 +143,24 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         LlamaCppTarget(path)
     assert "\n" not in str(caught.value)
+
+
+class Interrupts(list[str]):
+    """A listener that presses Ctrl+C at the first line, while the library is loading."""
+
+    def append(self, _line: str) -> None:
+        if not self:
+            self += ["pressed"]
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_the_library_loads_is_not_lost(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a callback, where Python would print and forget it; pytest would fail on what is printed."""
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(llama_library, "_SIZES", [Interrupts()])
+    with pytest.raises(KeyboardInterrupt):
+        LlamaCppTarget(tiny_pair / "target.gguf")
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_tree_is_refused(target: LlamaCppTarget) -> None:
