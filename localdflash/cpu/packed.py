@@ -1,7 +1,8 @@
 """Packed models: a file is packed once, kept in the cache folder and mapped into memory from then on.
 
-A packed file is for this user alone, and complete: it gets its name when everything is on disk. One that is damaged, of
-another version or of an older source is packed again. Where it cannot be kept, the packed weights live in memory, and
+A packed file is for this user alone, and complete: it gets its name when everything is on disk. One of the wrong size,
+with a damaged header, of another version or of an older source is packed again; weights themselves are not summed up at
+every opening. Where it cannot be kept, the packed weights live in memory, and
 `notice` says so. Opening a packed model imports no torch.
 """
 

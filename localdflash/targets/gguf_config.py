@@ -67,12 +67,26 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
 def _refuse(header: gguf.GGUFHeader) -> None:
     """ModelError for what the decoder would silently get wrong."""
     kind = header.architecture
-    if header.metadata.get(f"{kind}.rope.scaling.type", "none") != "none":
+    if _scales_rope(header):
         raise ModelError(f"{header.path}: scaled RoPE is not supported here: use llama.cpp")
     if kind == "llama" and header.metadata.get("llama.expert_count", 0):
         raise ModelError(f"{header.path}: a mixture of experts of 'llama' does not run here: use llama.cpp")
     if "token_embd.weight" not in header.tensors:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
+
+
+def _scales_rope(header: gguf.GGUFHeader) -> bool:
+    """Whether llama.cpp scales positions or what RoPE turns; a factor without a type is linear to it, 0 is none."""
+
+    def value(name: str, default: object) -> object:
+        return header.metadata.get(f"{header.architecture}.rope.{name}", default)
+
+    if value("scaling.attn_factor", 1.0) != 1.0:
+        return True
+    kind = value("scaling.type", "")
+    if kind:
+        return kind != "none"
+    return value("scaling.factor", value("scale_linear", 0.0)) not in (0.0, 1.0)
 
 
 def _head_dim(header: gguf.GGUFHeader, heads: int) -> int:

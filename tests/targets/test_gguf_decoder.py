@@ -153,6 +153,17 @@ def test_scaled_rope_is_refused(write: Write) -> None:
     load_decoder(write(sizes=SIZES | {"rope.scaling.type": "none"}))
 
 
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor"])
+def test_rope_that_is_scaled_without_a_type_is_refused(write: Write, key: str) -> None:
+    """llama.cpp heeds these keys alone, too; a factor of 1, or one whose type is none, changes nothing."""
+    refused(write(sizes=SIZES | {key: 4.0}), "scaled RoPE", "use llama.cpp")
+    load_decoder(write(sizes=SIZES | {key: 1.0}))
+
+
+def test_the_factor_of_a_scaling_that_is_none_counts_for_nothing(write: Write) -> None:
+    load_decoder(write(sizes=SIZES | {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}))
+
+
 def test_partial_rope_is_refused(write: Write) -> None:
     refused(write(sizes=SIZES | {"rope.dimension_count": 16}), "whole heads", "use llama.cpp")
     load_decoder(write(sizes=SIZES | {"rope.dimension_count": 32}))
