@@ -219,6 +219,10 @@ def _costs(loaded: LoadedPair) -> dict[str, Any]:
 class _WholeBlocks(Controller):
     """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
 
+    def looks(self) -> bool:
+        """See `Controller`."""
+        return True
+
     def promise(self, drafter: str, limit: int) -> float:
         """See `Controller`."""
         return math.inf

@@ -33,6 +33,7 @@ class LookupDrafter:
     def _start(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []
+        self._fresh: list[int] = []  # observed, not yet in the text: most steps of a fast model ask for nothing
         self._places: dict[tuple[int, ...], list[int]] = {}
         for document in documents:
             self._append([*document, BREAK])
@@ -44,13 +45,19 @@ class LookupDrafter:
         """See `Pair`; what was observed stays."""
         if documents == self._documents:
             return
+        self._read()
         observed = self._text[self._base :]
         self._start(documents)
         self._append(observed)
 
     def observe(self, ids: Sequence[int], taps: Taps | None = None) -> None:
         """See `Drafter`."""
-        self._append(ids)
+        self._fresh += ids
+
+    def _read(self) -> None:
+        if self._fresh:
+            self._append(self._fresh)
+            self._fresh = []
 
     def _append(self, ids: Sequence[int]) -> None:
         text, places = self._text, self._places
@@ -64,6 +71,7 @@ class LookupDrafter:
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
+        self._read()
         text = self._text
         if length == self._base == 0:
             text.clear()
@@ -87,6 +95,7 @@ class LookupDrafter:
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`."""
+        self._read()
         place, confidence = self._find(anchor)
         self._keep_place(place if confidence >= PICKED_UP else None)
         if place is None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
+from localdflash.engine.worth import Worth
 
 BINS = 12
 PRIOR_WEIGHT = 6.0  # drafts' worth of trust in a claimed confidence before anything was counted
@@ -21,8 +22,6 @@ TRIAL_SHARE, PROBE_SHARE = 0.1, 0.01  # of the decoding time may go into drafts 
 HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
 MARGIN = 1.05  # how much better than plain decoding a draft must look
 SLOTS = 32  # nodes whose survival is counted: no verify is wider
-STALE = 32  # steps with drafts after which plain decoding is measured again,
-CLEAR = 1.5  # unless drafts promise to be so many times as fast
 
 
 class Calibration:
@@ -67,13 +66,12 @@ class Controller:
 
     def __init__(self, verify_ms: dict[int, float], draft_ms: dict[str, float]) -> None:
         self._costs = VerifyCosts(verify_ms)
+        self._worth = Worth()
         self.draft_ms = defaultdict(float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
         self._credit = 0.0
         self._probes = 0
         self._probing = False
-        self._since_plain = 0
-        self._promised = 0.0  # tokens per millisecond, by the last draft that was worth verifying
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify."""
@@ -105,13 +103,11 @@ class Controller:
             hoped = expected + alive * left  # if all others were sure, and their rows free
             if hoped <= floor * cost or hoped <= best * (cost + drafting):
                 break
-        if nodes:
-            self._promised = rate
         return nodes, rate
 
-    def plain_is_due(self) -> bool:
-        """Whether plain decoding was not measured for long, and what it costs may decide whether to draft."""
-        return self._since_plain >= STALE and self._promised < CLEAR * self.plain_rate
+    def looks(self) -> bool:
+        """Whether the next step looks for drafts at all."""
+        return self._worth.looks(self._costs.ms(1))
 
     def promise(self, drafter: str, limit: int) -> float:
         """Best tokens per millisecond to expect of a drafter that has not been asked yet, its own cost included."""
@@ -143,10 +139,17 @@ class Controller:
 
     def learn_verify(self, rows: int, ms: float) -> None:
         """Count a measured step, what its drafter took apart."""
-        self._since_plain = 0 if rows == 1 else self._since_plain + 1
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
         self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
         self._costs.learn(rows, ms)
+
+    def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
+        """A step that looked for drafts committed so many tokens; looking took a part of its time."""
+        self._worth.looked(tokens, ms, looking_ms)
+
+    def learn_rest(self, ms: float) -> None:
+        """A step that did not look took so long."""
+        self._worth.rested(ms)
 
     def learn_draft(self, drafter: str, ms: float) -> None:
         """Count a measured draft; a probe is paid for with what it took, be it more than drafts usually take."""

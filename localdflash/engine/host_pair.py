@@ -100,7 +100,8 @@ class HostPair:
         anchor, self._drafting_ms = self.ids[-1], 0.0
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
-        draft = self._draft(anchor, limit, sampler.constraint) if self.controller and self.drafting else NOTHING
+        looks = self._looks(sampler.constraint)
+        draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
         committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
@@ -112,17 +113,32 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
-        if self.controller:
-            self._judge()
-            self.controller.learn_verify(len(draft) + 1, (time.perf_counter() - began) * 1e3 - self._drafting_ms)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
+        if looks:
+            self._judge()
+            self._learn(len(draft) + 1, len(committed), (time.perf_counter() - began) * 1e3, verify_ms)
+        elif self.controller:
+            self.controller.learn_rest((time.perf_counter() - began) * 1e3)
         return Step(committed, draft.drafter, len(draft), len(rows) - 1, draft_ms, verify_ms)
+
+    def _looks(self, constraint: Constraint | None) -> bool:
+        """Whether this step looks for drafts."""
+        if self.controller is None or not self.drafting:
+            return False
+        return constraint is not None or self.controller.looks()
+
+    def _learn(self, rows: int, tokens: int, ms: float, verify_ms: float) -> None:
+        """Tell the controller what a step that looked for drafts took; what drafters with a cost took is apart."""
+        assert self.controller is not None
+        apart = self._drafting_ms
+        self.controller.learn_verify(rows, ms - apart)
+        self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only where that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate
-        if limit < 1 or (self.controller.plain_is_due() and not constraint):
+        if limit < 1:
             return best
         if constraint:
             best, rate = self._better(_forced(constraint, limit), best, rate)
