@@ -18,6 +18,7 @@ REACH = (4, 12)  # how far behind and ahead of the expected place a copy is pick
 PICKED_UP = 0.6  # confidence in a copy that is picked up again
 PATIENCE = 8  # proposals without a place before the copied passage is forgotten
 BREAK = -1  # between documents
+WAITING = 16  # tokens observed that wait for the next proposal to be read: those of a prompt do not
 
 
 class LookupDrafter:
@@ -53,6 +54,8 @@ class LookupDrafter:
     def observe(self, ids: Sequence[int], taps: Taps | None = None) -> None:
         """See `Drafter`."""
         self._fresh += ids
+        if len(self._fresh) > WAITING:
+            self._read()
 
     def _read(self) -> None:
         if self._fresh:

@@ -1,4 +1,4 @@
-"""Looking for drafts goes on where it pays, by whole steps; the other way is tried now and then; a good draft wakes it."""
+"""Looking for drafts goes on where it pays; the other way is tried now and then; a draft that pays wakes it."""
 
 import pytest
 
