@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     help="What would run the pair: auto is what would run it here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
+
+CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
+
+
 def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:
     """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
@@ -70,9 +74,10 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = gigabytes(speed.bytes_per_token)
+    cached = "; more while they stay in a cache" if speed.bytes_per_token < CACHED else ""
     yield (
         "speed, estimated",
-        f"at most {_rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each",
+        f"at most {_rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}",
     )
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens a verify ({speed.tau.how}, {speed.tau.day})"
