@@ -12,6 +12,8 @@ from localdflash.errors import OutOfMemory
 if TYPE_CHECKING:
     from localdflash.plan.planner import Backend, Plan, Speed
 
+CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
+
 
 @click.command()
 @click.argument("spec", metavar="ID")
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
     help="What would run the pair: auto is what would run it here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
-
-CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
-
-
 def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:
     """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
