@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from localdflash.errors import NoDevice, OutOfMemory
 
-KINDS = {"Q8_0": 0, "Q4_0": 1, "Q4_K": 2, "Q6_K": 3}
 MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
 
