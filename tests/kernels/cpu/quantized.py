@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import KINDS, Matrix, Rows
+from localdflash.cpu.library import Matrix, Rows
+from localdflash.cpu.matrices import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
 ZERO = {"Q8_0": 128, "Q4_0": 8, "Q4_K": 0, "Q6_K": 32}
@@ -81,7 +82,7 @@ def product(
     n = len(weights.codes)
     first, last = panels or (0, -(-n // PANEL))
     packed = packed or Packed(weights)
-    matrix = Matrix(KINDS[weights.kind], n, k, *packed.addresses)
+    matrix = Matrix(Kind[weights.kind], n, k, *packed.addresses)
     sums = x.codes.reshape(rows, -1, 16).sum(2, dtype=np.int32)
     codes, scales = np.ascontiguousarray(x.codes), np.ascontiguousarray(x.scales)
     quantized = Rows(codes.ctypes.data, scales.ctypes.data, sums.ctypes.data)
