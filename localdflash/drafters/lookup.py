@@ -3,7 +3,7 @@
 Finds the longest earlier occurrence of the newest tokens in the prompt, in given documents and in the generated text,
 and proposes what came after it. Costs microseconds. While an answer copies an earlier passage with changes in it, the
 drafter keeps its place in the passage and picks it up again one token after a change. Where nothing longer agrees, the
-newest pair or single token still gives a guess: on a CPU the second row of a verify is nearly free.
+newest pair or single token still gives a guess: where a second row costs little, it is worth its place.
 """
 
 from collections.abc import Sequence
