@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 class BuildWithRegistry(build_py):
-    """An editable install reads the file where it lies; see localdflash.registry.shipped_file."""
+    """An editable install reads the file where it lies; see localdflash.pairs.registry.shipped_file."""
 
     def run(self) -> None:
         """Build as usual, then copy the registry beside the modules."""

@@ -22,12 +22,12 @@ from random import Random
 from statistics import quantiles
 from typing import Any
 
-from localdflash.bench.machine import commit, device
-from tests import daemons
-from tests.chats import READY, ROOT
-from tests.scripted_answers import Answer
-from tests.scripted_engine import script
-from tests.terminal import Terminal, chat
+from localdflash.machine.hardware import commit, device
+from tests.support import daemons
+from tests.support.chats import READY, ROOT
+from tests.support.scripted_answers import Answer
+from tests.support.scripted_engine import script
+from tests.support.terminal import Terminal, chat
 
 STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000
 TICK = 0.005  # seconds

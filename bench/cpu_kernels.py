@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.bench import synthetic
-from localdflash.bench.machine import bandwidth, commit, device
 from localdflash.cpu import library
-from localdflash.cpu.cores import physical_cores
 from localdflash.cpu.library import address
 from localdflash.cpu.machine import aligned
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.machine.cores import physical_cores
+from localdflash.machine.hardware import bandwidth, commit, device
+from localdflash.model.decoder_config import DecoderConfig
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (256, 1024, 4096)

@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.bench import prompt_set, synthetic
-from localdflash.bench.machine import commit, device
-from localdflash.cpu.cores import physical_cores
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.paths import HOME_VARIABLE
-from localdflash.registry import load_registry, local_files
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import decoder_config
-from localdflash.targets.gguf_decoder import state_name
-from localdflash.targets.torch_decoder import Layer, RMSNorm, causal, rotary
+from localdflash.files.paths import HOME_VARIABLE
+from localdflash.machine.cores import physical_cores
+from localdflash.machine.hardware import commit, device
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.gguf_config import decoder_config
+from localdflash.pairs.registry import load_registry, local_files
+from localdflash.reference.decoder import Layer, RMSNorm, causal, rotary
+from localdflash.reference.gguf_decoder import state_name
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
@@ -151,7 +151,7 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
 def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]:
     """The CPU engine, then llama.cpp, one in memory at a time."""
     from localdflash.cpu.load import load
-    from localdflash.targets.llamacpp import LlamaCppTarget
+    from localdflash.llamacpp.target import LlamaCppTarget
 
     with closing(load(path, None, context, threads)[0]) as target:
         yield "cpu", target

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.bench import synthetic
-from localdflash.bench.machine import bandwidth, commit, device
 from localdflash.cpu.load import load
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
-from localdflash.targets.llamacpp import LlamaCppTarget
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.machine.hardware import bandwidth, commit, device
 from localdflash.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from localdflash.bench.machine import device
 from localdflash.bench.rpc import LanguageServer
+from localdflash.machine.hardware import device
 from localdflash.server.client import find
 
 ROOT = Path(__file__).resolve().parent.parent

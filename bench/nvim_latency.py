@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-from localdflash.bench.machine import commit, device
-from tests import daemons
+from localdflash.machine.hardware import commit, device
 from tests.editors import fetch, nvim_scene
 from tests.editors.nvim_scene import Scene
+from tests.support import daemons
 
 ENGINE = Path(__file__).resolve().parent.parent / "tests" / "instant_engine.py"
 KEYS = 200

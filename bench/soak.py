@@ -22,14 +22,14 @@ from typing import Any
 
 import psutil
 
-from localdflash.answer import Answer
-from localdflash.bench.machine import commit, device
+from localdflash.answers.answer import Answer
+from localdflash.answers.completion import prepare as prepare_completion
+from localdflash.answers.conversation import prepare as prepare_chat
 from localdflash.bench.prompt_set import load
-from localdflash.completion import prepare as prepare_completion
-from localdflash.conversation import prepare as prepare_chat
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop
 from localdflash.server.wanted import Wanted

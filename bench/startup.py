@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from statistics import median
 
-from localdflash.bench.machine import commit, device
+from localdflash.answers.completion import complete
 from localdflash.bench.prompt_set import load
-from localdflash.completion import complete
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.machine.hardware import commit, device
 
 ROUNDS = 11
 PEAK = (

@@ -16,8 +16,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from localdflash.bench.machine import commit, device
 from localdflash.bench.spread import spread
+from localdflash.machine.hardware import commit, device
 from tests.editors.fetch_vscode import ROOT, tools
 from tests.editors.vscode import GHOST, Window, studio, until
 

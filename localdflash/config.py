@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from localdflash.errors import UsageError
-from localdflash.paths import config_folder
-from localdflash.strict_toml import number, one_of, read_toml, text, whole
+from localdflash.files.paths import config_folder
+from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
 
 BACKENDS = ("auto", "cpu", "cuda", "llama.cpp", "torch")
 KV_FORMATS = ("f16", "int8", "fp8")

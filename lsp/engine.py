@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from localdflash import paths
 from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.files import paths
 from localdflash.lsp.events import Event, decode
 from localdflash.server.spawn import connect
 from localdflash.server.stream import Address, Connection

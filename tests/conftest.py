@@ -61,10 +61,10 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     import torch
 
-    from localdflash.drafters.dflash_config import DFlashConfig
-    from localdflash.drafters.dflash_model import DFlash
-    from localdflash.targets.decoder_config import DecoderConfig
-    from localdflash.targets.torch_decoder import Decoder
+    from localdflash.model.decoder_config import DecoderConfig
+    from localdflash.model.dflash_config import DFlashConfig
+    from localdflash.reference.decoder import Decoder
+    from localdflash.reference.dflash_model import DFlash
     from localdflash.train import export
     from localdflash.train.dataset import SPECIALS, special_ids, train_tokenizer
     from localdflash.train.loop import initialise

@@ -12,15 +12,15 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from localdflash.bench.prompt_set import Prompt, load
 from localdflash.bench.run import prompt_ids, run_prompt
-from localdflash.drafters.dflash import DFlashDrafter
-from localdflash.drafters.dflash_files import load as load_drafter
 from localdflash.engine.accept import accept
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading import Backend, LoadedPair, Options
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import causal
+from localdflash.loading.load import Backend, LoadedPair, Options
+from localdflash.reference.decoder import causal
+from localdflash.reference.dflash_files import load as load_drafter
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train.corpus import read_list
 from localdflash.weights.gguf import read_header
 

@@ -27,8 +27,8 @@ from textual.worker import WorkerFailed
 
 from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import Store
-from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError
+from localdflash.text.sanitize import printable
 from localdflash.tui import state
 from localdflash.tui.actions.answers import Answers
 from localdflash.tui.actions.chats import Chats

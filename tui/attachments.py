@@ -8,8 +8,7 @@ from textual.widget import Widget
 
 from localdflash.chat.files import size
 from localdflash.chat.messages import Attachment
-from localdflash.cli.output import printable
-from localdflash.text.sanitize import sanitize
+from localdflash.text.sanitize import printable, sanitize
 
 
 class Attachments(Widget):

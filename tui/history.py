@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from localdflash.errors import LocaldflashError
-from localdflash.paths import create_private, data_folder
+from localdflash.files.paths import create_private, data_folder
 from localdflash.text.sanitize import sanitize
 
 MOST = 500

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from localdflash.cli.output import printable
+from localdflash.text.sanitize import printable
 from localdflash.tui.status_bar import grouped
 
 _LEVELS = "▁▂▃▄▅▆▇█"

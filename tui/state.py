@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localdflash.errors import LocaldflashError
-from localdflash.paths import create_private, data_folder
+from localdflash.files.paths import create_private, data_folder
 from localdflash.tui.themes import DEFAULT, THEMES
 
 

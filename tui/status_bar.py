@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 
-from localdflash.cli.output import printable
+from localdflash.text.sanitize import printable
 from localdflash.tui.pace import motion_unwanted
 
 SEPARATOR = " · "

@@ -3,7 +3,7 @@
 from textual.content import Content
 from textual.widgets import Static
 
-from localdflash.cli.output import printable
+from localdflash.text.sanitize import printable
 
 _EMBEDDED = "embedded"
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")

@@ -100,7 +100,7 @@ def write_prompts() -> None:
     """Make the file of ids; needs the whole package."""
     from localdflash.bench.prompt_set import load
     from localdflash.bench.run import prompt_ids
-    from localdflash.loading import LoadedPair, Options
+    from localdflash.loading.load import LoadedPair, Options
 
     with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []

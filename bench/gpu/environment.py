@@ -10,8 +10,8 @@ import torch
 
 from bench.gpu.setup import Report, Setup
 from bench.gpu.timing import event
-from localdflash.bench.machine import device, gpu, gpu_bandwidth
 from localdflash.cuda.device import Features
+from localdflash.machine.hardware import device, gpu, gpu_bandwidth
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from bench.gpu.setup import Report, Setup, guarded
 from bench.gpu.timing import copies_for_cold_l2, microseconds
 from localdflash.bench.synthetic import POOL, random_blocks
+from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.kernels import matmul as gemm
 from localdflash.kernels import w4a8
 from localdflash.kernels.attention import BUCKETS, CHUNK, Scratch, attention
@@ -30,7 +31,6 @@ from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.kernels.swiglu import swiglu
 from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.planes import planes_of_blocks
 
 ROWS = 16
 

@@ -127,7 +127,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         steps,
     )
     from bench.gpu.setup import Report, Setup
-    from localdflash.bench.machine import commit
+    from localdflash.machine.hardware import commit
 
     runs = {
         "environment": environment.run,

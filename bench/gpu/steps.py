@@ -25,11 +25,11 @@ from localdflash.cuda.ops import Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner
 from localdflash.cuda.ways import Ways
-from localdflash.drafters.dflash_config import config_of_gguf
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
-from localdflash.targets.gguf_config import decoder_config
+from localdflash.model.dflash_config import config_of_gguf
+from localdflash.model.gguf_config import decoder_config
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
 

@@ -20,11 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
 
-from localdflash.bench.machine import commit, device
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.engine.draft import NOTHING
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.machine.hardware import commit, device
 
 PLAIN_TOKENS, PLAIN_ROUNDS = 128, 9
 

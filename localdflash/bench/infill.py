@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from localdflash.bench import sandbox
-from localdflash.bench.machine import commit, device
 from localdflash.bench.spread import spread
 from localdflash.errors import ContextOverflow, ModelError
+from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client
 
 TOKENS = 128

@@ -13,8 +13,8 @@ import llama_cpp.llama_cpp as api
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.errors import ModelError, OutOfMemory
-from localdflash.loading import LoadedPair
-from localdflash.targets.llamacpp import LlamaCppTarget, context_params
+from localdflash.llamacpp.target import LlamaCppTarget, context_params
+from localdflash.loading.load import LoadedPair
 
 
 class LoneRowTarget(LlamaCppTarget):

@@ -15,8 +15,8 @@ from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
-from localdflash.cli.output import printable
 from localdflash.errors import UsageError
+from localdflash.text.sanitize import printable
 
 LARGEST = 1_000_000  # characters of a file
 AT_THE_END = 0.2  # share of files of which the last lines are typed, with nothing after them

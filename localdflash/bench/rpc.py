@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from localdflash.cli.output import printable
 from localdflash.errors import EngineGone
+from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]
 Answer = Callable[[Any, Json | None], None]  # result, error

@@ -15,7 +15,6 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from localdflash.bench.llama_plain import llama_plain
-from localdflash.bench.machine import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.bench.verify_table import verify_table
 from localdflash.engine.calibrate import WIDTHS
@@ -26,7 +25,8 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
-from localdflash.loading import Backend, LoadedPair, Options
+from localdflash.loading.load import Backend, LoadedPair, Options
+from localdflash.machine.hardware import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.fim import build, stop_ids
 

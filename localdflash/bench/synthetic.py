@@ -16,8 +16,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 from localdflash.weights.ggml_types import GGMLType
 
 QWEN3_8B = DecoderConfig(

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from localdflash.bench.machine import commit, device
 from localdflash.bench.passages import Job, from_file, from_line, read
 from localdflash.bench.prompt_set import FOLDER
 from localdflash.bench.replay import Manner, Replay
 from localdflash.bench.spread import spread
 from localdflash.bench.typist import Typed
 from localdflash.errors import UsageError
+from localdflash.machine.hardware import commit, device
 
 FILES = 20  # of the held-out ones
 CACHED_MS = 10.0  # an answer with text that comes within this was there already: no engine is that fast

@@ -20,7 +20,7 @@ import msgspec
 from localdflash.chat.confined import Folder, Found, checked, read_at
 from localdflash.chat.proposals import Proposal
 from localdflash.errors import LocaldflashError, UsageError
-from localdflash.paths import create_private
+from localdflash.files.paths import create_private
 from localdflash.workspace.files import clean
 
 KEPT = 50  # sets in the journal

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from localdflash import paths
 from localdflash.chat import schema
 from localdflash.chat.presence import PATIENCE, Presence
 from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
+from localdflash.files import paths
 
 INDEXES = ("texts", "titles")
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside the file

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localdflash.backend.parts import gigabytes
 from localdflash.errors import LocaldflashError, ModelError
-from localdflash.plan.parts import gigabytes
 
 LIST_SECONDS = 20.0
 FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from localdflash.errors import UsageError
-from localdflash.paths import config_folder
-from localdflash.strict_toml import did_you_mean
+from localdflash.files.paths import config_folder
+from localdflash.files.strict_toml import did_you_mean
 
 LARGEST = 64 << 10  # bytes of a file
 NONE = "none"  # what a user types for no role

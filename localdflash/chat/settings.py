@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from localdflash.errors import UsageError
-from localdflash.strict_toml import did_you_mean
+from localdflash.files.strict_toml import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import click
 
-from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
 # How long a thread of llama.cpp spins before it sleeps: libgomp's own 300 000 make a step wait for whole time slices of
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See click; guesses what was meant, which older versions do not."""
         if args[0] not in COMMANDS:
-            from localdflash.strict_toml import did_you_mean
+            from localdflash.files.strict_toml import did_you_mean
 
             ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

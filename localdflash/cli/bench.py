@@ -15,8 +15,9 @@ import click
 from click.core import ParameterSource
 
 from localdflash.cli.options import pair_options
-from localdflash.cli.output import print_fields, print_table, printable
+from localdflash.cli.output import print_fields, print_table
 from localdflash.errors import UsageError
+from localdflash.text.sanitize import printable
 
 COMPLETIONS = 200
 KEYS = 150  # of a file: about half a minute
@@ -97,7 +98,7 @@ def command(
     if tasks_file:
         return _bench_infill(ctx, tasks_file, limit, json_file, options)
     from localdflash.bench.run import run
-    from localdflash.loading import Options
+    from localdflash.loading.load import Options
 
     result = run(Options(**options), limit, repeats, _progress)
     print(file=sys.stderr)

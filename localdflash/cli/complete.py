@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
+from localdflash.answers.completion import offset_of
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
-from localdflash.cli.output import print_json, printable
-from localdflash.completion import offset_of
+from localdflash.cli.output import print_json
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
-from localdflash.text.sanitize import sanitize
+from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
 LARGEST_FILE = 4_000_000  # bytes
@@ -117,11 +117,11 @@ class Filled(NamedTuple):
 
 def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """By a pair that this process loads."""
+    from localdflash.answers.fill.answer import Completion
+    from localdflash.answers.fill.filler import Filler
+    from localdflash.answers.fill.prompt import Context, Hole
     from localdflash.cli.loading import opened
-    from localdflash.fill.answer import Completion
-    from localdflash.fill.filler import Filler
-    from localdflash.fill.prompt import Context, Hole
-    from localdflash.loading import Options
+    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)

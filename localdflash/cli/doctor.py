@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 import click
 
-from localdflash.cli.output import print_json, printable
+from localdflash.cli.output import print_json
 from localdflash.doctor import installation, machine, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
+from localdflash.text.sanitize import printable
 
 REINSTALL = "run `pip install --force-reinstall localdflash`"
 

@@ -4,9 +4,10 @@ import sys
 
 import click
 
-from localdflash.cli.output import print_json, printable
-from localdflash.export import ENGINES, Wishes
-from localdflash.registry import load_registry
+from localdflash.cli.output import print_json
+from localdflash.pairs.export import ENGINES, Wishes
+from localdflash.pairs.registry import load_registry
+from localdflash.text.sanitize import printable
 
 
 @click.command()

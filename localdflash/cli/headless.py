@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.output import printable
 from localdflash.cli.talking import Reply, Talk
 from localdflash.errors import UsageError
-from localdflash.text.sanitize import sanitize
+from localdflash.text.sanitize import printable, sanitize
 
 Form = Literal["text", "json", "jsonl"]
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from localdflash import paths
 from localdflash.chat.messages import Finish, Message, prompt_text
 from localdflash.chat.store import Store
 from localdflash.cli.headless import say
 from localdflash.cli.talking import Reply
 from localdflash.errors import StoreFailed, StoreLost, UsageError
+from localdflash.files import paths
 
 FINISHES: tuple[Finish, ...] = ("stop", "length", "context", "cancelled")
 

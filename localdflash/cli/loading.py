@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
 
 PATIENCE = 0.5  # seconds before a bar appears
 WIDTH = 30

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash import paths
 from localdflash.cli.options import pair_options
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
 
 if TYPE_CHECKING:
     import socket

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
+from localdflash.backend.parts import gigabytes
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
-from localdflash.pairs import DrafterSource, Pair, Source
-from localdflash.plan.parts import gigabytes
-from localdflash.registry import how_to_get, load_registry, missing_files
-from localdflash.weights import records
+from localdflash.pairs import records
+from localdflash.pairs.pair import DrafterSource, Pair, Source
+from localdflash.pairs.registry import how_to_get, load_registry, missing_files
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -102,7 +102,7 @@ def sampling(
 
 
 def take_sampling(options: dict[str, Any]) -> SamplingParams:
-    """Take the sampling options out of a command's; what stays is for `localdflash.loading.Options`."""
+    """Take the sampling options out of a command's; what stays is for `localdflash.loading.load.Options`."""
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return sampling(**{name: options.pop(name) for name in names})
 

@@ -3,10 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 
-
-def printable(text: str) -> str:
-    """Make one line without control characters: what a terminal would act on is shown escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+from localdflash.text.sanitize import printable
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

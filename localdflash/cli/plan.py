@@ -44,7 +44,7 @@ def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:
 
 
 def _parts(made: "Plan") -> Iterator[tuple[str, str]]:
-    from localdflash.plan.parts import gigabytes
+    from localdflash.backend.parts import gigabytes
 
     yield from ((name, gigabytes(size)) for name, size in made.parts.items())
     yield "margin", gigabytes(made.margin)
@@ -67,7 +67,7 @@ def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
 
 
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
-    from localdflash.plan.parts import gigabytes
+    from localdflash.backend.parts import gigabytes
 
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"

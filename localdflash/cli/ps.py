@@ -40,7 +40,7 @@ def _fields(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from localdflash.plan.parts import gigabytes, total
+    from localdflash.backend.parts import gigabytes, total
 
     planned, measured = state.get("predicted") or {}, state["memory"]
     for name in dict.fromkeys((*planned, *measured)):
@@ -49,6 +49,6 @@ def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(parts: Mapping[str, int], name: str) -> str:
-    from localdflash.plan.parts import gigabytes
+    from localdflash.backend.parts import gigabytes
 
     return gigabytes(parts[name]) if name in parts else "-"

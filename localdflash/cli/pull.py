@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.output import print_json, printable
+from localdflash.backend.parts import gigabytes
+from localdflash.cli.output import print_json
 from localdflash.errors import UsageError
-from localdflash.plan.parts import gigabytes
+from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.fetching import Fetched
-    from localdflash.pairs import Pair
-    from localdflash.weights.download import Report
+    from localdflash.pairs.download import Report
+    from localdflash.pairs.fetching import Fetched
+    from localdflash.pairs.pair import Pair
 
 LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 
@@ -32,8 +33,8 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
     SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
     left in the Hugging Face cache is taken from there. Interrupted, the next pull goes on where it stopped.
     """
-    from localdflash import fetching
-    from localdflash.registry import load_registry
+    from localdflash.pairs import fetching
+    from localdflash.pairs.registry import load_registry
 
     pair = load_registry().resolve(spec, drafter)
     if revision is not None:
@@ -48,7 +49,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
 
 
 def _at_revision(pair: "Pair", revision: str) -> "Pair":
-    from localdflash import names
+    from localdflash.pairs import names
 
     if pair.target.repository is None:
         raise UsageError(f"--revision: {pair.target.path} is a file on this machine and has no revision")

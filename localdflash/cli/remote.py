@@ -14,7 +14,6 @@ import click
 
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import given, wanted
-from localdflash.cli.output import printable
 from localdflash.config import Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone
@@ -22,6 +21,7 @@ from localdflash.server.client import Client
 from localdflash.server.key import read_key
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect
+from localdflash.text.sanitize import printable
 
 RESTARTS = 2  # that one answer may need
 GONE = "The engine went away: started again."

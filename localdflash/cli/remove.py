@@ -4,9 +4,10 @@ import sys
 
 import click
 
-from localdflash.cli.output import print_json, printable
+from localdflash.backend.parts import gigabytes
+from localdflash.cli.output import print_json
 from localdflash.errors import UsageError
-from localdflash.plan.parts import gigabytes
+from localdflash.text.sanitize import printable
 
 
 @click.command("rm")
@@ -19,9 +20,9 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf.
     """
-    from localdflash import fetching
     from localdflash.cli.pull import LineReport
-    from localdflash.registry import load_registry
+    from localdflash.pairs import fetching
+    from localdflash.pairs.registry import load_registry
 
     registry = load_registry()
     found = fetching.removal(registry.resolve(spec), registry)

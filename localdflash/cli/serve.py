@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash import paths
 from localdflash.cli.options import pair_options
-from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
+from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.server.daemon import Tcp
@@ -57,7 +57,7 @@ def command(
     config = load_config()
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.loading import Options
+    from localdflash.loading.load import Options
     from localdflash.server.daemon import Settings, serve
     from localdflash.server.sockets import AlreadyRunning
 

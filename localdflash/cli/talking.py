@@ -46,9 +46,9 @@ def here(
     options: dict[str, Any], no_draft: bool, params: SamplingParams, max_tokens: int, system: str
 ) -> Iterator[Talk]:
     """With a pair that this process loads."""
+    from localdflash.answers.conversation import Conversation
     from localdflash.cli.loading import opened
-    from localdflash.conversation import Conversation
-    from localdflash.loading import Options
+    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded:
         yield Conversation(loaded, params, max_tokens, system)

@@ -85,7 +85,7 @@ def target(
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = _prepare(device, threads)
-    from localdflash.targets.decoder_config import DecoderConfig
+    from localdflash.model.decoder_config import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
     from localdflash.train.loop import Budget
@@ -137,8 +137,8 @@ def drafter(
     """
     blocks = _block_numbers(taps)
     chosen = _prepare(device, threads)
-    from localdflash.drafters.dflash_config import DFlashConfig, check_fit
-    from localdflash.targets.gguf_decoder import load_decoder
+    from localdflash.model.dflash_config import DFlashConfig, check_fit
+    from localdflash.reference.gguf_decoder import load_decoder
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train import drafter as training
     from localdflash.train.dataset import Dataset, special_ids
@@ -181,10 +181,10 @@ def vocabulary(folder: Path, size: int, out: Path | None) -> int:
     The CUDA engine lets the drafter propose from them alone, which reads less memory; answers stay the same.
     """
     _need("tokenizers")
-    from localdflash.targets.gguf_config import decoder_config
+    from localdflash.model import short_vocabulary
+    from localdflash.model.gguf_config import decoder_config
     from localdflash.text.tokenizer import Tokenizer
     from localdflash.train.vocabulary import count_answers
-    from localdflash.weights import short_vocabulary
     from localdflash.weights.gguf import read_header
 
     path = _target_of(folder)

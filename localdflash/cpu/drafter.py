@@ -21,10 +21,10 @@ from localdflash.cpu.machine import (
 )
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.target import CpuTarget
-from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError, ModelError
+from localdflash.model.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from localdflash.cpu.cores import physical_cores
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
-from localdflash.drafters.dflash_config import check_fit
+from localdflash.machine.cores import physical_cores
+from localdflash.model.dflash_config import check_fit
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 

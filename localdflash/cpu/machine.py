@@ -12,7 +12,7 @@ from localdflash.cpu.library import address
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import Floats, PackedLayer
 from localdflash.errors import LocaldflashError
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.model.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
 Halves = NDArray[np.float16]

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import PackedMatrix
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 
 Floats = NDArray[np.float32]
 

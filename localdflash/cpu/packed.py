@@ -18,16 +18,16 @@ from typing import Any
 
 import msgspec
 
-from localdflash import paths
 from localdflash.cpu.files import SUFFIX, NotKept, Output, clean, remove
 from localdflash.cpu.image import Header, Layout, Stamp, mapped, parts_of, read_header
 from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedLayer
 from localdflash.cpu.packing import Progress, header_of, pack
 from localdflash.cpu.source import Config, Source, drafter_source, target_source
-from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.weights.files import open_model
+from localdflash.files import paths
+from localdflash.files.regular import open_model
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 
 SPARE_BYTES = 1 << 28  # what stays free on the disk
 

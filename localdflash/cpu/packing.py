@@ -11,7 +11,7 @@ from localdflash.cpu.image import Entry, Header, Layout, Place, Stamp, as_json
 from localdflash.cpu.matrices import PANEL, floats_of, pack_rows
 from localdflash.cpu.source import Config, Part, Source
 from localdflash.errors import ModelError
-from localdflash.weights.files import open_model
+from localdflash.files.regular import open_model
 
 CHUNK_WEIGHTS = 1 << 19  # packed at a time, so that the intermediates stay in cache
 

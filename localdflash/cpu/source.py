@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, MatrixShape
-from localdflash.drafters.dflash_config import DFlashConfig, config_of_file
 from localdflash.errors import ModelError
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import LAYER_TENSORS, ROPE_FACTORS, decoder_config
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig, config_of_file
+from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS, decoder_config
 from localdflash.weights import gguf, safetensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo

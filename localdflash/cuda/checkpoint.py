@@ -20,15 +20,15 @@ from torch import Tensor
 
 from localdflash.cuda.checkpoint_config import INSTEAD, decoder_config_of_json
 from localdflash.cuda.memory import INT8, matrix_bytes
+from localdflash.cuda.repack.checkpoints import AGAIN, BLOCK, linear_planes
+from localdflash.cuda.repack.planes import in_turn, join, layout, stack
 from localdflash.cuda.weights import Progress
 from localdflash.errors import ModelError
+from localdflash.files.regular import open_model
 from localdflash.kernels.planes import Planes
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.weights import safetensors
-from localdflash.weights.checkpoints import AGAIN, BLOCK, linear_planes
-from localdflash.weights.files import open_model
-from localdflash.weights.planes import in_turn, join, layout, stack
 from localdflash.weights.safetensors import SafetensorInfo, SafetensorsHeader
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from localdflash.backend.fit import Budget
 from localdflash.errors import NoDevice
 
 if TYPE_CHECKING:
@@ -93,3 +94,13 @@ def find_device() -> "torch.device":
         wanted = ".".join(map(str, OLDEST))
         raise NoDevice(f"{name} has compute capability {found}: {wanted} is needed ({OLDEST_NAME} or newer)")
     return device
+
+
+def gpu_budget() -> Budget:
+    """Memory of the GPU that the engine would use; NoDevice says why there is none."""
+    device = find_device()
+    import torch
+
+    from localdflash.cuda.memory import RESERVE
+
+    return Budget(torch.cuda.mem_get_info(device)[0], RESERVE, "GPU memory")

@@ -25,6 +25,7 @@ from localdflash.cuda.native_fp4 import NativeFp4
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
+from localdflash.cuda.short_head import rows_of
 from localdflash.cuda.stack import ROWS, Shared, padded
 from localdflash.cuda.ways import Ways
 from localdflash.cuda.weights import (
@@ -40,16 +41,17 @@ from localdflash.cuda.weights import (
     load_drafter,
     load_target,
 )
-from localdflash.drafters.dflash_config import DFlashConfig, check_fit, config_of_gguf
-from localdflash.drafters.dflash_files import load as load_module
 from localdflash.errors import OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.kernels.state import CONTEXT
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import decoder_config
-from localdflash.weights import gguf, short_vocabulary
+from localdflash.model import short_vocabulary
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.dflash_files import load as load_module
+from localdflash.weights import gguf
 
 CALIBRATION_CONTEXT, ROUNDS = 64, 3
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -170,7 +172,7 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
 def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
     short = None
     if file.short is not None:
-        short = short_vocabulary.rows_of(target.head, file.short), file.short.to(target.final_gain.device)
+        short = rows_of(target.head, file.short), file.short.to(target.final_gain.device)
     return load_drafter(file.source, file.config, target, positions, short)
 
 

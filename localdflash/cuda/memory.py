@@ -11,11 +11,11 @@ import torch
 
 from localdflash.cuda.machine import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.cuda.stack import ROWS
-from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader
 

@@ -19,8 +19,8 @@ from localdflash.cuda.machine import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Mach
 from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.ways import Ways
-from localdflash.drafters.lookup import BREAK
 from localdflash.engine.common_prefix import common_prefix
+from localdflash.engine.lookup import BREAK
 from localdflash.engine.pair import Cancelled, State, Step, never
 from localdflash.engine.sampling import Sampler
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError

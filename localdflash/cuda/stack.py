@@ -22,7 +22,7 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import Rope
 from localdflash.kernels.split_k import Workspace
-from localdflash.targets.decoder_config import DecoderConfig
+from localdflash.model.decoder_config import DecoderConfig
 
 ROWS = 16  # of every forward: plain decoding, verification and drafting run the same instructions
 TILE = 128

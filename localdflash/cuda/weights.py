@@ -12,18 +12,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
-from localdflash.drafters.dflash_model import DFlash
+from localdflash.cuda.repack.planes import load_planes, scaled
+from localdflash.cuda.repack.quantize import quantize
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import LAYER_TENSORS
-from localdflash.targets.gguf_decoder import rotate_half_order
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.gguf_config import LAYER_TENSORS
+from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.reference.dflash_model import DFlash
+from localdflash.reference.gguf_decoder import rotate_half_order
 from localdflash.weights import gguf
-from localdflash.weights.planes import load_planes, scaled
-from localdflash.weights.quantize import quantize
 
 TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504
 Progress = Callable[[int, int], None]  # bytes done, bytes in all

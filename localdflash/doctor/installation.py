@@ -60,7 +60,7 @@ def _driver() -> str:
 def cpu_engine(name: str) -> Check:
     """Which instructions our own engine runs with, or what is lost without it."""
     from localdflash.cpu import library
-    from localdflash.cpu.cores import physical_cores
+    from localdflash.machine.cores import physical_cores
 
     if why := library.available():
         what = why.removesuffix(f": {library.REINSTALL}")
@@ -77,7 +77,7 @@ def llama(name: str) -> Check:
     """How llama.cpp was built, against what this processor has. ModelError where the build has no taps."""
     import llama_cpp.llama_cpp as api
 
-    from localdflash.targets import llama_library
+    from localdflash.llamacpp import library as llama_library
 
     on = _built_with(api.llama_print_system_info().decode())
     llama_library.tap_reader()

@@ -16,7 +16,7 @@ def processor(name: str) -> Check:
     """Its name and cores."""
     import psutil
 
-    from localdflash.bench.machine import device
+    from localdflash.machine.hardware import device
 
     return Check(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
 
@@ -25,7 +25,7 @@ def memory(name: str) -> Check:
     """What is free, by the system and by the limit of a container."""
     import psutil
 
-    from localdflash.plan.free import system_budget
+    from localdflash.backend.free import system_budget
 
     free = system_budget().free
     detail = f"{free / 1e9:.1f} GB free of {psutil.virtual_memory().total / 1e9:.1f}"
@@ -38,7 +38,7 @@ def bandwidth(name: str) -> Check:
     """How fast memory is read: what bounds tokens per second."""
     from localdflash.cuda.device import driver_present, find_device
     from localdflash.errors import NoDevice
-    from localdflash.plan import measurements
+    from localdflash.machine import measurements
 
     found = [measurements.bandwidth()]
     if driver_present():
@@ -52,8 +52,8 @@ def bandwidth(name: str) -> Check:
 
 def models(name: str) -> Check:
     """Where models lie, how much room there is, and whether they are the files that were verified."""
-    from localdflash.pairs import models_folder
-    from localdflash.weights import records
+    from localdflash.pairs import records
+    from localdflash.pairs.pair import models_folder
 
     folder = models_folder()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())

@@ -11,8 +11,8 @@ PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n   
 def self_test(name: str) -> Check:
     """Run the embedded pair; its tokens per verify are remembered for `models plan`."""
     from localdflash.engine.generate import Request, generate
-    from localdflash.loading import LoadedPair, Options
-    from localdflash.plan import measurements
+    from localdflash.loading.load import LoadedPair, Options
+    from localdflash.machine import measurements
     from localdflash.text.fim import build
 
     options = Options(backend="auto", threads=1)  # so small a model gains nothing from more, which wait for each other

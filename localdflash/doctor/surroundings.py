@@ -16,7 +16,7 @@ CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OS
 
 def runtime_socket(name: str) -> Check:
     """Whether the daemon's socket can be made, in a folder of this user alone. LocaldflashError where it cannot."""
-    from localdflash import paths
+    from localdflash.files import paths
 
     path = paths.engine_socket()
     if not path.parent.exists():

@@ -1,1 +1,1 @@
-"""How much memory a pair takes on this machine, what fits, how fast it can be, and what it took in the end."""
+"""The plan of a pair before it is loaded: how much memory it takes on this machine, and how fast it can be."""

@@ -6,17 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from localdflash.backend.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
+from localdflash.backend.free import program_bytes, system_budget
+from localdflash.backend.parts import DRAFTER, PROGRAM, Parts, total
+from localdflash.cuda.device import gpu_budget
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
-from localdflash.pairs import Pair
-from localdflash.plan import measurements, speed
-from localdflash.plan.choice import Case, likely
-from localdflash.plan.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
-from localdflash.plan.free import gpu_budget, program_bytes, system_budget
-from localdflash.plan.parts import DRAFTER, PROGRAM, Parts, total
-from localdflash.plan.remote import drafter_stand_in, stand_in
-from localdflash.registry import how_to_get, load_registry, missing_files
+from localdflash.loading.choice import Case, likely
+from localdflash.machine import measurements
+from localdflash.pairs.hub import Unreachable
+from localdflash.pairs.pair import Pair
+from localdflash.pairs.registry import how_to_get, load_registry, missing_files
+from localdflash.plan import speed
+from localdflash.plan.stand_in import drafter_stand_in, stand_in
 from localdflash.weights.gguf import GGUFHeader, read_header
-from localdflash.weights.hub import Unreachable
 
 Backend = Literal["auto", "cpu", "cuda", "llama.cpp"]
 
@@ -103,7 +105,7 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
 
 
 def _on_cpu(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
-    from localdflash.plan.cpu import CpuSizes
+    from localdflash.cpu.sizes import CpuSizes
 
     sizes = CpuSizes(target, _form(drafter, ".gguf"))
     if context > sizes.trained:
@@ -113,7 +115,7 @@ def _on_cpu(pair: str, target: Path, drafter: Path | None, context: int, why: st
 
 
 def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
-    from localdflash.plan.llamacpp import LlamaCppSizes
+    from localdflash.llamacpp.sizes import LlamaCppSizes
 
     drafter = _form(drafter, ".gguf")
     with LlamaCppSizes(target, drafter) as sizes:
@@ -126,7 +128,7 @@ def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, wh
 
 def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
     budget = gpu_budget()
-    from localdflash.plan.cuda import CudaSizes
+    from localdflash.cuda.sizes import CudaSizes
 
     sizes, bandwidth = CudaSizes(target, _form(drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
     if context > sizes.trained:

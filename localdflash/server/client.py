@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from localdflash import paths
 from localdflash.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.files import paths
 from localdflash.server.refusals import Json, error_of, json_object, refusal
 from localdflash.server.sockets import is_listening
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from localdflash import paths
 from localdflash.errors import DeviceFailed, LocaldflashError
+from localdflash.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engine import Engine
@@ -32,7 +32,7 @@ from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_fold
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from localdflash.loading import Options
+    from localdflash.loading.load import Options
 
 GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one

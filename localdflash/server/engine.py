@@ -23,8 +23,8 @@ from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.loading import LoadedPair, Options
-from localdflash.paths import cache_folder
+from localdflash.files.paths import cache_folder
+from localdflash.loading.load import LoadedPair, Options
 from localdflash.text.stream import AnswerText
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes

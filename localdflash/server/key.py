@@ -6,8 +6,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
 
 LARGEST = 4096  # bytes
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
 
 BACKLOG = 128
 PATIENCE = 15  # seconds that a daemon which was told to leave may take

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from localdflash import paths
 from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.files import paths
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted

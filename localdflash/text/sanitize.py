@@ -27,6 +27,11 @@ def sanitize(text: str) -> str:
     return _UNSAFE.sub(_spell_out, text)
 
 
+def printable(text: str) -> str:
+    """One line without control characters: what a terminal would act on, line feeds included, is shown escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _spell_out(found: re.Match[str]) -> str:
     character = ord(found[0])
     if character == 0x0D:

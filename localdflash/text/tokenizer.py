@@ -28,7 +28,7 @@ from typing import Any, Self
 import llama_cpp.llama_cpp as api
 
 from localdflash.errors import ModelError
-from localdflash.targets.llama_library import load_model, metadata
+from localdflash.llamacpp.library import load_model, metadata
 
 STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")

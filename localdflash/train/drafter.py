@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import TrainingError
-from localdflash.targets.torch_decoder import Decoder, causal
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference.decoder import Decoder, causal
+from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import Budget, Run, initialise
 

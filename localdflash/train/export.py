@@ -11,12 +11,12 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from localdflash.drafters.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
-from localdflash.drafters.dflash_model import DFlash
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import LAYER_TENSORS
-from localdflash.targets.gguf_config import TOP_TENSORS as TARGET_TENSORS
-from localdflash.targets.torch_decoder import Decoder
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.gguf_config import LAYER_TENSORS
+from localdflash.model.gguf_config import TOP_TENSORS as TARGET_TENSORS
+from localdflash.reference.decoder import Decoder
+from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import SPECIALS, special_ids
 
 CHAT_TEMPLATE = (

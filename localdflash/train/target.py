@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.errors import TrainingError
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.torch_decoder import Decoder, causal
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
 from localdflash.train.loop import Budget, Run, initialise
 

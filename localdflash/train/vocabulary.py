@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from localdflash.errors import TrainingError, UsageError
+from localdflash.model.short_vocabulary import ShortVocabulary, count
 from localdflash.train.dataset import Dataset
-from localdflash.weights.short_vocabulary import ShortVocabulary, count
 
 
 def answers_of(data: Dataset) -> Iterator[list[int]]:

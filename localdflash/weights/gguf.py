@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from localdflash.errors import ModelError
-from localdflash.weights.files import open_model
+from localdflash.files.regular import open_model
 from localdflash.weights.ggml_types import BY_CODE, GGMLType
 from localdflash.weights.gguf_values import read_metadata
 from localdflash.weights.reader import GGUFReader

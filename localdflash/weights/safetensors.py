@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeGuard
 
 from localdflash.errors import ModelError
-from localdflash.weights.files import open_model
+from localdflash.files.regular import open_model
 
 if TYPE_CHECKING:
     from torch import Tensor

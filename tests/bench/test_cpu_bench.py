@@ -16,9 +16,9 @@ from bench import cpu_kernels, cpu_quality  # noqa: E402
 from localdflash.bench import synthetic  # noqa: E402
 from localdflash.cpu import library  # noqa: E402
 from localdflash.cpu.matrices import Kind, MatrixShape  # noqa: E402
-from localdflash.targets.gguf_decoder import load_decoder  # noqa: E402
-from localdflash.targets.torch_decoder import causal  # noqa: E402
-from localdflash.targets.torch_target import TorchTarget  # noqa: E402
+from localdflash.reference.decoder import causal  # noqa: E402
+from localdflash.reference.gguf_decoder import load_decoder  # noqa: E402
+from localdflash.reference.target import TorchTarget  # noqa: E402
 from localdflash.weights.ggml_types import GGMLType  # noqa: E402
 
 needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())

@@ -8,8 +8,8 @@ import pytest
 from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import ModelError
-from localdflash.loading import LoadedPair, Options
-from localdflash.targets.llamacpp import LlamaCppTarget
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.loading.load import LoadedPair, Options
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

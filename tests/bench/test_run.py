@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.bench import machine, verify_table
 from localdflash.bench import run as bench
+from localdflash.bench import verify_table
 from localdflash.bench.llama_plain import LoneRowTarget
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.bench.run import Category, Run, prompt_ids, run_prompt
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.machine import hardware as machine
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> Run:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from localdflash.bench import synthetic
-from localdflash.drafters.dflash_config import check_fit, config_of_gguf
 from localdflash.engine.draft import NOTHING
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_config import decoder_config
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import Decoder
-from localdflash.targets.torch_target import TorchTarget
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import check_fit, config_of_gguf
+from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.decoder import Decoder
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType
 

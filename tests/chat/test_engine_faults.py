@@ -21,7 +21,6 @@ from localdflash.errors import (
     QueueFull,
     UsageError,
 )
-from tests import daemons
 from tests.chat.asking import (
     END,
     HEAD,
@@ -38,6 +37,7 @@ from tests.chat.asking import (
     scripted,
     text,
 )
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

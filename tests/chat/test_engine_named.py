@@ -12,8 +12,8 @@ from localdflash.chat.messages import Message
 from localdflash.chat.settings import Settings
 from localdflash.chat.sources import Named
 from localdflash.errors import EngineGone, LocaldflashError, ModelError, UsageError
-from tests import daemons
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

@@ -9,17 +9,17 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash import paths
 from localdflash.chat.engine import Piece, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import Settings
 from localdflash.chat.sources import Private, Shared
 from localdflash.errors import LocaldflashError, ModelError
+from localdflash.files import paths
 from localdflash.server import spawn
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
-from tests import daemons
 from tests.chat.asking import QUESTION, ask, asking
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

@@ -12,7 +12,7 @@ import pytest
 
 from localdflash.chat import models
 from localdflash.errors import LocaldflashError, ModelError
-from localdflash.registry import load_registry
+from localdflash.pairs.registry import load_registry
 from localdflash.server import spawn
 
 PLAN = {

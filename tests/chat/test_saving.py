@@ -13,7 +13,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import Store
 from localdflash.chat.talk import Talk
 from localdflash.errors import EngineGone, StoreFailed
-from tests.fake_engine import ANSWER, STEP, FakeEngine
+from tests.support.fake_engine import ANSWER, STEP, FakeEngine
 
 Work = Callable[[Talk, Any], Coroutine[Any, Any, None]]
 

@@ -11,7 +11,7 @@ from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import Store
 from localdflash.chat.talk import Talk
 from localdflash.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
-from tests.fake_engine import ANSWER, NUMBERS, STEP, FakeEngine
+from tests.support.fake_engine import ANSWER, NUMBERS, STEP, FakeEngine
 
 
 def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.cli import main
 from localdflash.server import spawn
-from tests import daemons
+from tests.support import daemons
 
 START = spawn._spawn
 

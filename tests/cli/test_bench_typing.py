@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import daemons
+from tests.support import daemons
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n"
 TASK = {

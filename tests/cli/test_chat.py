@@ -15,15 +15,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from localdflash import paths
 from localdflash.cli import remote
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.kept import Kept
 from localdflash.cli.plain import exchange
 from localdflash.cli.remote import RemoteConversation, Server
 from localdflash.errors import OutOfMemory
+from localdflash.files import paths
 from localdflash.server.client import Client
-from tests import daemons
+from tests.support import daemons
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())")

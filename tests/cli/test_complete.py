@@ -14,8 +14,8 @@ from localdflash.cli.complete import parse_place, read_text
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.errors import UsageError
-from localdflash.loading import LoadedPair
-from tests import daemons
+from localdflash.loading.load import LoadedPair
+from tests.support import daemons
 
 FINISHES = ("line", "statement", "block", "suffix", "repeat", "stop", "length")
 CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'

@@ -7,7 +7,7 @@ import pytest
 from localdflash.cli import doctor
 from localdflash.doctor import self_test
 from localdflash.doctor.check import Check, Probe
-from localdflash.plan import measurements
+from localdflash.machine import measurements
 from tests.cli.conftest import Command
 
 NAMES = [

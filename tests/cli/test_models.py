@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from localdflash.cli import main
-from localdflash.registry import load_registry
+from localdflash.pairs.registry import load_registry
 
 ENTRY = """\
 schema = 1

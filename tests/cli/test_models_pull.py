@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.pairs import models_folder
-from localdflash.weights import records
+from localdflash.pairs import records
+from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Done
-from tests.weights.fake_hub import COMMIT, FakeHub, File, hub_for_tests
+from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
 
 ENTRY = """\
 schema = 1

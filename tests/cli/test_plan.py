@@ -9,12 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.bench import machine
-from localdflash.pairs import models_folder
-from localdflash.plan import free, measurements
-from localdflash.plan.fit import Budget
+from localdflash.backend import free
+from localdflash.backend.fit import Budget
+from localdflash.machine import hardware as machine
+from localdflash.machine import measurements
+from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Command
-from tests.weights.fake_hub import FakeHub, File, hub_for_tests
+from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
 GB = 10**9
 

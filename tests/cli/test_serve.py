@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from localdflash import paths
 from localdflash.cli import serve
 from localdflash.errors import UsageError
+from localdflash.files import paths
 from localdflash.server.key import own_key, read_key
-from tests import daemons
+from tests.support import daemons
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 

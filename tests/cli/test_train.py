@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 
 from localdflash.bench import prompt_set
 from localdflash.cli import main
-from localdflash.drafters import dflash_files
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading import LoadedPair, Options
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.reference import dflash_files
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train import loop
 from localdflash.train.dataset import Dataset, train_tokenizer, write
 from localdflash.train.examples import examples

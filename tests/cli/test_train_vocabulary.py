@@ -18,11 +18,11 @@ from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.model.short_vocabulary import FILE
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.dataset import EXAMPLE_DTYPE
 from localdflash.weights.safetensors import read_header
-from localdflash.weights.short_vocabulary import FILE
 
 CPU = torch.device("cpu")
 ANSWERS = [([400, 401, 402], [7, 7, 7, 9]), ([403], [9, 300, 7]), ([404, 404], [])]

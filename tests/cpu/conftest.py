@@ -9,8 +9,8 @@ import pytest
 
 from localdflash.cpu import library
 from localdflash.cpu.machine import Team
-from localdflash.targets.decoder_config import DecoderConfig
-from tests.cuda.tiny import EXPERTS, SHAPE, write_target
+from localdflash.model.decoder_config import DecoderConfig
+from tests.support.tiny_models import EXPERTS, SHAPE, write_target
 
 DENSE = replace(SHAPE, hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2)
 SHAPES: dict[str, tuple[DecoderConfig, str]] = {

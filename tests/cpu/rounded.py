@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.drafters.dflash_model import DFlash
-from localdflash.targets.torch_decoder import Decoder, Experts
+from localdflash.reference.decoder import Decoder, Experts
+from localdflash.reference.dflash_model import DFlash
 
 GROUP = 32
 

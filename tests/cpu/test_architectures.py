@@ -10,10 +10,10 @@ from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import Draft
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs
-from tests.targets.test_gguf_architectures import MODELS, case_of, ids_of
+from tests.reference.test_gguf_architectures import MODELS, case_of, ids_of
 
 pytestmark = needs_library
 

@@ -17,15 +17,15 @@ from localdflash.cpu.machine import Team
 from localdflash.cpu.model import PackedDrafter
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
-from localdflash.drafters.dflash import DFlashDrafter
-from localdflash.drafters.dflash_files import load
-from localdflash.drafters.dflash_model import DFlash
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import LocaldflashError, ModelError
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.reference.dflash_files import load
+from localdflash.reference.dflash_model import DFlash
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import round_inputs, rounded
-from tests.cuda.tiny import SHAPE, write_drafter, write_target
+from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 pytestmark = needs_library
 ANCHOR = 7

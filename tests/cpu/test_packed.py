@@ -14,10 +14,10 @@ from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import PackedLayer
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.source import DRAFTER_FIELDS, LAYER_FIELDS, MIXTURE_FIELDS
-from localdflash.drafters import dflash_files
-from localdflash.drafters.dflash_config import config_of_file
 from localdflash.errors import ModelError
-from localdflash.targets.gguf_config import LAYER_TENSORS, decoder_config
+from localdflash.model.dflash_config import config_of_file
+from localdflash.model.gguf_config import LAYER_TENSORS, decoder_config
+from localdflash.reference import dflash_files
 from localdflash.weights import gguf as our_gguf
 from localdflash.weights.ggml_types import GGMLType
 from tests.cpu.packed_models import (

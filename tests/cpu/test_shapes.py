@@ -14,11 +14,11 @@ from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import Draft
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs
-from tests.cuda.tiny import write_target
+from tests.support.tiny_models import write_target
 
 pytestmark = needs_library
 LENGTH = 80  # more than a block of keys

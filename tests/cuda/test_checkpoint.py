@@ -27,7 +27,7 @@ from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from tests.cuda.test_memory import storages
-from tests.cuda.tiny import SHAPE, write_drafter
+from tests.support.tiny_models import SHAPE, write_drafter
 
 CPU = torch.device("cpu")
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, INNER, EXPERTS = 160, 128, 4, 2, 256, 4

@@ -16,7 +16,7 @@ from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
 from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
 from localdflash.weights.gguf import read_header
 
 

@@ -16,7 +16,7 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT
-from tests.cuda.tiny import EXPERTS, SHAPE, write_drafter, write_target
+from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]

@@ -21,13 +21,13 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.ops import KERNELS
-from localdflash.drafters.dflash_config import config_of_gguf
+from localdflash.cuda.repack.planes import planes_of_blocks
+from localdflash.cuda.repack.quantize import quantize
 from localdflash.errors import OutOfMemory
-from localdflash.targets.gguf_config import decoder_config
+from localdflash.model.dflash_config import config_of_gguf
+from localdflash.model.gguf_config import decoder_config
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import read_header
-from localdflash.weights.planes import planes_of_blocks
-from localdflash.weights.quantize import quantize
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded"
 

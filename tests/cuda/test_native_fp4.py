@@ -12,7 +12,7 @@ from localdflash.cuda.stack import activations
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError, UsageError
 from localdflash.kernels.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
-from tests.cuda.tiny import SHAPE, write_target
+from tests.support.tiny_models import SHAPE, write_target
 
 CPU = torch.device("cpu")
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]

@@ -11,15 +11,15 @@ from localdflash.cuda.load import Settings, load_pair
 from localdflash.cuda.machine import Way
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
-from localdflash.drafters.dflash import DFlashDrafter
-from localdflash.drafters.dflash_files import load as load_drafter
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_target import TorchTarget
-from tests.targets.test_gguf_architectures import MODELS, Case, case_of, ids_of
+from localdflash.reference.dflash_files import load as load_drafter
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
+from tests.reference.test_gguf_architectures import MODELS, Case, case_of, ids_of
 
 CPU = torch.device("cpu")
 COPYING = [3, 5, 8, 13, 21, 34] * 5  # lookup finds its way in this

@@ -25,9 +25,9 @@ from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.sample import sample_reference
 from localdflash.kernels.state import CONTEXT, DRAFTER
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import Decoder, causal
-from tests.cuda.tiny import SHAPE, write_drafter, write_target
+from localdflash.reference.decoder import Decoder, causal
+from localdflash.reference.gguf_decoder import load_decoder
+from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
 LENGTH, CHUNK, TAPS = 150, 16, 96  # of the context, of a chunk of attention, of the ring

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from localdflash import paths
+from localdflash.backend import free
+from localdflash.backend.fit import Budget
 from localdflash.doctor import installation, machine, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.errors import ModelError, NoDevice
-from localdflash.pairs import models_folder
-from localdflash.plan import free, measurements
-from localdflash.plan.fit import Budget
-from localdflash.weights import records
+from localdflash.files import paths
+from localdflash.machine import measurements
+from localdflash.pairs import records
+from localdflash.pairs.pair import models_folder
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ class TestInstallation:
         self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("localdflash.cpu.library._load", lambda: SimpleNamespace(instruction_sets=sets))
-        monkeypatch.setattr("localdflash.cpu.cores.physical_cores", lambda: cores)
+        monkeypatch.setattr("localdflash.machine.cores.physical_cores", lambda: cores)
         found = installation.cpu_engine("cpu engine")
         assert (found.status, found.remedy) == ("ok", "")
         assert found.detail.startswith(detail)

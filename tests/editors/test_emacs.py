@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash import paths
-from tests import daemons
+from localdflash.files import paths
 from tests.editors import fetch_emacs
+from tests.support import daemons
 
 pytestmark = pytest.mark.editors
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from localdflash import paths
-from tests import daemons
+from localdflash.files import paths
 from tests.editors import fetch_helix
+from tests.support import daemons
 
 pytestmark = pytest.mark.editors
 

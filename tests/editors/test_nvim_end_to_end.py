@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from localdflash import paths
-from tests import daemons
+from localdflash.files import paths
 from tests.editors import nvim_scene
 from tests.editors.nvim import Editor
 from tests.editors.nvim_scene import ADD
+from tests.support import daemons
 
 pytestmark = [pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
 ENGINE = Path(__file__).parent.parent / "instant_engine.py"

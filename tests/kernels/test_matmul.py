@@ -12,13 +12,13 @@ from gguf import GGMLQuantizationType, quants
 from torch import Tensor
 from triton.runtime.interpreter import interpreter_builder
 
+from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.kernels import matmul as module
 from localdflash.kernels.matmul import accumulate, matmul, matmul_reference, plan, pointers, switches
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes, dequantize
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.planes import planes_of_blocks
 from tests.kernels.random_planes import LAYOUTS, activations, exact, group_sums, random_planes
 
 CPU = torch.device("cpu")

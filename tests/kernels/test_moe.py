@@ -13,6 +13,7 @@ from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 from triton.runtime.interpreter import interpreter_builder
 
+from localdflash.cuda.repack.planes import join, planes_of_blocks, scaled
 from localdflash.kernels import moe
 from localdflash.kernels.moe import Routing, router_plan
 from localdflash.kernels.norm import Norm
@@ -20,7 +21,6 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.split_k import Workspace
 from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.planes import join, planes_of_blocks, scaled
 
 CPU = torch.device("cpu")
 EPS = 1e-6

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.residual as module
+from localdflash.cuda.repack.quantize import quantize
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.residual import Tap, residual, residual_reference
 from localdflash.kernels.split_k import Plan, Workspace
-from localdflash.weights.quantize import quantize
 
 CPU = torch.device("cpu")
 EPS, RING = 0.02, 20  # an epsilon that shows

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import localdflash.kernels.swiglu as module
+from localdflash.cuda.repack.quantize import quantize
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.split_k import Plan, Workspace
 from localdflash.kernels.swiglu import swiglu, swiglu_reference
-from localdflash.weights.quantize import quantize
 
 CPU = torch.device("cpu")
 EPS = 0.02  # one that shows

@@ -12,7 +12,7 @@ import pytest
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
-from tests import daemons
+from tests.support import daemons
 
 URI = "file:///project/example.py"
 ORACLE = Path(__file__).parent.parent / "instant_engine.py"

@@ -7,9 +7,9 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash import paths
-from tests import daemons
+from localdflash.files import paths
 from tests.lsp.test_server import inserted, run
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

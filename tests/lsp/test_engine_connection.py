@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError
+from localdflash.files import paths
 from localdflash.lsp import engine as engine_module
 from localdflash.lsp.engine import Engine
 from localdflash.server.sockets import prepare_folder
 from localdflash.server.wanted import Wanted
-from tests import daemons
 from tests.lsp.desk import run, settled
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

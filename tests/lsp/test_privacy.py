@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import daemons
 from tests.lsp.test_server import run
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

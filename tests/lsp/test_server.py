@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from tests import daemons
 from tests.lsp.conftest import until
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

@@ -15,9 +15,9 @@ from localdflash.lsp.document import Document
 from localdflash.lsp.server import Server
 from localdflash.lsp.settings import Settings
 from localdflash.server.wanted import Wanted
-from tests import daemons
 from tests.lsp.conftest import URI, until
 from tests.lsp.test_server import BODY, HOLE, TEXT, inserted, run
+from tests.support import daemons
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),

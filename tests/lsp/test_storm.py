@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import daemons
 from tests.lsp.wire import Process, asking, change, changing, connected, notification, opening, request, serving
+from tests.support import daemons
 
 KEYS = 10_000
 DOCUMENTS = 3

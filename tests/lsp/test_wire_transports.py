@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from localdflash.cli import main
-from tests import daemons
 from tests.lsp.wire import Process, asking, connected, framed, initialize, notification, opening, request, serving
+from tests.support import daemons
 
 CHATTY = (
     "import os, sys, localdflash.lsp.server as s; d = s.Server.__init__;"

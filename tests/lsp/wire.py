@@ -19,7 +19,7 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp.framing import Reader
 from localdflash.lsp.protocol import DocumentProtocol
-from tests import daemons
+from tests.support import daemons
 
 PATIENCE = 20.0  # seconds for an answer
 Json = dict[str, Any]

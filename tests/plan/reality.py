@@ -5,8 +5,8 @@ import sys
 from typing import cast
 
 from localdflash.engine.generate import Request, generate
-from localdflash.loading import Backend, LoadedPair, Options
-from localdflash.plan.loaded import resident
+from localdflash.loading.load import Backend, LoadedPair, Options
+from localdflash.loading.measured import resident
 
 pair, context, backend = sys.argv[1:]
 with LoadedPair(Options(pair, cast(Backend, backend), threads=1, context=int(context))) as loaded:

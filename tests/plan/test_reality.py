@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from localdflash.plan.parts import PROGRAM, SCRATCH, total
-from tests.plan.synthetic import Shape, write
+from localdflash.backend.parts import PROGRAM, SCRATCH, total
+from tests.support.random_models import Shape, write
 
 CLOSE = 100e6  # bytes
 MODELS = {

@@ -5,7 +5,7 @@ import pytest
 
 from localdflash.plan import speed
 from localdflash.weights.gguf import read_header
-from tests.plan.synthetic import Shape, write
+from tests.support.random_models import Shape, write
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded" / "target.gguf"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.pairs import Pair
-from localdflash.registry import Registry, shipped_file
-from localdflash.registry_file import read_pairs
-from tests.registry_entries import HEAD, TARGET, VALID
+from localdflash.pairs.pair import Pair
+from localdflash.pairs.registry import Registry, shipped_file
+from localdflash.pairs.registry_file import read_pairs
 from tests.security.fuzzing import fuzz, long_enough
+from tests.support.registry_entries import HEAD, TARGET, VALID
 
 SEEDS = [VALID.encode(), (HEAD + TARGET).encode(), shipped_file().read_bytes()[:6000]]
 SAFE_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")

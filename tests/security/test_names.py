@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash import fetching, names
 from localdflash.errors import ModelError
-from localdflash.pairs import models_folder
-from localdflash.registry import load_registry
+from localdflash.pairs import fetching, names
+from localdflash.pairs.pair import models_folder
+from localdflash.pairs.registry import load_registry
 
 BAD_FILES = [
     *("", " ", ".", "..", "/", "\\", "x", "x.bin", ".gguf", ".x.gguf", "x.gguf/", "x.gguf ", " x.gguf", "x.gguf."),

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.chats import Scene, scene
-from tests.escape_sequences import Sequence, invisible, sequences
-from tests.scripted_answers import Answer
 from tests.security.terminal_payloads import MARKUP, UNSAFE
-from tests.terminal import Terminal
+from tests.support.chats import Scene, scene
+from tests.support.escape_sequences import Sequence, invisible, sequences
+from tests.support.scripted_answers import Answer
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 HARMLESS = """# A heading

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import daemons
+from tests.support import daemons
 
 
 @pytest.fixture

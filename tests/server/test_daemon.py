@@ -10,10 +10,22 @@ from unittest.mock import Mock
 
 import pytest
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
 from localdflash.server.client import find
-from tests.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, begin, client, is_ready, killed, said, start, until
+from tests.support.daemons import (
+    DROPPED_SOCKET,
+    LONG,
+    PROGRAM,
+    SLOW,
+    begin,
+    client,
+    is_ready,
+    killed,
+    said,
+    start,
+    until,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),

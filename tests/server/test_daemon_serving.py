@@ -14,10 +14,10 @@ import httpx2
 import pytest
 import uvicorn
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, QueueFull
+from localdflash.files import paths
 from localdflash.server.sockets import peer_uid
-from tests.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, client, daemons, said, start, until
+from tests.support.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, client, daemons, said, start, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),

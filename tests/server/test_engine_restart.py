@@ -5,11 +5,11 @@ import asyncio
 import psutil
 import pytest
 
-from localdflash.completion import prepare
+from localdflash.answers.completion import prepare
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading import Options
-from localdflash.paths import cache_folder
+from localdflash.files.paths import cache_folder
+from localdflash.loading.load import Options
 from localdflash.server.engine import Engine
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.files import paths
 from localdflash.server import private
 from localdflash.server.client import Client, find
 from localdflash.server.wanted import Wanted
-from tests.daemons import DROPPED_SOCKET, daemons, until
+from tests.support.daemons import DROPPED_SOCKET, daemons, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -52,7 +52,7 @@ def test_it_serves_its_own_socket_and_leaves_nothing(short_home: Path) -> None:
 
 
 def test_there_may_be_a_shared_one_beside_it(short_home: Path) -> None:
-    from tests.daemons import start
+    from tests.support.daemons import start
 
     shared = start()
     child = private.start(EMBEDDED, paths.private_socket(), lambda _: None)

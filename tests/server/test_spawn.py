@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from localdflash import paths
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.files import paths
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
-from tests.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, begin, daemons, killed, start, until
+from tests.support.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, begin, daemons, killed, start, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),

@@ -18,8 +18,8 @@ import pytest
 
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import UsageError
-from localdflash.loading import LoadedPair, Options
-from localdflash.registry import load_registry, local_files
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text import grammar_trial
 from localdflash.text.grammar import GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer

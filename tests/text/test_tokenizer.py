@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.targets.llama_library import load_model
+from localdflash.llamacpp.library import load_model
 from localdflash.text.tokenizer import STRETCH, Tokenizer
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"

@@ -12,24 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.drafters.dflash import DFlashDrafter
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.drafters.dflash_model import DFlash, block_mask
 from localdflash.errors import TrainingError
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import Decoder
-from localdflash.targets.torch_target import TorchTarget
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference.decoder import Decoder
+from localdflash.reference.dflash_model import DFlash, block_mask
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
-from localdflash.train.drafter import (
-    Batch,
-    DrafterRun,
-    batches,
-    block_logits,
-    loss_of,
-    train,
-    training_mask,
-)
+from localdflash.train.drafter import Batch, DrafterRun, batches, block_logits, loss_of, train, training_mask
 from localdflash.train.loop import Budget, initialise
 
 SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.llama_library import load_model
-from localdflash.targets.torch_decoder import Decoder
+from localdflash.llamacpp.library import load_model
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.reference.decoder import Decoder
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import export

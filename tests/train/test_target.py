@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from localdflash.errors import TrainingError
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.targets.torch_decoder import Decoder
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.reference.decoder import Decoder
 from localdflash.train import target as training
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.loop import Budget, Run, initialise

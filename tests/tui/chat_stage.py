@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from localdflash.chat.sources import Named
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start
-from tests.fake_engine import ANSWER, FakeEngine
+from tests.support.fake_engine import ANSWER, FakeEngine
 from tests.tui.stage import play, shown, wait_until
 
 __all__ = ["answered", "command", "make", "on_stage", "shown", "typed", "wait_until"]

@@ -11,7 +11,7 @@ from localdflash.chat.engine import Done, Piece
 from localdflash.chat.store import Store
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
-from tests.fake_engine import ANSWER, NUMBERS, STEP
+from tests.support.fake_engine import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
 

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.engine import Done, Piece
 from localdflash.tui.app import ChatApp
-from tests.fake_engine import NUMBERS
+from tests.support.fake_engine import NUMBERS
 from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
 
 BOX = "def area(width, height):\n    return width + height\n"

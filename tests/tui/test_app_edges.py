@@ -13,7 +13,7 @@ from localdflash.chat.sources import Shared
 from localdflash.errors import EngineGone
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start
-from tests.fake_engine import ANSWER
+from tests.support.fake_engine import ANSWER
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 from tests.tui.stage import play
 

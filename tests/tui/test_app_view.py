@@ -12,7 +12,7 @@ from localdflash.tui import state
 from localdflash.tui.app import ChatApp
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import THEMES
-from tests.fake_engine import NUMBERS, STEP
+from tests.support.fake_engine import NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from textual import on, work
 
 from localdflash.chat.store import SessionInfo, Store
-from localdflash.cli.output import printable
 from localdflash.errors import LocaldflashError, UsageError
+from localdflash.text.sanitize import printable
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
 

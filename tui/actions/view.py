@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from localdflash.errors import LocaldflashError
-from localdflash.strict_toml import did_you_mean
+from localdflash.files.strict_toml import did_you_mean
 from localdflash.tui import state
 from localdflash.tui.base import Base
 from localdflash.tui.themes import THEMES

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from localdflash.answer import Prepared, bound
+from localdflash.answers.answer import Prepared, bound
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.errors import ContextOverflow
-from localdflash.loading import LoadedPair
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import Sampling
 from localdflash.server.engine import Ending

@@ -9,8 +9,8 @@ from msgspec import UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.conversation import prepare, prompt_ids, template_of
-from localdflash.loading import LoadedPair
+from localdflash.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError

@@ -1,4 +1,4 @@
-"""POST /complete: what editors show at the cursor. The prompt and where its text ends are `localdflash.fill`'s."""
+"""POST /complete: what editors show at the cursor. The prompt and where its text ends are `answers/fill`'s."""
 
 import asyncio
 import math
@@ -10,11 +10,11 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.answers.fill.filler import Filler, Filling
+from localdflash.answers.fill.prompt import Context, Hole
+from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.fill.filler import Filler, Filling
-from localdflash.fill.prompt import Context, Hole
-from localdflash.fill.stopping import Stopping
 from localdflash.server.api.answers import Choice, Piece, pieces, timings
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.body import read

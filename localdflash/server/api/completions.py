@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.answer import Prepared
-from localdflash.completion import prepare, prepare_text
+from localdflash.answers.answer import Prepared
+from localdflash.answers.completion import prepare, prepare_text
 from localdflash.errors import ModelError
-from localdflash.loading import LoadedPair
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError

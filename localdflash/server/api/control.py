@@ -14,8 +14,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.errors import LocaldflashError
-from localdflash.loading import LoadedPair, Options
-from localdflash.registry import load_registry
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.pairs.registry import load_registry
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.responses import json_response

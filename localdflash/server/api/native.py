@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.completion import prepare
-from localdflash.loading import LoadedPair
+from localdflash.answers.completion import prepare
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.answers import Choice, collect, pieces, timings
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read

@@ -201,7 +201,7 @@ class TemplateRequest(Struct):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: the fields of `localdflash.loading.Options`."""
+    """POST /load: the fields of `localdflash.loading.load.Options`."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     backend: Literal["auto", "cpu", "cuda", "llama.cpp", "torch"] | UnsetType = UNSET

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from localdflash.answers.fill.filler import Filler
 from localdflash.errors import LocaldflashError
-from localdflash.fill.filler import Filler
-from localdflash.loading import LoadedPair
-from localdflash.registry import load_registry
+from localdflash.files.strict_toml import did_you_mean
+from localdflash.loading.load import LoadedPair
+from localdflash.pairs.registry import load_registry
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine import Engine
-from localdflash.strict_toml import did_you_mean
 from localdflash.text.grammar import Grammars
 
 ANY_MODEL = "localdflash"  # whatever is loaded

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localdflash.cuda.repack.blocks import FORMATS
+from localdflash.cuda.repack.packing import Layout, empty
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import Plan, Workspace
-from localdflash.weights.blocks import FORMATS
 from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.packing import Layout, empty
 
 META = torch.device("meta")
 # RTX 30, RTX 40, H100 and H200, RTX 50. Machine code for 89 is that for 86 but for fp8: few cases need both.

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localdflash.cuda.repack.blocks import FORMATS
+from localdflash.cuda.repack.packing import INT4, INT8, Layout
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
@@ -17,8 +19,6 @@ from localdflash.kernels.residual import Tap, residual
 from localdflash.kernels.rope import Rope
 from localdflash.kernels.swiglu import swiglu
 from localdflash.kernels.w4a8 import quantize_rows, w4a8_matmul
-from localdflash.weights.blocks import FORMATS
-from localdflash.weights.packing import INT4, INT8, Layout
 from tests.kernels.aot.case import (
     EVERY,
     HKV,

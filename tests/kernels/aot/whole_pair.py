@@ -23,15 +23,15 @@ from localdflash.bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.cuda.load import _shared
 from localdflash.cuda.machine import SLACK, Machine, Way
 from localdflash.cuda.ops import KERNELS
+from localdflash.cuda.repack.blocks import FORMATS
+from localdflash.cuda.repack.packing import INT8, Layout
 from localdflash.cuda.weights import load_drafter, load_target
-from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.kernels import matmul
 from localdflash.kernels.attention import BUCKETS
 from localdflash.kernels.planes import Planes
-from localdflash.targets.decoder_config import DecoderConfig
-from localdflash.weights.blocks import FORMATS
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 from localdflash.weights.ggml_types import GGMLType
-from localdflash.weights.packing import INT8, Layout
 from tests.kernels.aot.__main__ import PROCESSES
 from tests.kernels.aot.case import META, planes
 from tests.kernels.aot.compiling import MULTIPROCESSORS, compiled_for

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading import LoadedPair, Options
+from localdflash.loading.load import LoadedPair, Options
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engine import Engine

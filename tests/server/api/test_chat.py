@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.answer import Answer
-from localdflash.conversation import prepare
+from localdflash.answers.answer import Answer
+from localdflash.answers.conversation import prepare
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading import LoadedPair
+from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import Message
 
 CHAT = "/v1/chat/completions"

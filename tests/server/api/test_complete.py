@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from localdflash.completion import complete
+from localdflash.answers.completion import complete
+from localdflash.answers.fill.filler import Filler
+from localdflash.answers.fill.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.fill.filler import Filler
-from localdflash.fill.prompt import ANSWER
-from localdflash.loading import LoadedPair
+from localdflash.loading.load import LoadedPair
 from localdflash.server.engine import Engine
 
 BODY = {

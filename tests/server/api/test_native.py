@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.completion import complete
+from localdflash.answers.completion import complete
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading import LoadedPair
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.answers import _Indented
 
 PREFIX, SUFFIX = "class Box:\n    def add(self, a, b):\n        ", "\n\nbox = Box()\n"

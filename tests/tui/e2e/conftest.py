@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chats import Scene, scene, scene_without_engine
+from tests.support.chats import Scene, scene, scene_without_engine
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from tests import daemons
-from tests.chats import Scene, ask
+from tests.support import daemons
+from tests.support.chats import Scene, ask
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 

@@ -1,0 +1,141 @@
+"""How far a completion may go, by the code around the cursor: to the end of the line, the statement or the block.
+
+`x = f|` goes to the end of the statement, over lines while a bracket is open. `def f(a):|` and an empty line go to the
+end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line, for more
+follows on it than closes something, and so does what is in a string or a comment.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from localdflash.answers.fill.brackets import CLOSERS, Brackets, Opener
+from localdflash.text import syntax
+
+Mode = Literal["auto", "line", "lines"]
+Kind = Literal["line", "statement", "block"]
+
+BEFORE, AFTER = 4000, 3000  # characters that are looked at
+ABOVE, BELOW = 8, 3  # lines that an answer must not repeat
+_CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
+_OPENING = {
+    "python": re.compile(r":\s*(#.*)?$"),
+    "lua": re.compile(r"(\b(then|do|else|repeat)|\bfunction\b.*\))\s*$"),
+    "": re.compile(r"[:{]\s*$"),
+}
+_BRACES = re.compile(r"\{\s*$")
+_WORDS = re.compile(r"\w{2,}")
+_BEGINS = re.compile(  # a line that hardly stands in a string
+    r"^(?:(?:async )?def |class \w+[(:{ ]|@\w|import \w+$|from \S+ import |fn |func |function |pub |export |impl |"
+    r"struct |#include|static |const |local |public |package )",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close."""
+
+    kind: Kind
+    language: str
+    line: str  # the cursor's, up to the cursor
+    rest: str  # and from there on
+    brackets: Brackets  # as they are at the cursor
+    owed: frozenset[int]  # places in the stack of brackets
+    opens_block: bool  # the last line with code before the cursor begins a block
+    above: Sequence[str]
+    below: Sequence[str]
+
+    @property
+    def indent(self) -> int:
+        """Of the cursor's line, in characters."""
+        return indent_of(self.line)
+
+
+def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
+    """The extent of a completion between two texts whose lines end with a line feed."""
+    before = _window(before)
+    line, (rest, _, later) = before.rpartition("\n")[2], after[:AFTER].partition("\n")
+    brackets = Brackets(language)
+    brackets.feed(_short(before))
+    if not _is_text(language, before, brackets):
+        brackets.inside = ""
+    above = [one for one in before.split("\n")[:-1] if one.strip()][-ABOVE:]
+    below = [one.rstrip() for one in later.split("\n") if one.strip()][:BELOW]
+    last = line if line.strip() or not above else above[-1]
+    opens = opens_block(language, last) and (not line.strip() or not rest.strip())
+    kind = _kind(mode, line, rest, brackets, opens)
+    return Extent(kind, language, line, rest, brackets, _owed(brackets.stack, after), opens, above, below)
+
+
+def opens_block(language: str, line: str) -> bool:
+    """Whether a line begins a block."""
+    return bool(_OPENING.get(language, _BRACES).search(line))
+
+
+def indent_of(line: str) -> int:
+    """Blanks that a line begins with."""
+    return len(line) - len(line.lstrip(" \t"))
+
+
+def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> Kind:
+    if mode == "line":
+        return "line"
+    if mode == "lines":
+        return "block"
+    if brackets.inside or not _CLOSING.fullmatch(rest):
+        return "line"
+    return "block" if opens or not (line.strip() or rest.strip()) else "statement"
+
+
+def _short(text: str) -> str:
+    """The same brackets, quotes and indentation in a third of the characters."""
+    return _WORDS.sub("a", text)
+
+
+def _window(before: str) -> str:
+    """The last lines, from one on that stands in no string as far as one can see."""
+    if len(before) <= BEFORE:
+        return before
+    found = _BEGINS.search(before, len(before) - BEFORE)
+    return before[found.start() :] if found else before[-BEFORE:]
+
+
+def _is_text(language: str, before: str, brackets: Brackets) -> bool:
+    """Whether the cursor is in a string or a comment; where both look, the grammar is right."""
+    if brackets.in_code:
+        return False
+    tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
+    if tree is None:
+        return True
+    end = len(before.encode("utf-8", "replace"))
+    node = tree.root_node.descendant_for_byte_range(max(end - 1, 0), end)
+    while node:
+        if re.search("string|comment|char|ERROR|template", node.type):
+            return True
+        node = node.parent
+    return False
+
+
+def _owed(stack: Sequence[Opener], after: str) -> frozenset[int]:
+    """Which brackets the text after the cursor leaves open, by its closers and the indentation of their lines."""
+    owed = set(range(len(stack)))
+    depth, indent, first, blank = 0, 0, True, True
+    for char in _short(after[:AFTER]):
+        if char == "\n":
+            indent, first, blank = 0, False, True
+        elif blank and char in " \t":
+            indent += 1
+        else:
+            blank = False
+            if char in "([{":
+                depth += 1
+            elif char in CLOSERS and depth:
+                depth -= 1
+            elif char in CLOSERS:
+                fitting = [i for i in owed if stack[i].is_closed_by(char) and (first or stack[i].indent <= indent)]
+                if not fitting:
+                    continue
+                owed -= {max(fitting)}
+    return frozenset(owed) if len(after) <= AFTER else frozenset()

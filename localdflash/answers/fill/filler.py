@@ -1,0 +1,130 @@
+"""From a place in a file to what the engine runs, for one loaded pair: prompt, how the answer begins, where it ends."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+
+from localdflash.answers.fill.encoder import Encoder
+from localdflash.answers.fill.extent import Extent, Mode, find
+from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
+from localdflash.answers.fill.prompt import Context, Hole, Prompt, assemble
+from localdflash.answers.fill.stopping import Stopping
+from localdflash.engine.generate import Request
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import ContextOverflow
+from localdflash.loading.load import LoadedPair
+from localdflash.text.fim import stop_ids
+
+COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
+PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
+VARIED = 0.8  # temperature of all completions of a place but the first
+
+
+@dataclass(frozen=True)
+class Filling:
+    """The completions of one place: a request for each, and what they have in common."""
+
+    prompt: Prompt
+    requests: Sequence[Request]
+    stops: tuple[str, ...]
+    extent: Extent
+    word: str  # what every answer begins with, for it stands before the cursor
+    least_sure: float  # see `Stopping`
+
+    def stopping(self) -> Stopping:
+        """Where the text of one of them ends."""
+        return Stopping(self.extent, len(self.word), self.least_sure)
+
+
+class Filler:
+    """Of one pair; ModelError where it was not trained to fill in the middle. Safe to use from several threads."""
+
+    def __init__(self, loaded: LoadedPair, patience: float | None = PATIENCE) -> None:
+        """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None: any."""
+        self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
+        self._encoder = Encoder(loaded.tokenizer)
+        self._ends = stop_ids(self._form, loaded.tokenizer)
+        self._has_logits = isinstance(loaded.pair, HostPair)
+        self._spellings = self._prepare_spellings() if self._has_logits else None
+
+    def _prepare_spellings(self) -> Future[Spellings]:
+        """Made in a thread of its own, which a pair that is closed meanwhile waits for."""
+        thread = ThreadPoolExecutor(1, "spellings")
+        made = thread.submit(Spellings, self._loaded.tokenizer, self._loaded.target.vocab_size)
+        self._loaded.before_close(thread.shutdown)
+        return made
+
+    def fill(
+        self,
+        hole: Hole,
+        others: Sequence[Context] = (),
+        copies: Sequence[str] = (),
+        *,
+        mode: Mode = "auto",
+        max_tokens: int,
+        params: SamplingParams,
+        count: int = 1,
+        least_sure: float = 0.0,
+    ) -> Filling:
+        """Completions of a place: the first as `params` say, others varied. `copies` are likely texts.
+
+        `least_sure` is a probability below which an answer ends, see `Stopping`.
+        """
+        before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
+        spellings = self._ready_spellings()
+        word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
+        place, context = _without(hole, word), self._loaded.context
+        prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word)
+        if len(prompt.ids) >= context:
+            raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
+        first = Request(
+            prompt.ids,
+            prompt.max_tokens,
+            params,
+            self._ends,
+            alternatives=0 if self._has_logits else None,
+            documents=self._documents(prompt, copies),
+        )
+        healing = [Healing(spellings, word) if spellings and word else None for _ in range(count)]
+        requests = [_choice(first, number, constraint) for number, constraint in enumerate(healing)]
+        extent = find(hole.language, before, after, mode)
+        return Filling(prompt, requests, self._form.stop_strings, extent, word, least_sure)
+
+    def _ready_spellings(self) -> Spellings | None:
+        if not self._spellings or not wait([self._spellings], self._patience).done:
+            return None
+        return self._spellings.result()
+
+    def _documents(self, prompt: Prompt, copies: Sequence[str]) -> list[list[int]]:
+        """Texts to copy drafts from, likeliest last; what is in the prompt is copied from anyway."""
+        left = [part.text for part in prompt.parts if part.left_out]
+        documents: list[list[int]] = []
+        room = COPIED
+        for text in (*copies, *left):
+            ids = self._encoder.text(_with_line_feeds(text[: room * 8]))[:room]
+            if ids:
+                documents.insert(0, ids)
+                room -= len(ids)
+        return documents
+
+
+def _choice(first: Request, number: int, constraint: Healing | None) -> Request:
+    params = first.params
+    if number:
+        seed = ((params.seed or 0) + number) % 2**63
+        params = replace(params, temperature=max(params.temperature, VARIED), seed=seed)
+    return replace(first, params=params, constraint=constraint, stats=type(first.stats)())
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _without(hole: Hole, word: str) -> Hole:
+    """The place before a word that stands at the cursor."""
+    length = len(word)
+    if len(hole.middle) >= length:
+        return replace(hole, middle=hole.middle[: len(hole.middle) - length])
+    kept = len(hole.prefix) - (length - len(hole.middle))
+    return replace(hole, prefix=hole.prefix[:kept], middle="")

@@ -1,0 +1,141 @@
+"""What fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
+
+Pure arithmetic over `Sizes`, which every backend has its own of; nothing here looks at a machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from localdflash.backend.parts import TARGET, Parts, gigabytes, total
+from localdflash.errors import OutOfMemory
+
+NO_DRAFTER = "none"
+AS_IT_IS = "as it is"
+STEP = 256  # tokens: llama.cpp's and the CUDA engine's contexts grow in such steps
+LEAST = 512  # tokens: a shorter context than this is chosen for no one
+COMFORTABLE = 4096  # tokens for which a drafter shrinks or goes where none were asked for
+
+# Bits per weight of whole files by llama.cpp's quantizer, as its authors publish them for 8B models.
+QUANTIZATIONS = {
+    "F16": 16.0,
+    "Q8_0": 8.5,
+    "Q6_K": 6.56,
+    "Q5_K_M": 5.70,
+    "Q4_K_M": 4.89,
+    "Q4_0": 4.66,
+    "Q3_K_M": 4.00,
+    "Q2_K": 3.16,
+}
+
+
+class Sizes(Protocol):
+    """The memory of one pair on one backend. `drafters` run from the drafter asked for down to `NO_DRAFTER`."""
+
+    @property
+    def trained(self) -> int:
+        """Tokens of context that the target was trained for."""
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What the drafter can be, from what was asked for down to `NO_DRAFTER`."""
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        """Bytes with a context of so many tokens."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free."""
+
+    free: int
+    margin: int
+    what: str
+
+    def holds(self, parts: Parts) -> bool:
+        """Whether all parts fit, and the margin stays."""
+        return total(parts) + self.margin <= self.free
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is loaded. `notice` is a line for the user where that is less than asked for, or empty."""
+
+    drafter: str
+    context: int
+    parts: Parts
+    notice: str = ""
+
+
+def largest_context(sizes: Sizes, drafter: str, budget: Budget, most: int) -> int:
+    """Tokens of context that fit, at most `most`; below that a multiple of `STEP`, and 0 where nothing fits.
+
+    Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
+    """
+    if budget.holds(sizes.parts(most, drafter)):
+        return most
+    fits = too_many = -(-most // STEP)
+    while fits == too_many or (fits and not budget.holds(sizes.parts(fits * STEP, drafter))):
+        too_many, fits = fits, fits * 7 // 8
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if budget.holds(sizes.parts(middle * STEP, drafter)):
+            fits = middle
+        else:
+            too_many = middle
+    return fits * STEP
+
+
+def fit(sizes: Sizes, budget: Budget, wanted: int) -> Fit:
+    """The pair to load: with the context wanted, or, where that is 0, the largest up to the trained one.
+
+    OutOfMemory says what is needed, what is free and what would fit.
+    """
+    most = wanted or sizes.trained
+    enough = wanted or min(most, COMFORTABLE)
+    largest, drafter = 0, NO_DRAFTER
+    for drafter in sizes.drafters:
+        largest = largest_context(sizes, drafter, budget, most)
+        if largest >= enough:
+            break
+    else:
+        if wanted or largest < min(most, LEAST):
+            raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
+    chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
+    return replace(chosen, notice=_notice(sizes, budget, chosen, most))
+
+
+def _notice(sizes: Sizes, budget: Budget, chosen: Fit, most: int) -> str:
+    free = f"{gigabytes(budget.free)} of {budget.what} are free"
+    said = []
+    if chosen.drafter != sizes.drafters[0]:
+        needed = gigabytes(total(sizes.parts(chosen.context, sizes.drafters[0])) + budget.margin)
+        what = "was left out" if chosen.drafter == NO_DRAFTER else f"has {chosen.drafter}"
+        said.append(f"the drafter {what}: the pair as asked for needs {needed}")
+    if chosen.context < most:
+        said.append(f"the context has {chosen.context} of {most} tokens")
+    return f"{', '.join(said)}; {free}" if said else ""
+
+
+def _refusal(sizes: Sizes, budget: Budget, drafter: str, most: int, largest: int) -> str:
+    context = most if largest else min(most, LEAST)
+    needed = gigabytes(total(sizes.parts(context, drafter)) + budget.margin)
+    without = " even without the drafter" if drafter != sizes.drafters[0] else ""
+    remedy = f"--context {largest} fits" if largest else "take a smaller pair or a smaller quantization of it"
+    return (
+        f"a context of {context} tokens needs {needed}{without} ({gigabytes(budget.margin)} of it as margin),"
+        f" {gigabytes(budget.free)} of {budget.what} are free: {remedy}"
+    )
+
+
+def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
+    """Bytes of a target of so many matrix weights in every quantization, best first; what is no matrix stays as is."""
+    return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
+
+
+def best_quantization(parts: Parts, budget: Budget, candidates: Mapping[str, int]) -> str | None:
+    """The first of the candidates (bytes of weights by name) with which everything fits."""
+    for name, size in candidates.items():
+        if budget.holds(parts | {TARGET: size}):
+            return name
+    return None

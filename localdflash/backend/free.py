@@ -1,0 +1,38 @@
+"""How much memory a pair may take on this machine: what the system, or the limit of a container, leaves free."""
+
+from importlib import import_module
+from pathlib import Path
+
+import psutil
+
+from localdflash.backend.fit import Budget
+
+MARGIN = 400 << 20  # bytes left to the rest of the system: browsers and editors grow too
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def system_budget() -> Budget:
+    """Memory that can be had without swapping; the page cache counts as free."""
+    free = psutil.virtual_memory().available
+    limit = _cgroup_free(CGROUP)
+    return Budget(free if limit is None else min(free, limit), MARGIN, "memory")
+
+
+def program_bytes(with_torch: bool) -> int:
+    """What this process holds now, and torch where a part of the pair needs that: measured, not known."""
+    if with_torch:
+        import_module("torch")
+    return int(psutil.Process().memory_info().rss)
+
+
+def _cgroup_free(folder: Path) -> int | None:
+    """What the limit of this container leaves, files that can be dropped included; None without a limit."""
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if not limit.isdigit():
+        return None
+    return max(int(limit) - used + int(counts.get("inactive_file", 0)) + int(counts.get("active_file", 0)), 0)

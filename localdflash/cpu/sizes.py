@@ -1,0 +1,106 @@
+"""The memory of a pair on our own CPU engine, part by part, from the files' headers.
+
+Packed weights are mapped from the cache folder: they count as used, though the system may drop and read them again.
+"""
+
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.cpu import library
+from localdflash.cpu.drafter import check_drafter
+from localdflash.cpu.machine import KEYS, bound_model, check_shape
+from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
+from localdflash.cpu.source import OTHERWISE, Part, drafter_source, target_source
+from localdflash.errors import ModelError
+from localdflash.machine.cores import clamp
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+
+FLOAT, HALF = 4, 2  # bytes
+
+
+class CpuSizes:
+    """See `Sizes`. ModelError where the CPU engine cannot run the pair, NoDevice where it was not built.
+
+    Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
+    """
+
+    def __init__(self, target: Path, drafter: Path | None, threads: int = 0) -> None:
+        self._library, self._threads = library.load(), clamp(threads)[0]
+        source = target_source(target)
+        self._config = source.config
+        if wrong := check_shape(self._config):
+            raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
+        self._target = sum(map(_bytes_of, source.parts))
+        self._drafter = _checked(drafter, self._config) if drafter else None
+        self._drafter_bytes = _drafter_bytes(drafter, self._drafter) if drafter and self._drafter else 0
+        self.trained = self._config.context_length
+        self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        """See `Sizes`."""
+        c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
+        taps = len(drafting.taps) if drafting else 0
+        logits = library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT
+        scratch = _rope_bytes(c, context) + logits + self._workspace(c, taps)
+        parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context)}
+        if drafting:
+            d, room = drafting.decoder, context + drafting.block_size
+            parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, room)}
+            scratch += _rope_bytes(d, room) + self._workspace(d, taps, fuses=True)
+        return parts | {SCRATCH: scratch}
+
+    def _workspace(self, config: DecoderConfig, taps: int, fuses: bool = False) -> int:
+        model = bound_model(config, config.num_hidden_layers)
+        model.tap_count = taps
+        model.fuse.n = config.hidden_size if fuses else 0
+        return self._library.workspace_bytes(model, self._threads)
+
+
+def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
+    """A drafter's configuration, if it runs with this target."""
+    config = config_of_file(path)
+    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
+    if wrong := check_drafter(config):
+        raise ModelError(f"{path}: the CPU engine does not run drafters with {wrong}: {OTHERWISE}")
+    return config
+
+
+def _drafter_bytes(path: Path, config: DFlashConfig) -> int:
+    if path.suffix == ".gguf":
+        return sum(map(_bytes_of, drafter_source(path).parts))
+    c = config.decoder
+    hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    f = c.intermediate_size
+    shapes = [(q, hidden), (kv, hidden), (kv, hidden), (hidden, q), (f, hidden), (f, hidden), (hidden, f)]
+    matrices = [*shapes * c.num_hidden_layers, (hidden, len(config.taps) * hidden)]
+    if any(k % GROUP for _, k in matrices):
+        raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
+    norms = (2 * hidden + 2 * c.head_dim) * c.num_hidden_layers + 2 * hidden
+    return sum(_matrix_bytes(MatrixShape(Kind.Q8_0, n, k)) for n, k in matrices) + norms * FLOAT
+
+
+def _bytes_of(part: Part) -> int:
+    return _matrix_bytes(part.matrix) if part.matrix else prod(part.tensor.shape) * FLOAT
+
+
+def _matrix_bytes(matrix: MatrixShape) -> int:
+    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in matrix.arrays)
+
+
+def _kv_bytes(config: DecoderConfig, context: int) -> int:
+    """Keys and values in float16, of so many tokens in whole groups of keys."""
+    c = config
+    return c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * _room(context) * HALF
+
+
+def _rope_bytes(config: DecoderConfig, context: int) -> int:
+    return 2 * _room(context) * (config.head_dim // 2) * FLOAT
+
+
+def _room(context: int) -> int:
+    return -(-context // KEYS) * KEYS

@@ -1,0 +1,1 @@
+"""Weights of any format as planes, the layout that the CUDA kernels read."""

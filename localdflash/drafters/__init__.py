@@ -1,1 +1,0 @@
-"""What proposes tokens: DFlash, through torch or llama.cpp, and lookup."""

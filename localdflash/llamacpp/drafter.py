@@ -1,0 +1,158 @@
+"""DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
+
+The drafter shares the target's embedding and head through `ctx_other`. Features wait until a draft is asked for and
+are injected then, all at once: while the controller drafts by other means they cost a copy each. Only where they would
+fill memory are they injected before.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.llamacpp import library
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.machine.cores import physical_cores
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.weights.gguf import read_header
+
+INJECT_ROWS = 256  # most features that one decode injects
+WAITING_BYTES = 32 * 1024 * 1024
+
+
+def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
+    """How a drafter's context, beside a target's context handle for so many tokens, is asked of llama.cpp."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + config.block_size
+    params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
+    params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.no_perf = True
+    params.ctx_other = target
+    if gpu_layers == 0:
+        params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    return params
+
+
+class LlamaCppDFlashDrafter:
+    """See `Drafter`."""
+
+    name = "dflash"
+    reads_taps = True
+
+    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0, gpu_layers: int = 0) -> None:
+        self.config = config_of_gguf(read_header(path))
+        check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+        self.model = library.load_model(path, gpu_layers)
+        self.handle = library.new_context(
+            self.model, context_params(self.config, target.handle, target.context, threads, gpu_layers)
+        )
+        if not self.handle:
+            raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
+        api.llama_set_causal_attn(self.handle, bool(self.config.causal))
+        self._memory = api.llama_get_memory(self.handle)
+        self._batch = api.llama_batch_ext_init(self.handle)
+        self._logits_address = library.logits_reader()
+        self._vocab_size = target.vocab_size
+        self.longest = self.config.block_size - 1
+        self.length = 0
+        self._injected = 0
+        self._waiting: list[NDArray[np.float32]] = []
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        """See `Drafter`."""
+        if taps is None:
+            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+        self._waiting.append(taps)
+        self.length += len(ids)
+        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+            self._inject()
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        slots = self.config.block_size
+        if limit < 1:
+            return NOTHING
+        self._inject()
+        api.llama_batch_ext_clear(self._batch)
+        for slot in range(slots):
+            token = self.config.mask_token_id if slot else anchor
+            self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
+            api.llama_batch_ext_set_output_logits(self._batch, slot, True)
+        self._decode()
+        address = self._logits_address(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned no logits for a draft")
+        logits = library.float_rows(address, slots, self._vocab_size)[1 : limit + 1]
+        api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+        tokens = logits.argmax(1)
+        top = logits[np.arange(len(tokens)), tokens]
+        confidence = 1.0 / np.exp(logits - top[:, None]).sum(1)
+        return Draft.chain(self.name, tokens.tolist(), confidence.tolist())
+
+    def rollback(self, length: int) -> None:
+        """See `Drafter`."""
+        if length < self._injected:
+            api.llama_memory_seq_rm(self._memory, 0, length, -1)
+            self._injected, self._waiting = length, []
+        elif self._waiting:
+            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Drafter`."""
+        self._inject()
+        size = api.llama_state_seq_get_size(self.handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        return bytes(memoryview(buffer)[: api.llama_state_seq_get_data(self.handle, buffer, size, 0)])
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        """See `Drafter`."""
+        api.llama_memory_clear(self._memory, True)
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
+            raise LocaldflashError("llama.cpp refused a drafter's saved state")
+        self.length = self._injected = len(ids)
+        self._waiting = []
+
+    def close(self) -> None:
+        """Free context and model; must come before the target's own `close`."""
+        if self.handle:
+            api.llama_batch_ext_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _inject(self) -> None:
+        if not self._waiting:
+            return
+        features = np.ascontiguousarray(np.concatenate(self._waiting))
+        self._waiting = []
+        width = features.shape[1]
+        for begin in range(0, len(features), INJECT_ROWS):
+            chunk = features[begin : begin + INJECT_ROWS]
+            api.llama_batch_ext_clear(self._batch)
+            for row in chunk:
+                pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
+                index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
+                self._place(index, self._injected + index)
+            self._decode()
+            self._injected += len(chunk)
+
+    def _place(self, index: int, position: int) -> None:
+        if index < 0:
+            raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
+        api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
+
+    def _decode(self) -> None:
+        status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")

@@ -1,0 +1,190 @@
+"""Any GGUF model as a target, through llama.cpp's C API.
+
+On a CPU a row is computed the same way whatever stands beside it, as long as flash attention is off and a decode has
+2 to 32 rows (a single row goes through other matrix kernels): so a lone row gets a filler row beside it that is dropped
+at once. Greedy output is then identical for any draft, any chunking of the prompt and any reuse of the cache. Pointers
+are resolved once; a step costs a few microseconds of Python.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.llamacpp import library
+from localdflash.machine.cores import physical_cores
+
+EXACT_ROWS = 32  # on a CPU, decodes of 2 to this many rows agree to the bit
+FAST_ROWS = 512
+WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in float32: no conversion on every step
+
+
+def context_params(model: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
+    """How a target's context for so many tokens is asked of llama.cpp."""
+    params = api.llama_context_default_params()
+    params.n_ctx = context + 1  # a filler row may stand behind the last token
+    params.n_batch = params.n_ubatch = FAST_ROWS if gpu_layers else EXACT_ROWS
+    params.n_seq_max = 1
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if not gpu_layers and _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
+        params.type_k = params.type_v = api.GGML_TYPE_F32
+    params.no_perf = True
+    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    return params
+
+
+def _wide_cache_bytes(model: Any, context: int) -> int:
+    architecture = library.metadata(model, "general.architecture")
+    width = library.metadata(model, f"{architecture}.attention.key_length")
+    width_of_head = int(width) if width else api.llama_model_n_embd(model) // api.llama_model_n_head(model)
+    return int(context * api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * width_of_head * 2 * 4)
+
+
+class LlamaCppTarget:
+    """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+
+    def __init__(
+        self, path: Path, context: int = 0, threads: int = 0, taps: Sequence[int] = (), gpu_layers: int = 0
+    ) -> None:
+        self.model = library.load_model(path, gpu_layers)
+        trained = api.llama_model_n_ctx_train(self.model)
+        self.context = context or trained
+        if not 8 <= self.context <= trained:
+            raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
+        self.layers: int = api.llama_model_n_layer(self.model)
+        self.hidden_size: int = api.llama_model_n_embd(self.model)
+        self.handle = library.new_context(self.model, self._params(threads, gpu_layers))
+        if not self.handle:
+            raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
+        self._rows = FAST_ROWS if gpu_layers else EXACT_ROWS
+        self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+        self.length = 0
+        self._memory = api.llama_get_memory(self.handle)
+        self._batch = api.llama_batch_init(self._rows, 0, 1)
+        for i in range(self._rows):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        self._logits_address = library.logits_reader()
+        self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}
+        self.taps: tuple[int, ...] = ()
+        self.set_taps(taps)
+
+    def _params(self, threads: int, gpu_layers: int) -> Any:
+        return context_params(self.model, self.context, threads, gpu_layers)
+
+    @property
+    def max_rows(self) -> int:
+        """See `Target`."""
+        return self._rows
+
+    def set_taps(self, blocks: Sequence[int]) -> None:
+        """Keep the outputs of these blocks, and of no others."""
+        for block in blocks:
+            if not 0 <= block < self.layers - 1:
+                raise ModelError(f"tap {block}: the target has blocks 0 to {self.layers - 2} to tap")
+        for block in set(self.taps) - set(blocks):
+            library.set_tap(self.handle, block + 1, False)
+        for block in blocks:
+            library.set_tap(self.handle, block + 1, True)
+        self.taps = tuple(blocks)
+        self._tap_address = library.tap_reader() if blocks else None
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        """See `Target`."""
+        self._decode(ids, logits=False)
+        self.keep(range(len(ids)))
+        return self._read_taps(len(ids))
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        """See `Target`."""
+        if not draft.is_chain:
+            raise LocaldflashError("llama.cpp verifies chains only, and this draft is a tree")
+        rows = len(draft) + 1
+        self._decode((anchor, *draft.tokens), logits=True)
+        address = self._logits_address(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned no logits")
+        return Verification(self._view(address, rows, self.vocab_size), self._read_taps(rows))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `Target`; the rows of a chain are its first ones."""
+        self.length += len(rows)
+        if self._decoded > len(rows):
+            api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+
+    def crop(self, length: int) -> None:
+        """See `Target`."""
+        if not api.llama_memory_seq_rm(self._memory, 0, length, -1):
+            raise ModelError("this model's cache cannot be cropped (recurrent layers): it cannot run here yet")
+        self.length = length
+
+    def save(self) -> bytes:
+        """See `Target`."""
+        size = api.llama_state_seq_get_size(self.handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        written = api.llama_state_seq_get_data(self.handle, buffer, size, 0)
+        return bytes(memoryview(buffer)[:written])
+
+    def load(self, state: bytes, length: int) -> None:
+        """See `Target`."""
+        api.llama_memory_clear(self._memory, True)
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
+            raise LocaldflashError("llama.cpp refused a saved state")
+        self.length = length
+
+    def close(self) -> None:
+        """Free context and model; the target cannot be used afterwards."""
+        if self.handle:
+            api.llama_batch_free(self._batch)
+            api.llama_free(self.handle)
+            api.llama_model_free(self.model)
+            self.handle = self.model = None
+
+    def _decode(self, ids: Sequence[int], logits: bool) -> None:
+        ids = self._filled(ids)
+        batch, position = self._batch, self.length
+        batch.n_tokens = self._decoded = len(ids)
+        tokens, positions, wanted = batch.token, batch.pos, batch.logits
+        for i, token in enumerate(ids):
+            tokens[i] = token
+            positions[i] = position + i
+            wanted[i] = logits
+        status = api.llama_decode(self.handle, batch)
+        if status == 1:
+            raise OutOfMemory(f"the context of {self.context} tokens is full")
+        if status:
+            raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+
+    def _filled(self, ids: Sequence[int]) -> Sequence[int]:
+        """A lone row with its filler."""
+        return (ids[0], ids[0]) if len(ids) == 1 else ids
+
+    def _read_taps(self, rows: int) -> Taps | None:
+        if self._tap_address is None:
+            return None
+        taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)
+        for i, block in enumerate(self.taps):
+            address = self._tap_address(self.handle, block + 1)
+            if not address:
+                raise ModelError(
+                    f"llama.cpp does not give the output of block {block} for this architecture: no DFlash"
+                )
+            columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
+            taps[:, columns] = self._view(address, rows, self.hidden_size)
+        return taps
+
+    def _view(self, address: int, rows: int, columns: int) -> NDArray[np.float32]:
+        """The library's float32 rows at an address, without a copy; buffers are few, so views are kept."""
+        key = (address, rows, columns)
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = library.float_rows(address, rows, columns)
+        return view

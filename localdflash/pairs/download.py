@@ -1,0 +1,233 @@
+"""A file of the hub onto this disk: complete and verified under its own name, or not there under that name.
+
+    .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
+                          ->  other bytes than named  ->  NAME.mismatch, never loaded
+
+A process that dies leaves at most a partial file, and the next one goes on with it. Two processes that want the same
+file wait for each other on `.NAME.lock`.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from localdflash.errors import LocaldflashError, ModelError
+from localdflash.files.paths import create_private
+from localdflash.pairs import hub, records
+from localdflash.pairs.hub import Progress, Remote
+from localdflash.pairs.records import Record
+
+CHUNK = 4 << 20  # bytes hashed at a time
+
+
+class Report(Protocol):
+    """Where a download tells how it goes."""
+
+    def say(self, line: str) -> None:
+        """Tell one line."""
+
+    def progress(self, doing: str, name: str) -> Progress:
+        """Begin a stretch of bytes, "downloading" or "checking"; the meter to move."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file of a repository; what is None is not asked for: main branch, no pinned hash, no pinned size."""
+
+    repository: str
+    file: str
+    revision: str | None
+    sha256: str | None
+    size: int | None
+    path: Path  # where it goes
+
+    def fulfilled(self) -> Record | None:
+        """The record of the file, if the file is here, verified, and what is wanted. Asks nobody."""
+        record = records.current(self.path)
+        if (
+            record
+            and record.repository == self.repository
+            and self.revision in (None, record.revision, record.asked)
+            and self.sha256 in (None, record.sha256)
+        ):
+            return record
+        return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A wanted file, and what the hub, or its cache, has for it."""
+
+    wanted: Wanted
+    remote: Remote
+
+    @property
+    def partial(self) -> Path:
+        """Where the bytes gather."""
+        path = self.wanted.path
+        return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
+
+    def bytes_needed(self) -> int:
+        """What the disk has to hold in addition."""
+        for path in (self.wanted.path, self.partial):
+            if path.is_file():
+                return max(0, self.remote.size - path.stat().st_size)
+        blob = hub.blob_in_cache(self.remote)
+        linked = blob is not None and blob.stat().st_dev == _existing(self.wanted.path).stat().st_dev
+        return 0 if linked else self.remote.size
+
+
+def plan(wanted: Wanted) -> Job:
+    """Ask what the hub has; its cache answers where the hub cannot. ModelError where a pin contradicts the hub."""
+    try:
+        remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
+    except hub.Unreachable:
+        cached = hub.in_cache(wanted.repository, wanted.file, wanted.revision)
+        if cached is None:
+            raise
+        remote = cached[0]
+    if wanted.sha256 and len(remote.digest) == len(wanted.sha256) and remote.digest != wanted.sha256:
+        raise ModelError(
+            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {wanted.sha256} is pinned; "
+            "pin a revision that has it, or correct the entry"
+        )
+    if wanted.size not in (None, remote.size):
+        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {wanted.size} are pinned")
+    return Job(wanted, remote)
+
+
+def check_space(jobs: list[Job], root: Path) -> None:
+    """LocaldflashError with both numbers if the disk cannot hold what is to come."""
+    needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
+    if needed > free:
+        raise LocaldflashError(
+            f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
+            "or set LOCALDFLASH_HOME to another disk"
+        )
+
+
+def fetch(job: Job, report: Report) -> Record:
+    """Bring a file here, verify it, put it in its place; its record."""
+    path, partial = job.wanted.path, job.partial
+    with locked(path, report):
+        if record := job.wanted.fulfilled():
+            return record
+        if path.is_file() and (record := _adopt(job, report)):
+            return record
+        if not partial.exists():
+            _take_from_cache(job, report)
+        if not partial.exists() or partial.stat().st_size != job.remote.size:
+            hub.transfer(job.remote, partial, report.progress("downloading", job.remote.name))
+        sha256 = _verified(job, partial, report)
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(path)
+        for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
+            old.unlink()
+        return _recorded(job, sha256)
+
+
+@contextmanager
+def locked(path: Path, report: Report) -> Iterator[None]:
+    """Hold the lock of a file, in a folder that is made if need be; says so when another process holds it."""
+    create_private(path.parent)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report.say(f"another localdflash is at {path.name}; waiting for it")
+        lock.acquire()
+    except OSError as error:
+        raise LocaldflashError(
+            f"{path.parent}: cannot write: {error.strerror}; make it writable, or set LOCALDFLASH_HOME"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _adopt(job: Job, report: Report) -> Record | None:
+    """Take a file that is already in the place, if it is the wanted one.
+
+    Else an older revision makes way once the new one is complete, and a file that nobody verified is set aside.
+    """
+    path = job.wanted.path
+    if records.current(path):
+        sha256, digest = _digests(path, job, report)
+        return _recorded(job, sha256) if digest == _expected(job) else None
+    return _recorded(job, _verified(job, path, report))
+
+
+def _take_from_cache(job: Job, report: Report) -> None:
+    """Link, else copy, what another program has downloaded; a copy that is not what it should be is left alone."""
+    blob = hub.blob_in_cache(job.remote)
+    if blob is None:
+        return
+    if _digests(blob, job, report)[1] != _expected(job):
+        report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
+        return
+    report.say(f"{job.remote.name}: taken from {blob.parent}")
+    try:
+        os.link(blob, job.partial)
+    except OSError:
+        copying = job.partial.with_name(f"{job.partial.name}.copy")
+        shutil.copyfile(blob, copying)
+        copying.replace(job.partial)
+
+
+def _verified(job: Job, path: Path, report: Report) -> str:
+    """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
+    sha256, digest = _digests(path, job, report)
+    expected, size = _expected(job), path.stat().st_size
+    if digest == expected and size == job.remote.size:
+        return sha256
+    aside = job.wanted.path.with_name(f"{job.wanted.path.name}.mismatch")
+    path.replace(aside)
+    kind = "sha256" if len(expected) == 64 else "git sha1"
+    raise ModelError(
+        f"{job.remote.name}: {kind} {digest} ({size} bytes), expected {expected} ({job.remote.size} bytes); "
+        f"set aside as {aside}, never loaded: pull again"
+    )
+
+
+def _expected(job: Job) -> str:
+    return job.wanted.sha256 or job.remote.digest
+
+
+def _digests(path: Path, job: Job, report: Report) -> tuple[str, str]:
+    """The SHA-256 of a file, and its hash of the kind that is expected."""
+    size, meter = path.stat().st_size, report.progress("checking", job.remote.name)
+    sha256 = hashlib.sha256()
+    git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    wants_git = len(_expected(job)) == 40
+    done = 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            sha256.update(chunk)
+            if wants_git:
+                git.update(chunk)
+            done += len(chunk)
+            meter(done, size)
+    return sha256.hexdigest(), git.hexdigest() if wants_git else sha256.hexdigest()
+
+
+def _recorded(job: Job, sha256: str) -> Record:
+    wanted, stat = job.wanted, job.wanted.path.stat()
+    asked = wanted.revision or hub.MAIN
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    record = Record(wanted.repository, job.remote.commit, asked, sha256, *place)
+    records.write(wanted.path, record)
+    return record
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())

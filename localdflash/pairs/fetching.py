@@ -1,0 +1,144 @@
+"""The files of a pair: fetched, checked against each other, or removed. Only inside the models folder."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localdflash.errors import ModelError
+from localdflash.model.dflash_config import check_fit, config_of_file
+from localdflash.pairs import records
+from localdflash.pairs.download import Report, Wanted, check_space, fetch, locked, plan
+from localdflash.pairs.pair import Pair, Source, models_folder
+from localdflash.pairs.records import Record
+from localdflash.pairs.registry import HUB, Registry
+from localdflash.weights import gguf, safetensors
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is here and verified. `fetched` is False where it was before."""
+
+    path: Path
+    record: Record
+    fetched: bool
+
+
+def pull(pair: Pair, report: Report) -> list[Fetched]:
+    """Fetch what is not here yet, all sizes known before the first byte; then check that the two halves fit."""
+    if not pair.backends:
+        raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
+    wanted = [_wanted(source) for source in pair.sources if source.repository]
+    here = {item.path: item.fulfilled() for item in wanted}
+    jobs = [plan(item) for item in wanted if not here[item.path]]
+    check_space(jobs, models_folder())
+    done = {job.wanted.path: fetch(job, report) for job in jobs}
+    _remember_drafter(pair)
+    check_pair(pair)
+    files = {path: record for path, record in (here | done).items() if record}
+    return [Fetched(path, record, path in done) for path, record in files.items()]
+
+
+def check_pair(pair: Pair) -> None:
+    """ModelError if a header is broken, or the drafter is none for this target. Reads headers only."""
+    target = gguf.read_header(pair.target.path)
+    if pair.drafter is None or not pair.drafter.runs:
+        return
+    blocks = target.require(f"{target.architecture}.block_count", int)
+    hidden = target.require(f"{target.architecture}.embedding_length", int)
+    vocabulary = target.require("tokenizer.ggml.tokens", list)
+    drafter = pair.drafter.path
+    if pair.drafter.format == "safetensors":
+        safetensors.read_header(drafter)
+    check_fit(config_of_file(drafter), hidden, len(vocabulary), blocks, str(drafter))
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What `remove` would delete, and what stays because another pair on this machine uses it."""
+
+    paths: tuple[Path, ...]
+    kept: tuple[Path, ...]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files, and what downloads left beside them."""
+        return [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files together."""
+        return sum(file.lstat().st_size for file in self.files)
+
+
+def removal(pair: Pair, registry: Registry) -> Removal:
+    """Find the downloaded files of a pair that no other pair uses whose target is here."""
+    if pair.target.repository is None:
+        raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
+    own = [_inside(source) for source in pair.sources if source.repository]
+    others = [other for other in (*registry.pairs.values(), *registry.others_here()) if _is_other(other, pair)]
+    used = {source.path for other in others for source in other.sources}
+    return Removal(
+        tuple(path for path in own if path not in used), tuple(path for path in own if path in used and path.is_file())
+    )
+
+
+def remove(found: Removal, report: Report) -> None:
+    """Delete the files, what downloads left beside them, and folders that are empty then."""
+    for path in found.paths:
+        if not any(map(os.path.lexists, _with_leftovers(path))):
+            continue
+        with locked(path, report):
+            for file in _with_leftovers(path):
+                file.unlink(missing_ok=True)
+        _remove_empty(path.parent)
+
+
+def _is_other(other: Pair, pair: Pair) -> bool:
+    return other.target.path != pair.target.path and other.target.path.is_file()
+
+
+def _with_leftovers(path: Path) -> tuple[Path, ...]:
+    """A file and all that a download leaves beside it."""
+    aside = path.with_name(f"{path.name}.mismatch")
+    beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
+    return (path, aside, *beside)
+
+
+def _remove_empty(folder: Path) -> None:
+    root = models_folder()
+    while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _wanted(source: Source) -> Wanted:
+    assert source.repository
+    path = _inside(source)
+    return Wanted(source.repository, source.file, source.revision, source.sha256, source.size, path)
+
+
+def _inside(source: Source) -> Path:
+    """The path of a downloaded file.
+
+    ModelError if a link leads it out of the folder, or only case tells it from another: some disks take them for one.
+    """
+    root, folder = models_folder(), models_folder()
+    for part in source.path.relative_to(root).parts:
+        twins = [name for name in os.listdir(folder) if name.casefold() == part.casefold()] if folder.is_dir() else []
+        if twins and part not in twins:
+            raise ModelError(f"{source.path}: {twins[0]!r} is there, which differs only in case; remove or rename it")
+        folder /= part
+    if not source.path.parent.resolve().is_relative_to(root.resolve()):
+        raise ModelError(f"{source.path.parent} is a link that leads out of {root}; remove the link")
+    return source.path
+
+
+def _remember_drafter(pair: Pair) -> None:
+    """Note a drafter of the user's choice beside its target: the hf: name of the target then stands for both."""
+    record = records.read(pair.target.path)
+    if not pair.id.startswith(HUB) or not record or not pair.drafter or record.drafter:
+        return
+    drafter = pair.drafter
+    revision = f"@{drafter.revision}" if drafter.revision else ""
+    name = f"{HUB}{drafter.repository}{revision}/{drafter.file}" if drafter.repository else drafter.file
+    records.write(pair.target.path, replace(record, drafter=name))

@@ -1,0 +1,44 @@
+"""Names from a registry or a command line that become parts of paths: what is allowed, on every file system.
+
+ASCII letters, digits, '.', '_' and '-' only; no empty, hidden or '..' part, no drive, no name that Windows reserves.
+Every function takes a value and returns it as text, or raises ValueError that says what was expected.
+"""
+
+import re
+from pathlib import PurePosixPath
+
+from localdflash.files.strict_toml import matching
+
+LONGEST_FILE = 191  # characters of a file's own name: our names beside it (.NAME.digest.partial) stay below 255
+
+_OWNER_OR_NAME = r"\w[\w.-]{0,94}(?<![.-])"
+_repository = matching(rf"(?!.*(?:--|\.\.)){_OWNER_OR_NAME}/{_OWNER_OR_NAME}", "a repository, owner/name")
+_file = matching(
+    rf"(?:{_OWNER_OR_NAME}/){{0,4}}\w[\w.-]{{0,{LONGEST_FILE - 1}}}(?<!\.)",
+    "a file inside the repository, without '..' or a leading '/'",
+)
+_revision = matching(r"\w[\w.-]{0,99}(?<![.-])", "a commit or the name of a branch")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.ASCII | re.IGNORECASE)
+
+
+def repository(value: object) -> str:
+    """Take the name of a Hugging Face repository, owner/name."""
+    return _portable(_repository(value))
+
+
+def file_in_repository(value: object) -> str:
+    """Take the path of a file inside a repository, at most four folders deep."""
+    return _portable(_file(value))
+
+
+def revision(value: object) -> str:
+    """Take a commit or the name of a branch or tag."""
+    return _revision(value)
+
+
+def _portable(name: str) -> str:
+    """Refuse what Windows takes for a device, with any extension, in any folder."""
+    for part in PurePosixPath(name).parts:
+        if _DEVICE.fullmatch(part.split(".")[0]):
+            raise ValueError(f"expected a name that Windows can hold, found {part!r}, which it reserves")
+    return name

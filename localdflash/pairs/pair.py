@@ -1,0 +1,106 @@
+"""What a pair is: a target and its drafter, each in a Hugging Face repository or at a path on this machine."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from localdflash.files.paths import cache_folder
+
+Kind = Literal["dflash", "dflash2"]
+
+
+def models_folder() -> Path:
+    """Where downloaded files lie, as owner/name/file."""
+    return cache_folder() / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file: in a Hugging Face repository, or, when `repository` is None, at an absolute path on this machine."""
+
+    repository: str | None
+    file: str
+    sha256: str | None = None
+    revision: str | None = None  # commit or branch; None: the repository's main branch
+    size: int | None = None  # bytes
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies on this machine once it is there."""
+        return models_folder() / self.repository / self.file if self.repository else Path(self.file)
+
+    @property
+    def name(self) -> str:
+        """The file with its repository, as one would look it up."""
+        return f"{self.repository}/{self.file}" if self.repository else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSource(Source):
+    """The target's GGUF file."""
+
+    quantization: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSource(Source):
+    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None where only the file says."""
+
+    kind: Kind = "dflash"
+    block_size: int | None = None
+    taps: tuple[int, ...] | None = None
+
+    @property
+    def format(self) -> str:
+        """`gguf` or `safetensors`."""
+        return PurePosixPath(self.file).suffix[1:]
+
+    @property
+    def runs(self) -> bool:
+        """Whether any drafter here runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
+        return self.kind == "dflash"
+
+    @property
+    def config(self) -> Source | None:
+        """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
+        if self.repository is None or self.format != "safetensors":
+            return None
+        beside = PurePosixPath(self.file).with_name("config.json")
+        return Source(self.repository, str(beside), revision=self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An entry. What is None is not known; `memory_gb` (10^9 bytes) is the least that runs it at a small context."""
+
+    id: str
+    description: str
+    target: TargetSource
+    drafter: DrafterSource | None
+    origin: Path  # the file that says so
+    backends: tuple[str, ...]  # those that run it today
+    architecture: str | None = None
+    licence: str | None = None
+    memory_gb: float | None = None
+    context: int | None = None  # tokens
+    layers: int | None = None
+    fim: str | None = None  # the target's fill-in-the-middle format
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every file that the pair needs; a drafter that nothing here runs is none of them."""
+        drafter = self.drafter if self.drafter and self.drafter.runs else None
+        return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPair:
+    """A pair whose files are on this machine. Drafters that nothing here can run are left out."""
+
+    id: str
+    target: Path
+    drafter_gguf: Path | None
+    drafter_safetensors: Path | None
+    fim: str | None
+    context: int | None

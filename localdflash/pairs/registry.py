@@ -1,0 +1,198 @@
+"""The registry of pairs: which target goes with which drafter, where the files come from, what runs them today.
+
+Entries come from the `models.toml` that ships with the package and from the user's own in the configuration folder,
+whose entries replace shipped ones whole. No other place is read, least of all the folder one happens to work in: a
+repository must not choose the files that are loaded.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localdflash.errors import ModelError
+from localdflash.files.paths import config_folder
+from localdflash.files.strict_toml import did_you_mean
+from localdflash.pairs import names, records
+from localdflash.pairs.pair import DrafterSource, LocalPair, Pair, Source, TargetSource, models_folder
+from localdflash.pairs.registry_file import read_pairs
+
+PACKAGE = Path(__file__).parents[1]
+HUB = "hf:"
+_HUB_SPEC = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?/(?P<file>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All pairs by id, in the order of the files."""
+
+    pairs: dict[str, Pair]
+
+    def pair(self, pair_id: str) -> Pair:
+        """Return the entry with this id."""
+        if pair_id in self.pairs:
+            return self.pairs[pair_id]
+        hint = did_you_mean(pair_id, self.pairs)
+        raise ModelError(f"no pair {pair_id!r}{hint or '; see `localdflash models list`'}")
+
+    def resolve(self, spec: str, drafter: str | None = None) -> Pair:
+        """Find the pair that a user asks for: an id, the path of a .gguf target, or `hf:owner/name[@revision]/file`.
+
+        `drafter`, a path or such an hf: name of a .gguf or .safetensors, replaces what the registry has.
+        """
+        pair = self._resolve(spec)
+        return replace(pair, drafter=_given_drafter(drafter)) if drafter is not None else pair
+
+    def others_here(self) -> Iterator[Pair]:
+        """Targets that were downloaded by an hf: name and belong to no entry."""
+        known = {source.path for pair in self.pairs.values() for source in pair.sources}
+        found = [
+            self._resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
+            for path in sorted(models_folder().glob("*/*/**/*.gguf"))
+            if path not in known and records.read(path)
+        ]
+        known |= {pair.drafter.path for pair in found if pair.drafter}
+        yield from (pair for pair in found if pair.target.path not in known)
+
+    def _resolve(self, spec: str) -> Pair:
+        if spec.startswith(HUB):
+            return self._pair_on_hub(spec)
+        if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
+            return self.pair(spec)
+        return _pair_at(Path(os.path.expanduser(spec)).absolute())
+
+    def _pair_on_hub(self, spec: str) -> Pair:
+        """The entry with this file; or what an entry says of another file of its repository; or the bare target."""
+        source = _hub_source(spec, ".gguf")
+        target = TargetSource(source.repository, source.file, revision=source.revision)
+        near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
+        same = next((pair for pair in near if pair.target.file == target.file), None)
+        if same and target.revision in (None, same.target.revision):
+            return same
+        record = records.read(target.path)
+        given = _given_drafter(record.drafter) if record and record.drafter else None
+        if near:
+            pair = same or near[0]
+            description = f"{target.file}, as {pair.id} otherwise"
+            return replace(
+                pair, id=spec, description=description, target=target, drafter=given or pair.drafter, memory_gb=None
+            )
+        return Pair(
+            spec, "a GGUF file of a Hugging Face repository", target, given, target.path, backends=("llama.cpp",)
+        )
+
+
+def load_registry() -> Registry:
+    """Read the shipped registry and the user's."""
+    pairs = read_pairs(shipped_file(), PACKAGE)
+    user = config_folder() / "models.toml"
+    if user.is_symlink() or user.exists():
+        pairs |= read_pairs(user, user.parent)
+    return Registry(pairs)
+
+
+def shipped_file() -> Path:
+    """models.toml: inside an installed package, next to the package in a source tree."""
+    installed = PACKAGE / "models.toml"
+    return installed if installed.exists() else PACKAGE.parent / "models.toml"
+
+
+def missing_files(pair: Pair) -> tuple[Source, ...]:
+    """List what is not on this machine. Either form of a drafter will do, under the same name in the same folder."""
+    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
+    gguf = drafter and _forms(drafter)[0]
+    wanted = (pair.target,) if gguf else pair.sources
+    return tuple(source for source in wanted if not _here(source, drafter))
+
+
+def how_to_get(source: Source) -> str:
+    """Say where a missing file comes from and where it goes."""
+    if source.repository:
+        return f"download {source.name} into {source.path.parent}"
+    return f"no file at {source.path}: put it there, or correct the entry"
+
+
+def local_files(pair: Pair) -> LocalPair:
+    """Find the pair's files on this machine; ModelError says what is missing and how to get it.
+
+    A file that was downloaded and has another size than the one that was verified is refused.
+    """
+    if not pair.backends:
+        raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
+    if missing := missing_files(pair):
+        raise ModelError(_missing(pair, missing))
+    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
+    gguf, safetensors = _forms(drafter) if drafter else (None, None)
+    for path in (pair.target.path, gguf, safetensors):
+        if path:
+            records.check(path)
+    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
+
+
+def _missing(pair: Pair, missing: tuple[Source, ...]) -> str:
+    steps = "; ".join(how_to_get(source) for source in missing)
+    pull = f": run `localdflash models pull {pair.id}`" if any(source.repository for source in missing) else ""
+    return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
+
+
+def _here(source: Source, drafter: DrafterSource | None) -> bool:
+    return any(_forms(drafter)) if drafter and source is drafter else source.path.is_file()
+
+
+def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
+    """Find the drafter as GGUF and as safetensors."""
+    gguf, safetensors = drafter.path.with_suffix(".gguf"), drafter.path.with_suffix(".safetensors")
+    return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
+
+
+def _hub_source(spec: str, *suffixes: str) -> Source:
+    """Read `hf:owner/name[@revision]/file`."""
+    parts = _HUB_SPEC.fullmatch(spec)
+    if not parts:
+        raise ModelError(f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]}, or hf:owner/name@revision/file")
+    try:
+        file = names.file_in_repository(parts["file"])
+        revision = None if parts["revision"] is None else names.revision(parts["revision"])
+        repository = names.repository(parts["repository"])
+    except ValueError as error:
+        raise ModelError(f"{spec[:300]!r}: {error}") from error
+    if not file.endswith(suffixes):
+        raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
+    return Source(repository, file, revision=revision)
+
+
+def _given_drafter(spec: str) -> DrafterSource:
+    """The drafter at a path or an hf: name."""
+    if spec.startswith(HUB):
+        source = _hub_source(spec, ".gguf", ".safetensors")
+        return DrafterSource(source.repository, source.file, revision=source.revision)
+    path = Path(os.path.expanduser(spec)).absolute()
+    if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
+        raise ModelError(f"{path}: no such .gguf or .safetensors file; give a drafter's path, or hf:owner/name/file")
+    return DrafterSource(None, str(path))
+
+
+def _pair_at(target: Path) -> Pair:
+    """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`."""
+    if target.suffix != ".gguf" or not _is_file(target):
+        raise ModelError(f"{target}: no such .gguf file; give the path of a GGUF target, or an id")
+    stem = target.stem.replace("target", "drafter")
+    siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target.stem)
+    drafter = next((path for path in siblings if path.is_file()), None)
+    return Pair(
+        id=str(target),
+        description="a GGUF file",
+        target=TargetSource(None, str(target)),
+        drafter=DrafterSource(None, str(drafter)) if drafter else None,
+        origin=target,
+        backends=("llama.cpp",),
+    )
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a regular file is there; a path that is too long or cannot exist holds none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

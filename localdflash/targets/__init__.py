@@ -1,1 +1,0 @@
-"""What verifies: any GGUF through llama.cpp, and Qwen3 in torch as the readable reference."""

@@ -1,0 +1,52 @@
+"""Preparing a large vocabulary holds up neither the first key nor the end of a pair too early."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from localdflash.answers.fill import filler
+from localdflash.answers.fill.filler import Filler, Filling
+from localdflash.answers.fill.healing import Spellings
+from localdflash.answers.fill.prompt import Hole
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def loaded() -> Iterator[LoadedPair]:
+    with LoadedPair(Options(pair="embedded", threads=1, draft=False, backend="llama.cpp")) as pair:
+        yield pair
+
+
+def filled(filler: Filler) -> Filling:
+    return filler.fill(Hole("a.py", "python", "x = se", "", "\n"), max_tokens=8, params=SamplingParams())
+
+
+def test_completions_are_healed_once_the_spellings_are_there(
+    loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def slow(tokenizer: Tokenizer, size: int) -> Spellings:
+        assert go.wait(30)
+        return Spellings(tokenizer, size)
+
+    monkeypatch.setattr(filler, "Spellings", slow)
+    made = Filler(loaded, patience=0.001)
+    assert filled(made).word == ""
+    assert filled(made).requests[0].constraint is None
+    closing = threading.Thread(target=loaded.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()  # it waits for who reads the vocabulary
+    go.set()
+    closing.join(30)
+    assert not closing.is_alive()
+
+
+def test_a_patient_one_waits_for_them(loaded: LoadedPair) -> None:
+    filling = filled(Filler(loaded, patience=None))
+    assert filling.word == " se"
+    assert filling.requests[0].constraint is not None

@@ -1,0 +1,32 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from localdflash.backend import free
+
+
+def container(folder: Path, limit: str, current: int) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    (folder / "memory.stat").write_text("anon 5\nactive_file 20\ninactive_file 300\n")
+
+
+@pytest.mark.parametrize(
+    ("limit", "current", "available"),
+    [("2000", 1500, 820), ("max", 1500, 5000), ("9000", 100, 5000), ("100", 1500, 0)],
+)
+def test_a_containers_limit_counts_and_files_do_not(
+    limit: str, current: int, available: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(free, "CGROUP", tmp_path)
+    container(tmp_path, limit, current)
+    assert free.system_budget().free == available
+
+
+def test_without_a_container_the_system_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
+    assert free.system_budget().free == 5000

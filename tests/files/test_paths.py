@@ -1,0 +1,108 @@
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files import paths
+
+FOLDERS = {
+    "config": paths.config_folder,
+    "data": paths.data_folder,
+    "cache": paths.cache_folder,
+    "runtime": paths.runtime_folder,
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_home_moves_every_folder(kind: str, home: Path) -> None:
+    assert FOLDERS[kind]() == home / kind
+    assert not home.exists()
+
+
+def test_home_may_start_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALDFLASH_HOME", "~/flash")
+    assert paths.data_folder() == tmp_path / "flash" / "data"
+
+
+@pytest.mark.parametrize("value", ["flash", "./flash", "../flash", "~nobody-has-this-name/flash"])
+def test_relative_home_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_HOME", value)
+    with pytest.raises(UsageError, match="absolute path"):
+        paths.config_folder()
+
+
+@pytest.mark.parametrize("value", [None, ""])
+@pytest.mark.skipif(os.name != "posix", reason="XDG folders")
+def test_without_home_the_platform_decides(value: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LOCALDFLASH_HOME")
+    if value is not None:
+        monkeypatch.setenv("LOCALDFLASH_HOME", value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CONFIG", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "RUNTIME"))
+    for kind, folder in FOLDERS.items():
+        assert folder().is_relative_to(tmp_path)
+        assert "localdflash" in folder().parts, kind
+    assert len({folder() for folder in FOLDERS.values()}) == 4
+
+
+def test_private_creation(tmp_path: Path) -> None:
+    old_mask = os.umask(0)
+    try:
+        made = paths.create_private(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(old_mask)
+    for folder in (made, made.parent, made.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert paths.create_private(made) == made
+
+
+def test_existing_folders_keep_their_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    paths.create_private(shared / "own")
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocaldflashError, match="cannot create") as caught:
+        paths.create_private(tmp_path / "file" / below)
+    assert str(tmp_path / "file") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.org", 80)])
+def test_tests_cannot_reach_the_network(address: tuple[str, int]) -> None:
+    with socket.socket() as sock, pytest.raises(pytest.fail.Exception, match="network"):
+        sock.connect(address)
+    with pytest.raises(pytest.fail.Exception, match="network"):
+        socket.create_connection(address)
+
+
+def test_tests_can_use_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        pass
+
+
+def test_the_key_lies_in_home_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.key_file() == home / "api-key"
+    monkeypatch.delenv("LOCALDFLASH_HOME")
+    assert paths.key_file() == paths.data_folder() / "api-key"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is Linux's")
+def test_without_a_session_sockets_are_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LOCALDFLASH_HOME")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # no /run/user/N
+    assert paths.runtime_folder() == tmp_path / "localdflash" / "runtime"

@@ -1,0 +1,168 @@
+"""llama.cpp as a target: rows that do not depend on their neighbours, a cache that can be cropped, saved and loaded."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.llamacpp import library as llama_library
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.reference.decoder import causal
+from localdflash.reference.gguf_decoder import load_decoder
+
+TAPS = (1, 3, 4)
+
+
+@pytest.fixture
+def target(tiny_pair: Path) -> Iterator[LlamaCppTarget]:
+    target = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=TAPS)
+    yield target
+    target.close()
+
+
+def ids_of(count: int, seed: int = 0) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, 400, count)]
+
+
+def fill(target: LlamaCppTarget, ids: list[int], chunk: int) -> None:
+    target.crop(0)
+    for start in range(0, len(ids), chunk):
+        target.extend(ids[start : start + chunk])
+
+
+def chain(tokens: list[int]) -> Draft:
+    return Draft.chain("test", tokens, [1.0] * len(tokens))
+
+
+def rows_one_by_one(target: LlamaCppTarget, tokens: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    rows = []
+    for token in tokens:
+        seen = target.verify(token, NOTHING)
+        assert seen.taps is not None
+        rows.append((seen.logits[0].copy(), seen.taps[0].copy()))
+        target.keep([0])
+    return rows
+
+
+@pytest.mark.parametrize("length", [1, 37, 250, 600])
+def test_rows_are_bit_equal_for_every_width(target: LlamaCppTarget, length: int) -> None:
+    prompt, tokens = ids_of(length), ids_of(32, seed=1)
+    fill(target, prompt, 32)
+    expected = rows_one_by_one(target, tokens)
+    target.crop(length)
+    for width in range(1, 33):
+        seen = target.verify(tokens[0], chain(tokens[1:width]))
+        assert seen.taps is not None
+        for row in range(width):
+            assert np.array_equal(seen.logits[row], expected[row][0]), (width, row)
+            assert np.array_equal(seen.taps[row], expected[row][1]), (width, row)
+        target.keep(())
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 31, 32])
+def test_how_a_prompt_is_cut_does_not_change_a_bit(target: LlamaCppTarget, chunk: int) -> None:
+    prompt = ids_of(97)
+    fill(target, prompt, 32)
+    expected = target.verify(3, NOTHING).logits[0].copy()
+    fill(target, prompt, chunk)
+    assert np.array_equal(target.verify(3, NOTHING).logits[0], expected)
+
+
+def test_kept_rows_stay_and_others_go(target: LlamaCppTarget) -> None:
+    prompt, tokens = ids_of(40), ids_of(8, seed=2)
+    fill(target, prompt, 32)
+    target.verify(tokens[0], chain(tokens[1:]))
+    target.keep([0, 1, 2])
+    assert target.length == 43
+    after = target.verify(9, NOTHING).logits[0].copy()
+    fill(target, prompt + tokens[:3], 32)
+    assert np.array_equal(target.verify(9, NOTHING).logits[0], after)
+
+
+def test_a_saved_state_goes_on_bit_equal(target: LlamaCppTarget) -> None:
+    prompt = ids_of(70)
+    fill(target, prompt, 32)
+    expected = target.verify(5, NOTHING).logits[0].copy()
+    target.keep(())
+    state = target.save()
+    fill(target, ids_of(90, seed=3), 32)
+    target.load(state, 70)
+    assert target.length == 70
+    assert np.array_equal(target.verify(5, NOTHING).logits[0], expected)
+
+
+def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, tiny_pair: Path) -> None:
+    ids = ids_of(60)
+    fill(target, ids[:-1], 32)
+    seen = target.verify(ids[-1], NOTHING)
+    model = load_decoder(tiny_pair / "target.gguf")
+    with torch.inference_mode():
+        hidden, taps = model(torch.tensor([ids]), torch.arange(60), causal, TAPS)
+        logits = model.logits(hidden[0, -1]).numpy()
+    expected = torch.cat(taps, -1)[0, -1].numpy()
+    assert seen.taps is not None
+    # llama.cpp rounds activations to 8 bits before every product: that is the tolerance.
+    assert np.linalg.norm(seen.taps[0] - expected) < 0.03 * np.linalg.norm(expected)
+    assert np.linalg.norm(seen.logits[0] - logits) < 0.03 * np.linalg.norm(logits)
+
+
+def test_the_context_can_be_filled_to_its_last_token(tiny_pair: Path) -> None:
+    target = LlamaCppTarget(tiny_pair / "target.gguf", context=64, threads=1)
+    fill(target, ids_of(63), 32)
+    target.verify(1, NOTHING)
+    target.keep([0])
+    assert target.length == 64
+    target.close()
+
+
+@pytest.mark.parametrize("context", [7, 1025, -1])
+def test_a_context_that_the_model_was_not_trained_for_is_refused(tiny_pair: Path, context: int) -> None:
+    with pytest.raises(UsageError, match="1024"):
+        LlamaCppTarget(tiny_pair / "target.gguf", context=context)
+
+
+@pytest.mark.parametrize("tap", [-1, 5, 99])
+def test_taps_outside_of_the_target_are_refused(target: LlamaCppTarget, tap: int) -> None:
+    with pytest.raises(ModelError, match=f"tap {tap}"):
+        target.set_taps([tap])
+
+
+def test_taps_can_be_turned_off(target: LlamaCppTarget) -> None:
+    target.set_taps(())
+    assert target.verify(1, NOTHING).taps is None
+
+
+def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "noise.gguf"
+    path.write_bytes(b"GGUF" + bytes(400))
+    with pytest.raises(ModelError) as caught:
+        LlamaCppTarget(path)
+    assert "\n" not in str(caught.value)
+
+
+class Interrupts(list[str]):
+    """A listener that presses Ctrl+C at the first line, while the library is loading."""
+
+    def append(self, _line: str) -> None:
+        if not self:
+            self += ["pressed"]
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_the_library_loads_is_not_lost(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a callback, where Python would print and forget it; pytest would fail on what is printed."""
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(llama_library, "_SIZES", [Interrupts()])
+    with pytest.raises(KeyboardInterrupt):
+        LlamaCppTarget(tiny_pair / "target.gguf")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_tree_is_refused(target: LlamaCppTarget) -> None:
+    with pytest.raises(LocaldflashError, match="chains only"):
+        target.verify(1, Draft("test", (2, 3), (-1, -1), (1.0, 1.0)))

@@ -1,0 +1,314 @@
+"""Each backend loads what it needs and no more, and what fits; identity holds across them by other tests."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash.backend import free
+from localdflash.backend.fit import Budget
+from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
+from localdflash.engine.generate import Request, generate
+from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.llamacpp import target as llamacpp
+from localdflash.loading.load import LoadedPair, Options
+from localdflash.machine.cores import physical_cores
+
+RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
+
+
+@pytest.mark.parametrize(
+    ("body", "loaded"),
+    [
+        (
+            "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'llama.cpp')).close()",
+            "['llama_cpp']",
+        ),
+        ("import localdflash.reference.target, localdflash.reference.dflash_files", "['torch']"),
+        ("import localdflash.cli, localdflash.pairs.registry, localdflash.engine.generate", "[]"),
+    ],
+)
+def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", RUN.format(body=body)], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == loaded
+
+
+def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free, "system_budget", lambda: Budget(count, 0, "memory"))
+
+
+def needed(drafter: bool = True) -> int:
+    """Bytes that the embedded pair takes beside the program."""
+    with LoadedPair(Options(threads=1, draft=drafter, backend="llama.cpp")) as loaded:
+        return total(loaded.predicted) - loaded.predicted[PROGRAM]
+
+
+def test_what_was_planned_is_what_is_there() -> None:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
+        planned, measured = loaded.predicted, loaded.memory()
+    assert loaded.notice == ""
+    assert planned.keys() == measured.keys()
+    for name in planned.keys() - {PROGRAM, SCRATCH}:
+        assert measured[name] == pytest.approx(planned[name], abs=1e4), name
+
+
+def test_the_drafter_goes_before_the_context_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = needed()
+    with_free(everything - 1, monkeypatch)
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
+        assert "the drafter was left out" in loaded.notice
+        assert "\n" not in loaded.notice
+        assert loaded.context == 1024
+        assert DRAFTER not in loaded.predicted
+        assert DRAFTER not in loaded.memory()
+        plain = [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
+    with_free(everything, monkeypatch)
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
+        assert loaded.notice == ""
+        assert plain == [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
+
+
+def test_a_shorter_context_is_chosen_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(needed(drafter=False) - 1, monkeypatch)
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
+        assert loaded.context == 768
+        assert "the context has 768 of 1024 tokens" in loaded.notice
+
+
+def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(needed(drafter=False) - 1, monkeypatch)
+
+    def loads(*_: Any) -> None:
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr(llamacpp, "LlamaCppTarget", loads)
+    with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
+        LoadedPair(Options(threads=1, context=1024, backend="llama.cpp"))
+
+
+def test_errors_of_the_loader_stay_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="was trained for 8 to 1024"):
+        LoadedPair(Options(threads=1, context=100_000, backend="llama.cpp"))
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\3")
+    with pytest.raises(ModelError, match="broken GGUF file"):
+        LoadedPair(Options(str(broken), backend="llama.cpp"))
+
+
+def test_a_library_that_tells_no_sizes_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_lines: Any) -> None:
+        raise ModelError("this build does not say")
+
+    monkeypatch.setattr("localdflash.llamacpp.sizes.sizes_said", silent)
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as loaded:
+        assert (loaded.predicted, loaded.notice) == ({}, "")
+
+
+class TestCpu:
+    """Our own engine: the same words and the same care as with llama.cpp."""
+
+    OPTIONS = Options(backend="cpu", threads=1)
+
+    @staticmethod
+    def tokens(loaded: LoadedPair) -> list[int]:
+        return [token for step in generate(loaded.pair, Request([5, 6, 7], 16)) for token in step.tokens]
+
+    def needed(self, drafter: bool = True) -> int:
+        with LoadedPair(replace(self.OPTIONS, draft=drafter)) as loaded:
+            return total(loaded.predicted) - loaded.predicted[PROGRAM]
+
+    def test_asked_for_where_it_was_not_built(self, without_cpu_engine: str) -> None:
+        with pytest.raises(NoDevice) as caught:
+            LoadedPair(self.OPTIONS)
+        assert str(caught.value) == f"the CPU engine is not there: {without_cpu_engine}"
+        assert "install a C++ compiler" in without_cpu_engine
+
+    def test_without_it_llama_cpp_runs_the_pair_without_a_word(
+        self, without_cpu_engine: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_it_needs_no_torch(self) -> None:
+        body = "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'cpu')).close()"
+        test_a_backend_does_not_load_the_other(body, "['llama_cpp']")  # whose tokenizer it has
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_was_planned_is_what_is_there(self) -> None:
+        with LoadedPair(self.OPTIONS) as loaded:
+            planned, measured = loaded.predicted, loaded.memory()
+        assert (loaded.backend, loaded.notice) == ("cpu", "")
+        assert planned.keys() == measured.keys()
+        for name in planned.keys() - {PROGRAM}:
+            assert measured[name] == pytest.approx(planned[name], abs=1e4), name
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_the_drafter_goes_before_the_context_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        everything, target = self.needed(), self.needed(drafter=False)
+        with LoadedPair(self.OPTIONS) as loaded:
+            drafted = self.tokens(loaded)
+        with_free(everything - 1, monkeypatch)
+        with LoadedPair(self.OPTIONS) as loaded:
+            assert "the drafter was left out" in loaded.notice
+            assert (loaded.context, DRAFTER in loaded.memory()) == (1024, False)
+            assert self.tokens(loaded) == drafted
+        with_free(target - 1, monkeypatch)
+        with LoadedPair(self.OPTIONS) as loaded:
+            assert "the context has 768 of 1024 tokens" in loaded.notice
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_a_context_larger_than_memory_is_refused_before_anything_is_packed(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from localdflash.cpu import load
+
+        with_free(self.needed(drafter=False) - 1, monkeypatch)
+        monkeypatch.setattr(load, "load", lambda *_: pytest.fail("weights were loaded"))
+        with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
+            LoadedPair(replace(self.OPTIONS, context=1024))
+        with pytest.raises(UsageError, match=r"context of 100000 tokens: target.gguf was trained for 8 to 1024"):
+            LoadedPair(replace(self.OPTIONS, context=100_000))
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_more_threads_than_cores_are_clamped_with_one_line(self) -> None:
+        cores = len(physical_cores())
+        with LoadedPair(replace(self.OPTIONS, threads=cores + 60)) as loaded:
+            assert loaded.notice == f"{cores} of {cores + 60} threads run: one for each core"
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from localdflash.cpu import load
+        from localdflash.loading import timing as choosing
+        from localdflash.loading.choice import Choice
+
+        def refuse(*_: Any) -> None:
+            raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
+
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr(load, "load", refuse)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert loaded.backend == "llama.cpp"
+            assert loaded.notice.startswith("llama.cpp runs this pair, not the CPU engine: target.gguf: packed weights")
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from localdflash.cpu.target import CpuTarget
+        from localdflash.engine.calibrate import calibrate
+        from localdflash.loading import timing as choosing
+        from localdflash.loading.choice import Choice
+
+        happened: list[str] = []
+        close = CpuTarget.close
+
+        def fails_at_first(target: Any, drafters: Any) -> Any:
+            happened.append(type(target).__name__)
+            if isinstance(target, CpuTarget):
+                raise OutOfMemory("no room to measure in")
+            return calibrate(target, drafters)
+
+        def closes(target: CpuTarget) -> None:
+            happened.append("closed")
+            close(target)
+
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
+        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr("localdflash.loading.load.calibrate", fails_at_first)
+        monkeypatch.setattr(CpuTarget, "close", closes)
+        with LoadedPair(Options(threads=1)) as loaded:
+            assert loaded.notice == "llama.cpp runs this pair, not the CPU engine: no room to measure in"
+        assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_what_one_backend_saved_is_not_for_the_other(self) -> None:
+        identities = set()
+        for backend in ("cpu", "llama.cpp"):
+            with LoadedPair(replace(self.OPTIONS, backend=backend)) as loaded:
+                identities.add(loaded.identity())
+        assert len(identities) == 2
+
+
+class TestCuda:
+    """The policy on a simulated GPU: what `load_pair` is asked for."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        from localdflash.cuda import device, load
+
+        asked: list[Any] = []
+
+        def load_pair(_target: Path, drafter: Path | None, _device: Any, settings: Any, progress: Any) -> Any:
+            asked.append((drafter and drafter.name, settings))
+            raise ModelError("no GPU here")
+
+        monkeypatch.setattr(device, "find_device", lambda: "cuda")
+        monkeypatch.setattr(load, "load_pair", load_pair)
+        return asked
+
+    @staticmethod
+    def sizes() -> Any:
+        from localdflash.cuda.sizes import CudaSizes
+
+        embedded = Path(llamacpp.__file__).parents[1] / "embedded"
+        return CudaSizes(embedded / "target.gguf", embedded / "drafter.safetensors")
+
+    @pytest.mark.parametrize(
+        ("holds", "most_bits", "name", "bits"),
+        [
+            ("8 bits", 8, "drafter.safetensors", 8),
+            ("8 bits", 4, "drafter.safetensors", 4),
+            ("4 bits", 8, "drafter.safetensors", 4),
+            ("none", 8, None, 8),
+            ("none", 4, None, 4),
+        ],
+    )
+    def test_the_drafter_shrinks_then_goes(
+        self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        space = total(self.sizes().parts(1024, holds))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(space, 0, "GPU memory"))
+        with pytest.raises(ModelError, match="no GPU here"):
+            LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
+        ((found, settings),) = asked
+        assert (found, settings.drafter_bits, settings.context, settings.draft) == (name, bits, 1024, True)
+
+    @pytest.mark.usefixtures("asked")
+    def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from localdflash.cuda import load
+
+        pair = SimpleNamespace(machine=SimpleNamespace(context=1024))
+        monkeypatch.setattr(load, "load_pair", lambda *_, **__: pair)
+        identities = set()
+        for holds in ("8 bits", "4 bits", "none"):
+            space = total(self.sizes().parts(1024, holds))
+            monkeypatch.setattr(
+                "localdflash.cuda.device.gpu_budget", lambda space=space: Budget(space, 0, "GPU memory")
+            )
+            with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
+                identities.add(loaded.identity())
+        assert len(identities) == 3
+
+    @pytest.mark.usefixtures("without_cpu_engine")
+    def test_a_gpu_that_is_too_small_leaves_the_pair_to_llamacpp(
+        self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from localdflash.cuda import device
+
+        monkeypatch.setattr(device, "driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(1000, 0, "GPU memory"))
+        with LoadedPair(Options(backend="auto", threads=1)) as loaded:
+            assert loaded.backend == "llama.cpp"
+            assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: a context of 512 tokens")
+        assert asked == []
+        with pytest.raises(OutOfMemory):
+            LoadedPair(Options(backend="cuda"))

@@ -1,0 +1,91 @@
+"""Which processors are cores of their own, on simulated machines."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localdflash.machine import cores
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    cores.physical_cores.cache_clear()
+    yield
+    cores.physical_cores.cache_clear()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Machine":
+    monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(sys, "platform", "linux")
+    return Machine(monkeypatch, tmp_path)
+
+
+class Machine:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._monkeypatch, self._folder = monkeypatch, folder
+
+    def has(self, *siblings: str, allowed: set[int]) -> None:
+        """What each processor's list of siblings says, and which processors are allowed."""
+        for processor, text in enumerate(siblings):
+            folder = self._folder / f"cpu{processor}" / "topology"
+            folder.mkdir(parents=True)
+            (folder / "thread_siblings_list").write_text(f"{text}\n")
+        self._monkeypatch.setattr(os, "sched_getaffinity", lambda _process: allowed, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "allowed", "found"),
+    [
+        (("0", "1", "2"), {0, 1, 2}, [0, 1, 2]),
+        (("0,2", "1,3", "0,2", "1,3"), {0, 1, 2, 3}, [0, 1]),
+        (("0-1", "0-1", "2-3", "2-3"), {0, 1, 2, 3}, [0, 2]),
+        (("0-1", "0-1", "2-3", "2-3"), {1, 2, 3}, [1, 2]),  # the core's first processor is another's
+        (("0-1", "0-1", "2-3", "2-3"), {3}, [3]),
+        ((), {4, 7}, [4, 7]),  # no topology is told
+        (("", "x-y"), {0, 1}, [0, 1]),
+    ],
+)
+def test_one_processor_of_each_core(
+    siblings: tuple[str, ...], allowed: set[int], found: list[int], machine: Machine
+) -> None:
+    machine.has(*siblings, allowed=allowed)
+    assert cores.physical_cores() == found
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("max 100000", 4), ("150000 100000", 2), ("1000 100000", 1), ("800000 100000", 4), ("", 4)]
+)
+def test_a_container_has_no_more_cores_than_its_share_of_time(
+    text: str, count: int, machine: Machine, tmp_path: Path
+) -> None:
+    machine.has("0", "1", "2", "3", allowed={0, 1, 2, 3})
+    (tmp_path / "cpu.max").write_text(text)
+    assert len(cores.physical_cores()) == count
+
+
+def test_other_systems_are_asked_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 6)
+    assert cores.physical_cores() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("wanted", "threads"), [(0, 2), (1, 1), (2, 2)])
+def test_threads_that_there_are_cores_for(wanted: int, threads: int, machine: Machine) -> None:
+    machine.has("0", "1", allowed={0, 1})
+    assert cores.clamp(wanted) == (threads, "")
+
+
+def test_more_threads_than_cores_are_clamped_with_a_word(machine: Machine) -> None:
+    machine.has("0", "1", allowed={0, 1})
+    assert cores.clamp(64) == (2, "2 of 64 threads run: one for each core")
+
+
+def test_one_core(machine: Machine) -> None:
+    machine.has("0-1", "0-1", allowed={0, 1})
+    assert cores.clamp(2) == (1, "1 of 2 threads run: one for each core")

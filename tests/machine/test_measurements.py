@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+
+from localdflash.machine import hardware as machine
+from localdflash.machine import measurements
+
+
+def test_bandwidth_is_measured_once_for_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([42.0, 7.0])
+    monkeypatch.setattr(machine, "bandwidth", lambda: next(speeds))
+    first = measurements.bandwidth()
+    assert (first.value, measurements.bandwidth()) == (42.0, first)
+    assert "256 MB on" in first.how
+    monkeypatch.setattr(measurements, "machine", lambda: "another machine")
+    assert measurements.bandwidth().value == 7.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no JSON", "[]", '{"NAME": 1}', '{"NAME": {"value": "x"}}', '{"NAME": {"value": 1, "how": 2, "day": 3}}'],
+)
+def test_a_file_that_cannot_be_read_is_measured_anew(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "bandwidth", lambda: 42.0)
+    measurements.file().parent.mkdir(parents=True)
+    name = f"{measurements.machine()}: bandwidth of memory".replace('"', "")
+    measurements.file().write_text(text.replace("NAME", name))
+    assert measurements.bandwidth().value == 42.0
+    assert measurements.recall("bandwidth of memory") is not None
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "bandwidth", lambda: 42.0)
+    home.write_text("a file where the folder should be")
+    assert measurements.bandwidth().value == 42.0
+
+
+def test_one_measurement_does_not_replace_another() -> None:
+    measurements.remember("tau of a", 2, "test")
+    measurements.remember("tau of b", 3, "test")
+    found = measurements.recall("tau of a"), measurements.recall("tau of b"), measurements.recall("tau of c")
+    assert [known and known.value for known in found] == [2.0, 3.0, None]
+    assert [path.name for path in measurements.file().parent.iterdir()] == ["measurements.json"]

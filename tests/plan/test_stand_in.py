@@ -1,0 +1,89 @@
+"""Headers of files that are still on the hub."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localdflash.errors import ModelError
+from localdflash.model.dflash_config import config_of_file
+from localdflash.pairs.hub import Unreachable
+from localdflash.pairs.pair import DrafterSource, Source
+from localdflash.plan import stand_in as remote
+from localdflash.weights.gguf import read_header
+from tests.support.fake_hub import FakeHub, File, hub_for_tests
+
+NAME = "owner/name/target.gguf"
+TARGET = Source("owner/name", "target.gguf")
+DRAFTER = DrafterSource("owner/drafter", "model.safetensors")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with hub_for_tests(tmp_path, monkeypatch) as hub:
+        yield hub
+
+
+@pytest.fixture
+def target(tiny_pair: Path) -> bytes:
+    return (tiny_pair / "target.gguf").read_bytes()
+
+
+def test_a_stand_in_has_the_header_and_the_size(
+    hub: FakeHub, tiny_pair: Path, target: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "CHUNK", 8192)
+    hub.files[NAME] = File(target)
+    made, original = remote.stand_in(TARGET, tmp_path), read_header(tiny_pair / "target.gguf")
+    assert made.stat().st_size == len(target)
+    assert read_header(made).tensors == original.tensors
+    assert read_header(made).metadata == original.metadata
+
+
+def test_only_the_header_is_fetched(
+    hub: FakeHub, tiny_pair: Path, target: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "CHUNK", 8192)
+    hub.files[NAME] = File(target)
+    remote.stand_in(TARGET, tmp_path)
+    spans = [span.removeprefix("bytes=").split("-") for span in hub.downloads(NAME) if span]
+    ends = [int(last) + 1 for _, last in spans]
+    assert [int(first) for first, _ in spans] == [0, *ends[:-1]]
+    assert len(spans) == -(-read_header(tiny_pair / "target.gguf").data_offset // 8192) < len(target) // 8192
+
+
+@pytest.mark.parametrize("size", [4, 24, 5000])
+def test_a_cut_file_is_refused(hub: FakeHub, target: bytes, size: int, tmp_path: Path) -> None:
+    hub.files[NAME] = File(target[:size])
+    with pytest.raises(ModelError, match=r"owner/name/target\.gguf: broken GGUF file"):
+        remote.stand_in(TARGET, tmp_path)
+
+
+def test_a_broken_header_is_refused_at_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.files[NAME] = File(b"GGUF" + b"\xff" * (16 << 20))
+    with pytest.raises(ModelError, match=r"owner/name/target\.gguf: GGUF version"):
+        remote.stand_in(TARGET, tmp_path)
+    assert len(hub.downloads(NAME)) == 1
+
+
+def test_a_hub_without_ranges_is_not_downloaded_from(hub: FakeHub, target: bytes, tmp_path: Path) -> None:
+    hub.files[NAME] = File(target + bytes(8 << 20), large=False)
+    with pytest.raises(Unreachable, match="does not serve parts of files"):
+        remote.stand_in(TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_of_safetensors_only_the_configuration_is_fetched(
+    hub: FakeHub, tiny_pair: Path, large: bool, tmp_path: Path
+) -> None:
+    hub.files["owner/drafter/config.json"] = File((tiny_pair / "config.json").read_bytes(), large)
+    made = remote.drafter_stand_in(DRAFTER, tmp_path)
+    assert config_of_file(made) == config_of_file(tiny_pair / "drafter.safetensors")
+    assert made.name == "model.safetensors"
+
+
+def test_a_huge_configuration_is_not_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    hub.files["owner/drafter/config.json"] = File(b" " * (1 << 21))
+    with pytest.raises(ModelError, match="larger than 1 MiB"):
+        remote.drafter_stand_in(DRAFTER, tmp_path)
+    assert not hub.downloads("owner/drafter/config.json")

@@ -1,0 +1,284 @@
+"""Qwen3-MoE and Llama files, converted as llama.cpp does, against Hugging Face's models and llama.cpp itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.errors import ModelError
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.reference.decoder import causal
+from localdflash.reference.gguf_decoder import load_decoder, rotate_half_order
+from localdflash.reference.target import TorchTarget
+
+VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
+EXPERTS, CHOSEN, INNER = 8, 3, 32
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD_DIM,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": CONTEXT,
+    "attn_implementation": "eager",
+}
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,  # so short that all three ranges of frequencies are there
+}
+
+
+def qwen3moe() -> Any:
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            **COMMON,
+            intermediate_size=160,
+            moe_intermediate_size=INNER,
+            num_experts=EXPERTS,
+            num_experts_per_tok=CHOSEN,
+            norm_topk_prob=True,
+            rope_parameters=PLAIN_ROPE,
+            tie_word_embeddings=False,
+        )
+    )
+
+
+def llama(rope: dict[str, Any], tied: bool) -> Any:
+    return LlamaForCausalLM(LlamaConfig(**COMMON, intermediate_size=96, rope_parameters=rope, tie_word_embeddings=tied))
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen3moe": qwen3moe,
+    "llama": lambda: llama(PLAIN_ROPE, tied=False),
+    "llama 3.1": lambda: llama(LLAMA3_ROPE, tied=True),
+}
+
+
+@dataclass
+class Case:
+    """One of Hugging Face's models with random weights, and what its GGUF holds."""
+
+    model: Any
+    architecture: str
+    tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    numbers: dict[str, int | float] = field(default_factory=dict)
+
+    def write(self, path: Path, kind: str = "F32") -> Path:
+        """A file from the reference writer, without a tokenizer; vectors and routers stay in float32."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_tokenizer_model("none")
+        for name, value in self.numbers.items():
+            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+            add(f"{self.architecture}.{name}", value)
+        for name, values in self.tensors.items():
+            exact = values.ndim == 1 or "gate_inp" in name
+            quantized = gguf.GGMLQuantizationType["F32" if exact else kind]
+            writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+
+def case_of(name: str, kind: str = "F32") -> Case:
+    """A model whose weights survive quantization to `kind` unchanged."""
+    model = MODELS[name]().float().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else 0.2 * noise)
+            if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
+                quantized = gguf.GGMLQuantizationType[kind]
+                rounded = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), quantized), quantized)
+                parameter.copy_(torch.from_numpy(rounded))
+    case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), shape_of(name))
+    if name == "llama 3.1":
+        plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
+        case.tensors["rope_freqs.weight"] = (plain / model.model.rotary_emb.inv_freq).numpy()
+    return case
+
+
+def shape_of(name: str) -> dict[str, int | float]:
+    numbers: dict[str, int | float] = {
+        "vocab_size": VOCABULARY,
+        "context_length": CONTEXT,
+        "embedding_length": HIDDEN,
+        "block_count": LAYERS,
+        "feed_forward_length": 160 if name == "qwen3moe" else 96,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "rope.dimension_count": HEAD_DIM,
+        "rope.freq_base": 1e4,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    if name == "qwen3moe":
+        numbers |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN, "expert_feed_forward_length": INNER}
+    return numbers
+
+
+def converted(model: Any) -> Any:
+    """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
+    is_llama = isinstance(model, LlamaForCausalLM)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA if is_llama else gguf.MODEL_ARCH.QWEN3MOE, LAYERS)
+
+    def named(key: str) -> str:
+        found = names.get_name(key.removesuffix(".weight"))
+        assert found, key
+        return f"{found}.weight"
+
+    for key, parameter in model.named_parameters():
+        values = parameter.detach()
+        if key.endswith("experts.gate_up_proj"):
+            gate, up = values.chunk(2, 1)
+            yield named(key.replace("gate_up_proj", "gate_proj")), gate.numpy()
+            yield named(key.replace("gate_up_proj", "up_proj")), up.numpy()
+            continue
+        if is_llama and key.endswith(("q_proj.weight", "k_proj.weight")):
+            values = interleaved(values)
+        yield named(key), values.contiguous().numpy()
+
+
+def interleaved(values: Tensor) -> Tensor:
+    """Rows of every head so that elements which rotate together are neighbours: what llama.cpp's Llama expects."""
+    heads = values.view(-1, HEAD_DIM, values.shape[1])
+    return torch.stack((heads[:, : HEAD_DIM // 2], heads[:, HEAD_DIM // 2 :]), 2).reshape(values.shape)
+
+
+def ids_of(count: int, seed: int = 0) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, VOCABULARY, count)]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
+    case = case_of(name, kind)
+    ours = load_decoder(case.write(tmp_path / "model.gguf", kind))
+    ids = torch.tensor([ids_of(120), ids_of(120, seed=1)])
+    expected = case.model(ids, output_hidden_states=True)
+    hidden, taps = ours(ids, torch.arange(120), causal, (0, 1))
+    assert float(expected.logits.std()) > 0.5  # there is something to compare
+    torch.testing.assert_close(ours.logits(hidden), expected.logits, atol=1e-4, rtol=1e-4)
+    for tap, values in zip((0, 1), taps, strict=True):
+        torch.testing.assert_close(values, expected.hidden_states[tap + 1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path) -> None:
+    path, ids = case_of(name).write(tmp_path / "model.gguf"), ids_of(60)
+    target = LlamaCppTarget(path, threads=1)
+    target.extend(ids[:-1][:32])
+    target.extend(ids[:-1][32:])
+    seen = target.verify(ids[-1], NOTHING).logits[0].copy()
+    target.close()
+    model = load_decoder(path)
+    with torch.inference_mode():
+        expected = model.logits(model(torch.tensor([ids]), torch.arange(60), causal)[0])[0, -1].numpy()
+    assert np.linalg.norm(seen - expected) < 5e-3 * np.linalg.norm(expected)  # its keys and values are halves
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_verified_row_is_the_plain_one_to_the_bit(name: str, tmp_path: Path) -> None:
+    target = TorchTarget(load_decoder(case_of(name).write(tmp_path / "model.gguf")))
+    prompt, tokens = ids_of(16), ids_of(17, seed=3)
+    target.extend(prompt)
+    expected = []
+    for token in tokens:
+        expected.append(target.verify(token, NOTHING).logits[0].copy())
+        target.keep([0])
+    for width in (2, 16, 17):
+        target.crop(len(prompt))
+        draft = Draft.chain("test", tokens[1:width], [1.0] * (width - 1))
+        seen = target.verify(tokens[0], draft).logits
+        for row in range(width):
+            assert np.array_equal(seen[row], expected[row]), (width, row)
+        target.keep(())
+
+
+def test_the_shape_is_that_of_the_metadata(tmp_path: Path) -> None:
+    sparse = load_decoder(case_of("qwen3moe").write(tmp_path / "moe.gguf")).config
+    assert (sparse.num_experts, sparse.num_experts_per_tok, sparse.moe_intermediate_size) == (EXPERTS, CHOSEN, INNER)
+    assert (sparse.norm_topk_prob, sparse.qk_norm, sparse.rope_factors) == (True, True, ())
+    dense = load_decoder(case_of("llama 3.1").write(tmp_path / "llama.gguf")).config
+    assert (dense.num_experts, dense.intermediate_size, dense.qk_norm) == (0, 96, False)
+    assert (dense.tie_word_embeddings, len(dense.rope_factors)) == (True, HEAD_DIM // 2)
+    assert dense.rope_factors[0] == 1.0
+    assert dense.rope_factors[-1] == pytest.approx(8.0)
+
+
+def test_the_order_of_rows_undoes_the_converter() -> None:
+    rows = torch.arange(6 * HEAD_DIM).unsqueeze(1)
+    assert torch.equal(interleaved(rows)[rotate_half_order(6, HEAD_DIM)], rows)
+    assert rotate_half_order(2, 4).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_a_llama_file_may_leave_the_size_of_heads_to_the_hidden_size(tmp_path: Path) -> None:
+    case = case_of("llama")
+    for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        del case.numbers[name]
+    refused(case.write(tmp_path / "wide.gguf"), "attn_q.weight", "[128, 64]", "[64, 64]")  # 4 heads of 64 / 4
+
+
+def refused(path: Path, *words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_decoder(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("name", ["expert_count", "expert_used_count", "expert_feed_forward_length"])
+def test_missing_metadata_of_experts_is_named(name: str, tmp_path: Path) -> None:
+    case = case_of("qwen3moe")
+    del case.numbers[name]
+    refused(case.write(tmp_path / "model.gguf"), f"qwen3moe.{name} is missing")
+
+
+def test_more_experts_chosen_than_there_are_is_refused(tmp_path: Path) -> None:
+    case = case_of("qwen3moe")
+    case.numbers["expert_used_count"] = EXPERTS + 1
+    refused(case.write(tmp_path / "model.gguf"), "qwen3moe.expert_used_count is 9", "1 to 8")
+
+
+def test_experts_of_a_llama_are_refused(tmp_path: Path) -> None:
+    case = case_of("llama")
+    case.numbers["expert_count"] = 8
+    refused(case.write(tmp_path / "model.gguf"), "mixture of experts", "use llama.cpp")
+
+
+def test_a_missing_expert_tensor_is_named(tmp_path: Path) -> None:
+    case = case_of("qwen3moe")
+    del case.tensors["blk.1.ffn_up_exps.weight"]
+    refused(case.write(tmp_path / "model.gguf"), "layers.1.mlp.experts.up_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("factors", "word"),
+    [(np.ones(HEAD_DIM), "[32], not [16]"), (np.zeros(16), "positive"), (np.full(16, np.nan), "positive")],
+)
+def test_rope_factors_that_make_no_sense_are_refused(factors: NDArray[Any], word: str, tmp_path: Path) -> None:
+    case = case_of("llama 3.1")
+    case.tensors["rope_freqs.weight"] = factors.astype(np.float32)
+    refused(case.write(tmp_path / "model.gguf"), "rope_freqs.weight", word)

@@ -1,0 +1,78 @@
+"""`localdflash chat` from outside: a home and a folder of its own, a scripted engine, terminals that show the chat."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support import daemons, terminal
+from tests.support.scripted_answers import Answer
+from tests.support.scripted_engine import ScriptedEngine, script, scripted
+from tests.support.terminal import Terminal
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = "Ask something"  # what an empty prompt says
+# The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
+_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from tests.scripted_engine import main; main()"
+SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
+
+
+@dataclass
+class Scene:
+    """`home` is LOCALDFLASH_HOME, `folder` where the chat is started."""
+
+    home: Path
+    folder: Path
+    engine: ScriptedEngine
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def start(self, *arguments: str, ready: bool = True, env: Mapping[str, str] | None = None, **rest: Any) -> Terminal:
+        """A chat on a terminal of its own; `ready`: as soon as it takes keys."""
+        env = {"LOCALDFLASH_HOME": str(self.home), **(env or {})}
+        begun = self._stack.enter_context(terminal.chat(*arguments, env=env, cwd=str(self.folder), **rest))
+        if ready:
+            begun.wait_for(READY)
+        return begun
+
+    def answers(self, *answers: Answer) -> None:
+        """What is answered from now on."""
+        self.engine.answers[:] = answers
+
+    def engines(self) -> list[psutil.Process]:
+        """The engines that a chat has started."""
+        return daemons.daemons(self.home)
+
+
+def ask(on: Terminal, text: str, until: str | Callable[[str], object] = "") -> str:
+    """Type a message and send it; the screen when it has `until`."""
+    on.type(text)
+    on.wait_for(text[-20:])
+    on.press("enter")
+    on.wait_for(until or READY)
+    return on.text
+
+
+@contextmanager
+def scene(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **about: Any) -> Iterator[Scene]:
+    """With an engine that runs in this process."""
+    with daemons.short_home(monkeypatch) as home, ExitStack() as stack:
+        engine = stack.enter_context(scripted(*answers, **about))
+        yield Scene(home, _folder(home), engine, stack.enter_context(ExitStack()))
+
+
+@contextmanager
+def scene_without_engine(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **rest: Any) -> Iterator[Scene]:
+    """Without one: a chat with `program=SCRIPTED` starts a process that answers this; any other the real one."""
+    with daemons.short_home(monkeypatch) as home, ExitStack() as stack:
+        monkeypatch.setenv("SCRIPT", script(*answers, **rest))
+        yield Scene(home, _folder(home), ScriptedEngine(), stack.enter_context(ExitStack()))
+
+
+def _folder(home: Path) -> Path:
+    folder = home / "project"
+    folder.mkdir()
+    return folder

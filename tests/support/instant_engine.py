@@ -1,0 +1,139 @@
+"""An engine that knows what comes: /complete answers from texts at once, to measure and test everything around a model.
+
+`python -P tests/instant_engine.py FILE... [--delay MS]`: listens where the daemon would, under the
+LOCALDFLASH_HOME it is given. A request whose text around the cursor stands in one of the files gets what is missing: to
+the end of the line, or after a line that opens a block (and on an empty one) to the next empty line. Between two
+lines it waits `--delay` milliseconds. Any other request gets an empty answer.
+"""
+
+import argparse
+import asyncio
+import json
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from localdflash.files import paths
+from localdflash.server.sockets import prepare_folder
+
+KNOWN = 200  # characters on either side of the cursor by which a place is known
+ABOUT = {"pair": "oracle", "running": 0, "waiting": 0, "options": {}, "notice": None, "pid": 0}
+END = {
+    "text": "",
+    "finish": "stop",
+    "confidence": 0.9,
+    "tokens": 9,
+    "tau": 3.0,
+    "timings": {"predicted_per_second": 1e3},
+}
+
+
+class Oracle:
+    """What would be typed next. `live` and `most` count answers under way; `asked` are the bodies of all requests."""
+
+    def __init__(self, texts: list[str], delay: float = 0.0) -> None:
+        self._texts, self._delay = texts, delay
+        self.live = self.most = 0
+        self.asked: list[dict[str, Any]] = []
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def rest(self, before: str, after: str, mode: str) -> str:
+        """What stands between the two in a text that has both."""
+        for text in self._texts:
+            begin = text.find(before[-KNOWN:]) if before else 0
+            start = begin + len(before[-KNOWN:])
+            end = text.find(after[:KNOWN], start) if after else len(text)
+            if min(begin, end) < 0:
+                continue
+            rest, line = text[start:end], before.rpartition("\n")[2].strip()
+            first = rest.partition("\n")[0]
+            several = mode == "lines" or (mode == "auto" and (not line or first.rstrip().endswith(("{", ":"))))
+            return rest.partition("\n\n")[0] if several else first
+        return ""
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests of one connection, one after the other, as plainly as they can be answered."""
+        answering: asyncio.Task[None] | None = None
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = head.partition("content-length: ")[2].partition("\r")[0]
+                body = await reader.readexactly(int(length or 0))
+                target = head.split()[1]
+                if target == "/complete":
+                    answering = asyncio.create_task(self._complete(json.loads(body), writer))
+                else:
+                    respond(writer, self._about(target))
+        if answering:
+            answering.cancel()
+        writer.close()
+
+    def _about(self, target: str) -> Any:
+        if target == "/health":
+            return {"status": "ok"}
+        if target == "/oracle":
+            return {"live": self.live, "most": self.most, "asked": self.asked}
+        return ABOUT | {"version": version("localdflash")}
+
+    async def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """POST /complete, as the daemon has it: a newer request of a document ends the older one."""
+        self.asked.append(body)
+        text = ""
+        if body.get("max_tokens", 1):
+            text = self.rest(body["prefix"] + body.get("middle", ""), body.get("suffix", ""), body.get("mode", "auto"))
+        document, task = body.get("document", ""), asyncio.current_task()
+        assert task
+        if older := self._running.get(document):
+            older.cancel()
+        self._running[document] = task
+        self.live += 1
+        self.most = max(self.most, len(self._running))
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            for index in range(body.get("count", 1)):
+                for number, line in enumerate(text.splitlines(keepends=True)):
+                    if number and self._delay:
+                        await asyncio.sleep(self._delay)
+                    event = {"index": index, "text": line, "tokens": len(line.split()), "confidence": 0.9}
+                    chunk(writer, f"data: {json.dumps(event)}\n\n")
+                chunk(writer, f"data: {json.dumps({'index': index, **END})}\n\n")
+            chunk(writer, "")
+        finally:
+            self.live -= 1
+            if self._running.get(document) is task:
+                del self._running[document]
+
+    async def serve(self) -> None:
+        """Answer until cancelled."""
+        path = paths.engine_socket()
+        prepare_folder(path)
+        path.unlink(missing_ok=True)
+        async with await asyncio.start_unix_server(self.connected, path, limit=1 << 26) as server:
+            await server.serve_forever()
+
+
+def respond(writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:
+    """A whole response, JSON."""
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 {status} .\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+
+
+def chunk(writer: asyncio.StreamWriter, text: str) -> None:
+    """A part of a chunked response; an empty one is its end."""
+    data = text.encode()
+    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--delay", type=float, default=0.0)
+    given = parser.parse_args()
+    asyncio.run(Oracle([file.read_text("utf-8") for file in given.files], given.delay / 1e3).serve())
+
+
+if __name__ == "__main__":
+    main()

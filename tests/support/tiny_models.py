@@ -1,0 +1,92 @@
+"""A pair so small that the kernels' interpreter runs it whole: two layers, one key/value head, heads of 64."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import torch
+from safetensors.torch import save_file
+
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
+from localdflash.reference.decoder import Decoder
+from localdflash.reference.dflash_model import DFlash
+
+SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+LAYER = {ours: theirs for theirs, ours in (LAYER_TENSORS | EXPERT_TENSORS).items()}
+
+
+def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -> Path:
+    """A random target."""
+    torch.manual_seed(0)
+    model, arch = Decoder(shape), "qwen3moe" if shape.num_experts else "qwen3"
+    writer = gguf.GGUFWriter(path, arch)
+    for name, value in _numbers(shape).items():
+        (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(f"{arch}.{name}", value)
+    for name, parameter in model.state_dict().items():
+        noise = torch.randn(parameter.shape)
+        values = (1 + 0.1 * noise if parameter.ndim == 1 else 0.15 * noise).numpy()
+        exact = parameter.ndim == 1 or "gate_inp" in _gguf_name(name)
+        kind = gguf.GGMLQuantizationType["F32" if exact else quantization]
+        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _numbers(shape: DecoderConfig) -> dict[str, int | float]:
+    numbers: dict[str, int | float] = {
+        "context_length": shape.context_length,
+        "embedding_length": shape.hidden_size,
+        "block_count": shape.num_hidden_layers,
+        "feed_forward_length": shape.intermediate_size,
+        "attention.head_count": shape.num_attention_heads,
+        "attention.head_count_kv": shape.num_key_value_heads,
+        "attention.key_length": shape.head_dim,
+        "attention.value_length": shape.head_dim,
+        "rope.freq_base": 1e4,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }
+    if shape.num_experts:
+        numbers |= {
+            "expert_count": shape.num_experts,
+            "expert_used_count": shape.num_experts_per_tok,
+            "expert_feed_forward_length": shape.moe_intermediate_size,
+        }
+    return numbers
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    parts = stem.split(".")
+    if parts[0] != "layers":
+        return f"{TOP[stem]}.{kind}"
+    return f"blk.{parts[1]}.{LAYER['.'.join(parts[2:])]}.{kind}"
+
+
+def write_drafter(folder: Path, shape: DecoderConfig) -> Path:
+    """A random drafter of one sliding and one full layer, as safetensors with its configuration."""
+    torch.manual_seed(1)
+    decoder = replace(shape, num_hidden_layers=2, num_experts=0)
+    model = DFlash(DFlashConfig(decoder, 8, 159, (0, 1)))
+    state = {
+        name: (1 + 0.1 * noise if noise.ndim == 1 else 0.15 * noise).bfloat16()
+        for name, parameter in model.state_dict().items()
+        for noise in [torch.randn(parameter.shape)]
+    }
+    folder.mkdir(exist_ok=True)
+    save_file(state, folder / "drafter.safetensors")
+    (folder / "config.json").write_text(CONFIG % (shape.vocab_size, shape.hidden_size, shape.intermediate_size))
+    return folder / "drafter.safetensors"
+
+
+CONFIG = """{"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 8, "vocab_size": %d,
+"dflash_config": {"mask_token_id": 159, "target_layer_ids": [0, 1]}, "num_hidden_layers": 2, "hidden_size": %d,
+"intermediate_size": %d, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "rms_norm_eps": 1e-6,
+"rope_theta": 10000.0, "max_position_embeddings": 512, "sliding_window": 24, "use_sliding_window": true,
+"layer_types": ["sliding_attention", "full_attention"]}"""
