@@ -2,8 +2,8 @@
 
 A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
 ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
-fastest of its repeats: what disturbs a run only ever makes it slower. On a CPU llama.cpp's own plain decoding takes its
-turn too; its text may differ, for it rounds otherwise.
+fastest of its repeats, because a disturbance only ever makes it slower. On a CPU llama.cpp's own plain decoding takes
+its turn too; its text may differ, because it rounds differently.
 """
 
 import math
@@ -112,7 +112,7 @@ def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int)
 
 
 def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run the whole prompt set; the result object."""
+    """Run the whole prompt set; return the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
     with LoadedPair(options) as loaded, _plain(loaded, options) as plain, _llama(loaded) as llama:
@@ -171,13 +171,13 @@ def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
 
 
 def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
-    """Another one goes first at every turn."""
+    """The ways in another order at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
 
 
 def _verify(loaded: LoadedPair, plain: Pair) -> dict[str, Any]:
-    """What a verify costs by rows; not of a GPU, whose ways are timed as wholes."""
+    """The cost of a verify by rows; not on a GPU, whose steps are timed as a whole."""
     if not isinstance(loaded.pair, HostPair) or not isinstance(plain, HostPair):
         return {}
     loaded.pair.forget()
@@ -217,7 +217,7 @@ def _costs(loaded: LoadedPair) -> dict[str, Any]:
 
 
 class _WholeBlocks(Controller):
-    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
+    """A controller that always verifies the whole block of DFlash: what the drafter can do, whatever it costs."""
 
     def looks(self) -> bool:
         """See `Controller`."""
