@@ -171,7 +171,7 @@ def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
 
 
 def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
-    """The ways in another order at every turn."""
+    """The ways, another one first at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
 

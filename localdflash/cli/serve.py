@@ -92,7 +92,7 @@ def _stop() -> None:
 
 
 def _running() -> LocaldflashError:
-    """A line about the daemon that is already running."""
+    """The error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
 
     if not (client := find()):
