@@ -25,10 +25,11 @@ import psutil
 from localdflash.answers.answer import Answer
 from localdflash.answers.completion import prepare as prepare_completion
 from localdflash.answers.conversation import prepare as prepare_chat
+from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localdflash.config import BACKENDS, Config, Model, Server, config_file, load_config, variable
+from localdflash.backend.names import BACKENDS
+from localdflash.config import Config, Model, Server, config_file, load_config, variable
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 Write = Callable[[str], Path]

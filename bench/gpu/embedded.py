@@ -98,9 +98,10 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 def write_prompts() -> None:
     """Make the file of ids; needs the whole package."""
+    from localdflash.backend.options import Options
     from localdflash.bench.prompt_set import load
     from localdflash.bench.run import prompt_ids
-    from localdflash.loading.load import LoadedPair, Options
+    from localdflash.loading.load import LoadedPair
 
     with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+from localdflash.backend.names import Backend
+from localdflash.backend.options import Options
 from localdflash.bench.llama_plain import llama_plain
 from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
 from localdflash.bench.verify_table import verify_table
@@ -25,7 +27,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
-from localdflash.loading.load import Backend, LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
 from localdflash.text.chat_template import Message, encode_chat
 from localdflash.text.fim import build, stop_ids
@@ -153,7 +155,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
 @contextmanager
 def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
     """The same models without drafts; on a GPU over the same memory, which could not hold them twice."""
-    if not isinstance(loaded.pair, HostPair):
+    if loaded.host is None:
         yield _cuda_pair(loaded).only("plain")
         return
     with LoadedPair(replace(options, backend=loaded.backend, draft=False)) as without:
@@ -163,7 +165,7 @@ def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
 @contextmanager
 def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
     """llama.cpp's plain decoding, to take turns with a backend of the same processor."""
-    if not isinstance(loaded.pair, HostPair):
+    if loaded.host is None:
         yield None
         return
     with llama_plain(loaded) as pair:
@@ -178,11 +180,11 @@ def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, 
 
 def _verify(loaded: LoadedPair, plain: Pair) -> dict[str, Any]:
     """What a verify costs by rows; not of a GPU, whose ways are timed as wholes."""
-    if not isinstance(loaded.pair, HostPair) or not isinstance(plain, HostPair):
+    if loaded.host is None or not isinstance(plain, HostPair):
         return {}
-    loaded.pair.forget()
+    loaded.host.forget()
     plain.forget()
-    return verify_table(loaded.target, plain.target)
+    return verify_table(loaded.host.target, plain.target)
 
 
 def _cuda_pair(loaded: LoadedPair) -> "CudaPair":
@@ -204,15 +206,16 @@ def _together(categories: Iterable[Category]) -> Category:
 
 def _costs(loaded: LoadedPair) -> dict[str, Any]:
     """Milliseconds of a plain step, of a draft and of a verify by rows, as the controller sees them at the end."""
-    if not isinstance(loaded.pair, HostPair):
+    host = loaded.host
+    if host is None:
         return {way: round(record.ms, 4) for way, record in _cuda_pair(loaded).ways.records.items()}
-    controller = loaded.pair.controller
+    controller = host.controller
     if controller is None:
         return {}
     return {
         "ar": round(1.0 / controller.plain_rate, 4),
         "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-        "verify": {rows: round(controller.verify_ms(rows), 4) for rows in WIDTHS if rows <= loaded.target.max_rows},
+        "verify": {rows: round(controller.verify_ms(rows), 4) for rows in WIDTHS if rows <= host.target.max_rows},
     }
 
 
@@ -234,12 +237,12 @@ class _WholeBlocks(Controller):
 
 def _whole_blocks(loaded: LoadedPair) -> Pair | None:
     """A pair that always verifies DFlash's whole block; None without a drafter."""
-    if not isinstance(loaded.pair, HostPair):
+    if loaded.host is None:
         return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).machine.block else None
-    drafters = [drafter for drafter in loaded.pair.drafters if drafter.reads_taps]
+    drafters = [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
     if not drafters:
         return None
-    return HostPair(loaded.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
+    return HostPair(loaded.host.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
 
 
 def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:

@@ -120,8 +120,8 @@ def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt:
     from localdflash.answers.fill.answer import Completion
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import Context, Hole
+    from localdflash.backend.options import Options
     from localdflash.cli.loading import opened
-    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)

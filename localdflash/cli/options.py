@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
+from localdflash.backend.names import BACKENDS
+from localdflash.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.wanted import Wanted
 

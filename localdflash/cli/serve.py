@@ -57,7 +57,7 @@ def command(
     config = load_config()
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.loading.load import Options
+    from localdflash.backend.options import Options
     from localdflash.server.daemon import Settings, serve
     from localdflash.server.sockets import AlreadyRunning
 

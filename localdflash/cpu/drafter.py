@@ -65,6 +65,12 @@ class CpuDFlashDrafter:
         self._injected = 0
         self._waiting: list[Floats] = []
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
+        return sum(array.nbytes for array in held)
+
     def _bind(self) -> library.Model:
         packed, c = self.packed, self.config.decoder
         model = bound_model(c, c.num_hidden_layers)

@@ -68,6 +68,11 @@ class KeysAndValues:
         self.keys: Halves = aligned((blocks, heads, self.capacity // KEYS, size, KEYS), np.float16)
         self.values: Halves = aligned((blocks, heads, self.capacity, size), np.float16)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.values.nbytes
+
     def save(self, length: int) -> bytes:
         """Those of the first `length` positions."""
         return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()

@@ -58,6 +58,12 @@ class CpuTarget:
         self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = library.Pass(address(self._ids), 0, 0, address(self._tapped) if taps else None)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._tapped)
+        return sum(array.nbytes for array in held)
+
     def _bind(self) -> library.Model:
         c = self.packed.config
         model = bound_model(c, c.num_hidden_layers)

@@ -10,8 +10,8 @@ from localdflash.errors import ModelError, NoDevice
 from localdflash.machine import measurements
 from localdflash.machine.cores import clamp
 
-Engine = Literal["cpu", "llama.cpp"]
-ENGINES: tuple[Engine, Engine] = ("llama.cpp", "cpu")
+Engine = Literal["cpu", "llama.cpp"]  # of the backends, those that `auto` chooses between
+ENGINES: tuple[Engine, ...] = ("llama.cpp", "cpu")
 NOT_TIMED = "not timed yet"
 
 

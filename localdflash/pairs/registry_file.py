@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 from typing import cast
 
+from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import Table, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, Kind, Pair, TargetSource
 
 SCHEMA = 1
-BACKENDS = ("llama.cpp", "cpu", "torch", "cuda", "remote")
 LARGEST_FILE = 1 << 44  # bytes; far above any model
 _SOURCE_KEYS = ("repository", "file", "path", "revision", "sha256", "size")
 
@@ -50,7 +50,7 @@ def _pair(entry: Table, base: Path) -> Pair:
         target=_target(target, base),
         drafter=_drafter(drafter, base, layers) if (drafter := entry.table("drafter")) else None,
         origin=entry.file,
-        backends=entry.required("backends", listed(one_of(*BACKENDS))),
+        backends=entry.required("backends", listed(one_of(*RUNNERS))),
         architecture=entry.optional("architecture", _name),
         licence=entry.optional("licence", text),
         memory_gb=entry.optional("memory_gb", number(0.01, 10_000)),

@@ -32,7 +32,7 @@ from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_fold
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from localdflash.loading.load import Options
+    from localdflash.backend.options import Options
 
 GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import psutil
 
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -24,7 +25,7 @@ from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.text.stream import AnswerText
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes

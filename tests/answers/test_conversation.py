@@ -5,9 +5,10 @@ import gguf
 import pytest
 
 from localdflash.answers.conversation import Conversation
+from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import Message
 
 GREEDY = SamplingParams()

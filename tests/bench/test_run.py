@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.backend.options import Options
 from localdflash.bench import run as bench
 from localdflash.bench import verify_table
 from localdflash.bench.llama_plain import LoneRowTarget
@@ -16,7 +17,7 @@ from localdflash.bench.run import Category, Run, prompt_ids, run_prompt
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine import hardware as machine
 
 

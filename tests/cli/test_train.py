@@ -14,11 +14,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from localdflash.backend.options import Options
 from localdflash.bench import prompt_set
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.reference import dflash_files
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train import loop

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from localdflash.backend.options import Options
 from localdflash.cuda import device as devices
 from localdflash.cuda import load
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
 from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.weights.gguf import read_header
 
 

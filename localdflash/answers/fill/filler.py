@@ -10,7 +10,6 @@ from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
 from localdflash.answers.fill.prompt import Context, Hole, Prompt, assemble
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
@@ -45,13 +44,13 @@ class Filler:
         self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._has_logits = isinstance(loaded.pair, HostPair)
-        self._spellings = self._prepare_spellings() if self._has_logits else None
+        self._has_logits = loaded.vocab_size is not None
+        self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
 
-    def _prepare_spellings(self) -> Future[Spellings]:
+    def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
         """Made in a thread of its own, which a pair that is closed meanwhile waits for."""
         thread = ThreadPoolExecutor(1, "spellings")
-        made = thread.submit(Spellings, self._loaded.tokenizer, self._loaded.target.vocab_size)
+        made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
         self._loaded.before_close(thread.shutdown)
         return made
 

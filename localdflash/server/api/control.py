@@ -13,8 +13,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.backend.options import Options
 from localdflash.errors import LocaldflashError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError, as_api_error
@@ -127,7 +128,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "pair": loaded.files.id,
         "backend": loaded.backend,
         "context": loaded.context,
-        "device": "cuda" if loaded.backend == "cuda" else "cpu",
+        "device": loaded.device,
         "drafter": _has_drafter(loaded),
         "memory": loaded.memory(),
         "predicted": loaded.predicted,

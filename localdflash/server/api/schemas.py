@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from localdflash.backend.names import Backend
+
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -204,7 +206,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.load.Options`."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
-    backend: Literal["auto", "cpu", "cuda", "llama.cpp", "torch"] | UnsetType = UNSET
+    backend: Backend | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
     draft: bool | UnsetType = UNSET

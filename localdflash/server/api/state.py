@@ -53,8 +53,7 @@ class State:
     def grammars(self, loaded: LoadedPair) -> Grammars:
         """What makes constraints for this pair; its vocabulary is prepared once."""
         if loaded not in self._grammars:
-            vocab_size = loaded.target.vocab_size if hasattr(loaded, "target") else None
-            self._grammars[loaded] = Grammars(loaded.tokenizer, vocab_size)
+            self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
     def filler(self, loaded: LoadedPair) -> Filler:

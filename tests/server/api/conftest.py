@@ -17,8 +17,9 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
 from localdflash.server.engine import Engine

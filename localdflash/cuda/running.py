@@ -1,0 +1,74 @@
+"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+
+import torch
+from torch import Tensor
+
+from localdflash.backend.fit import NO_DRAFTER, fit
+from localdflash.backend.options import Options
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
+from localdflash.backend.running import Running
+from localdflash.cuda import device as devices
+from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.machine import Machine
+from localdflash.cuda.sizes import BITS, CudaSizes
+from localdflash.pairs.pair import LocalPair
+
+
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say. NoDevice says why there is no GPU; OutOfMemory, ModelError and UsageError."""
+    device = devices.find_device()
+    drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+    sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    planned = fit(sizes, devices.gpu_budget(), options.context)
+    drafter = drafter if planned.drafter != NO_DRAFTER else None
+    bits = BITS.get(planned.drafter, options.drafter_bits)
+    settings = Settings(planned.context, options.kv, options.draft, bits, options.native_fp4)
+    pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
+    machine = pair.machine
+    return Running(
+        pair=pair,
+        context=machine.context,
+        device="cuda",
+        vocab_size=None,
+        identity=(machine.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
+        predicted=planned.parts,
+        measured=lambda: measured(machine),
+        notices=[planned.notice],
+        close=lambda: None,
+    )
+
+
+def measured(machine: Machine) -> Parts:
+    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved beside it."""
+    seen = set[int]()
+    parts = {TARGET: _bytes_of(machine.target, seen), TARGET_KV: _bytes_of(machine.cache, seen)}
+    if machine.block:
+        parts |= {
+            DRAFTER: _bytes_of(machine.block.weights, seen),
+            DRAFTER_KV: _bytes_of(machine.block.cache, seen),
+        }
+    return {**parts, SCRATCH: torch.cuda.memory_reserved(machine.device) - total(parts)}
+
+
+def _bytes_of(weights: object, seen: set[int]) -> int:
+    """Bytes of its tensors, each storage once: target and drafter share some."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
+    fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
+    seen.update(fresh)
+    return sum(fresh.values())
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    """The tensors of a tree of dataclasses and tuples."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))
