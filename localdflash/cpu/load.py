@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.machine.cores import physical_cores
 from localdflash.model.dflash_config import check_fit
 

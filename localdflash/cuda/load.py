@@ -10,7 +10,6 @@ from torch import Tensor
 
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
-from localdflash.cuda.machine import SLACK, Machine, Way
 from localdflash.cuda.memory import (
     check_kinds,
     choose_context,
@@ -26,25 +25,26 @@ from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
 from localdflash.cuda.short_head import rows_of
-from localdflash.cuda.stack import ROWS, Shared, padded
+from localdflash.cuda.stack import ROWS, SharedBuffers, padded
+from localdflash.cuda.stepper import SLACK, Stepper, Way
 from localdflash.cuda.ways import Ways
 from localdflash.cuda.weights import (
     DrafterWeights,
     GGUFSource,
     Heads,
-    Layer,
+    LayerWeights,
     Mixture,
     ModuleSource,
     Progress,
-    Source,
     TargetWeights,
+    TensorSource,
     load_drafter,
     load_target,
 )
 from localdflash.errors import OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
 from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
@@ -58,7 +58,7 @@ KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
-class Settings:
+class CudaSettings:
     """How to run a pair on a device. Zeros mean: what the model and the memory suggest."""
 
     context: int = 0
@@ -73,7 +73,7 @@ class _TargetFiles:
     """A target whose headers were read, but that was not put on the device."""
 
     config: DecoderConfig
-    source: Source
+    source: TensorSource
     nbytes: int
     head_nbytes: int
     llama: bool = False  # the rows of q and k are in llama.cpp's order
@@ -84,7 +84,7 @@ class _DrafterFile:
     """A drafter that was read, but not put on the device."""
 
     config: DFlashConfig
-    source: Source
+    source: TensorSource
     nbytes: int  # those of a short head included
     short: Tensor | None  # ids of a short draft vocabulary
 
@@ -93,7 +93,7 @@ def load_pair(
     target: Path,
     drafter: Path | None,
     device: torch.device,
-    settings: Settings,
+    settings: CudaSettings,
     ops: Ops = KERNELS,
     progress: Progress | None = None,
 ) -> CudaPair:
@@ -118,22 +118,22 @@ def load_pair(
     try:
         weights = load_target(files.source, config, context + SLACK, files.llama)
         drafting = _load_drafter(file, weights, context + SLACK) if file else None
-        plans: list[Plan] = []
+        plans: list[SplitPlan] = []
         if settings.native_fp4:
             native = NativeFp4()
             weights, ops, plans = native.convert(weights), native.ops(), native.plans()
-        machine = Machine(
+        stepper = Stepper(
             ops, weights, drafting, context, _shared(weights, drafting, context, device, plans), dtype, kv
         )
-        runner = Runner(machine)
-        step_ms = measure(machine, runner, _ways(machine, settings))
+        runner = Runner(stepper)
+        step_ms = measure(stepper, runner, _ways(stepper, settings))
     except torch.OutOfMemoryError:
         needed = memory.total(context) / 1e9
         raise OutOfMemory(
             f"the GPU ran out of memory: {needed:.1f} GB were planned of {free / 1e9:.1f} free; close what else uses"
             f" the GPU, or give --context below {context}"
         ) from None
-    return CudaPair(machine, runner, Ways(step_ms))
+    return CudaPair(stepper, runner, Ways(step_ms))
 
 
 def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
@@ -149,9 +149,9 @@ def _read_target(path: Path, device: torch.device, progress: Progress | None) ->
     return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
 
 
-def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: Settings) -> _DrafterFile:
+def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: CudaSettings) -> _DrafterFile:
     """GGUF drafters keep their quantized types; safetensors are quantized at load."""
-    source: Source
+    source: TensorSource
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         config = config_of_gguf(header)
@@ -181,8 +181,8 @@ def _shared(
     drafter: DrafterWeights | None,
     context: int,
     device: torch.device,
-    plans: Sequence[Plan] = (),
-) -> Shared:
+    plans: Sequence[SplitPlan] = (),
+) -> SharedBuffers:
     """Scratch memory for the largest GEMM, attention and head of both."""
     plans = [*plans, *_plans(target.layers, target.config, device)]
     shapes = [target.config]
@@ -196,11 +196,11 @@ def _shared(
     most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
     scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
     offsets = torch.arange(16, dtype=torch.int32, device=device)
-    return Shared(Workspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
+    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
 
 
-def _plans(layers: tuple[Layer, ...], config: DecoderConfig, device: torch.device) -> Iterator[Plan]:
-    def plan(planes: Planes) -> Plan:
+def _plans(layers: tuple[LayerWeights, ...], config: DecoderConfig, device: torch.device) -> Iterator[SplitPlan]:
+    def plan(planes: Planes) -> SplitPlan:
         return matmul.plan(planes.n, planes.padded_k, device)
 
     for layer in layers:
@@ -212,29 +212,29 @@ def _plans(layers: tuple[Layer, ...], config: DecoderConfig, device: torch.devic
             yield from (plan(planes) for planes in (layer.mlp.gate_up, layer.mlp.down))
 
 
-def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> Plan:
+def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
     return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
 
 
-def _ways(machine: Machine, settings: Settings) -> tuple[Way, ...]:
+def _ways(stepper: Stepper, settings: CudaSettings) -> tuple[Way, ...]:
     if not settings.draft:
         return ("plain",)
-    return ("lookup", "block") if machine.block else ("lookup",)
+    return ("lookup", "block") if stepper.block else ("lookup",)
 
 
-def measure(machine: Machine, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
+def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
     """Milliseconds of a step by each way, with the graphs of short contexts captured. Leaves nothing behind."""
     times = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for way in ways:
-            machine.state.zero_()
-            machine.state[CONTEXT] = min(CALIBRATION_CONTEXT, machine.context // 2)
+            stepper.state.zero_()
+            stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
             for _ in range(2):  # the first of a kind compiles, captures and fills caches
                 runner.synchronize()
                 began = time.perf_counter()
                 runner.step(way, True, CALIBRATION_CONTEXT)
                 runner.synchronize()
                 times[way] = min(times[way], (time.perf_counter() - began) * 1e3)
-    machine.state.zero_()
-    machine.tokens.zero_()
+    stepper.state.zero_()
+    stepper.tokens.zero_()
     return times

@@ -128,7 +128,7 @@ class LoadedPair:
 
         device = find_device()
         from localdflash.cuda.device import gpu_budget
-        from localdflash.cuda.load import Settings, load_pair
+        from localdflash.cuda.load import CudaSettings, load_pair
         from localdflash.cuda.sizes import BITS, CudaSizes
 
         options, files = self.options, self.files
@@ -137,9 +137,9 @@ class LoadedPair:
         chosen = self._take(fit(sizes, gpu_budget(), options.context))
         drafter = drafter if chosen.drafter != NO_DRAFTER else None
         bits = BITS.get(chosen.drafter, options.drafter_bits)
-        settings = Settings(chosen.context, options.kv, options.draft, bits, options.native_fp4)
+        settings = CudaSettings(chosen.context, options.kv, options.draft, bits, options.native_fp4)
         pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
-        self.tokenizer, self.context = Tokenizer.load(files.target), pair.machine.context
+        self.tokenizer, self.context = Tokenizer.load(files.target), pair.stepper.context
         return pair
 
     def _take(self, chosen: Fit) -> Fit:

@@ -87,16 +87,16 @@ def _arrays(thing: Any, seen: set[int]) -> Iterator[int]:
 def _on_cuda(pair: Any) -> Parts:
     import torch
 
-    machine, seen = pair.machine, set[int]()
-    parts = {TARGET: sum(_storages(machine.target, seen)), TARGET_KV: sum(_storages(machine.cache, seen))}
-    if machine.block:
+    stepper, seen = pair.stepper, set[int]()
+    parts = {TARGET: sum(_storages(stepper.target, seen)), TARGET_KV: sum(_storages(stepper.cache, seen))}
+    if stepper.block:
         parts |= {
-            DRAFTER: sum(_storages(machine.block.weights, seen)),
-            DRAFTER_KV: sum(_storages(machine.block.cache, seen)),
+            DRAFTER: sum(_storages(stepper.block.weights, seen)),
+            DRAFTER_KV: sum(_storages(stepper.block.cache, seen)),
         }
-    if machine.device.type != "cuda":
-        return {**parts, SCRATCH: sum(_storages(machine, seen))}
-    return {**parts, SCRATCH: torch.cuda.memory_reserved(machine.device) - total(parts)}
+    if stepper.device.type != "cuda":
+        return {**parts, SCRATCH: sum(_storages(stepper, seen))}
+    return {**parts, SCRATCH: torch.cuda.memory_reserved(stepper.device) - total(parts)}
 
 
 def _storages(thing: Any, seen: set[int]) -> Iterator[int]:

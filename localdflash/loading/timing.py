@@ -17,7 +17,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import LocaldflashError
-from localdflash.loading.choice import ENGINES, NOT_TIMED, Case, Choice, likely
+from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostChoice, likely
 from localdflash.loading.load import LoadedPair, Options
 from localdflash.machine import measurements
 from localdflash.machine.cores import physical_cores
@@ -29,15 +29,17 @@ LARGEST_SHARE = 3  # a file larger than this part of the free memory is not load
 ACCEPTED = 0.8  # probability of a drafted token to be right that engines are compared with
 
 
-def choose(case: Case, options: Options) -> Choice:
+def choose(case: Case, options: Options) -> HostChoice:
     """The engine to load, both of them timed if they have to be and can be."""
     choice = likely(case)
     if choice.why != NOT_TIMED or case.size() * LARGEST_SHARE > free.system_budget().free or _busy():
         return choice
     context = min(CONTEXT, options.context or CONTEXT)
-    found = {engine: _timed(replace(options, backend=engine, context=context, progress=None)) for engine in ENGINES}
+    found = {
+        engine: _timed(replace(options, backend=engine, context=context, progress=None)) for engine in HOST_BACKENDS
+    }
     if not all(found.values()):  # it may work next time: nothing is kept, and where ours fails again, it says why
-        return Choice("cpu", NOT_TIMED)
+        return HostChoice("cpu", NOT_TIMED)
     for engine, ms in found.items():
         measurements.remember(case.name(engine), ms, f"forwards of {', '.join(map(str, WIDTHS))} rows")
     return likely(case)

@@ -165,5 +165,5 @@ def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch
 
     monkeypatch.setattr(load, "Machine", full)
     with pytest.raises(OutOfMemory, match=r"ran out of memory.*--context below 128") as caught:
-        load.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), load.Settings(context=128), REFERENCES)
+        load.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), load.CudaSettings(context=128), REFERENCES)
     assert caught.value.exit_code == 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
@@ -40,7 +40,7 @@ def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:
 
 
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(count, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(count, 0, "memory"))
 
 
 def needed(drafter: bool = True) -> int:
@@ -189,13 +189,13 @@ class TestCpu:
     ) -> None:
         from localdflash.cpu import load
         from localdflash.loading import timing as choosing
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr(choosing, "choose", lambda *_: HostChoice("cpu", "a test"))
         monkeypatch.setattr(load, "load", refuse)
         with LoadedPair(Options(threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
@@ -206,7 +206,7 @@ class TestCpu:
         from localdflash.cpu.target import CpuTarget
         from localdflash.engine.calibrate import calibrate
         from localdflash.loading import timing as choosing
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         happened: list[str] = []
         close = CpuTarget.close
@@ -222,7 +222,7 @@ class TestCpu:
             close(target)
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr(choosing, "choose", lambda *_: HostChoice("cpu", "a test"))
         monkeypatch.setattr("localdflash.loading.load.calibrate", fails_at_first)
         monkeypatch.setattr(CpuTarget, "close", closes)
         with LoadedPair(Options(threads=1)) as loaded:
@@ -276,7 +276,7 @@ class TestCuda:
         self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         space = total(self.sizes().parts(1024, holds))
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(space, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(space, 0, "GPU memory"))
         with pytest.raises(ModelError, match="no GPU here"):
             LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
         ((found, settings),) = asked
@@ -292,7 +292,7 @@ class TestCuda:
         for holds in ("8 bits", "4 bits", "none"):
             space = total(self.sizes().parts(1024, holds))
             monkeypatch.setattr(
-                "localdflash.cuda.device.gpu_budget", lambda space=space: Budget(space, 0, "GPU memory")
+                "localdflash.cuda.device.gpu_budget", lambda space=space: MemoryBudget(space, 0, "GPU memory")
             )
             with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
                 identities.add(loaded.identity())
@@ -305,7 +305,7 @@ class TestCuda:
         from localdflash.cuda import device
 
         monkeypatch.setattr(device, "driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(1000, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(1000, 0, "GPU memory"))
         with LoadedPair(Options(backend="auto", threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: a context of 512 tokens")

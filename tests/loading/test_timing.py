@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.cpu import library
 from localdflash.cpu import sizes as cpu
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.errors import ModelError
 from localdflash.loading import timing as choosing
-from localdflash.loading.choice import ENGINES, Case, Engine, likely
+from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, likely
 from localdflash.loading.load import LoadedPair, Options
 from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
 from localdflash.machine import measurements
@@ -39,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
     monkeypatch.setattr(library, "_load", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(6000, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(6000, 0, "memory"))
     return engine
 
 
@@ -89,8 +89,8 @@ def test_where_one_cannot_be_timed_ours_is_tried_and_both_are_timed_again(
     assert asked == ["llama.cpp", "cpu"] * 2
 
 
-@pytest.mark.parametrize("other", ENGINES)
-def test_after_an_update_of_one_engine_both_are_timed_again(other: Engine, case: Case, timed: SetTimes) -> None:
+@pytest.mark.parametrize("other", HOST_BACKENDS)
+def test_after_an_update_of_one_engine_both_are_timed_again(other: HostBackend, case: Case, timed: SetTimes) -> None:
     measurements.remember(case.name(other), 99.0, "before the update")
     asked = timed(cpu=1.0, llamacpp=2.0)
     assert choose(case, Options()).backend == "cpu"
@@ -127,7 +127,7 @@ def test_a_file_of_more_than_a_third_of_the_memory_is_not_loaded_twice(
 ) -> None:
     machine.instruction_sets[0] = best
     asked = timed(cpu=9.0, llamacpp=1.0)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(5999, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(5999, 0, "memory"))
     choice = choose(case, Options())
     assert (choice.backend, choice.why, asked) == (backend, "not timed yet", [])
 
@@ -194,7 +194,7 @@ class TestForReal:
         with LoadedPair(options) as loaded:
             first, notice = loaded.backend, loaded.notice
         assert notice == ""
-        times = {backend: measurements.recall(case.name(backend)) for backend in ENGINES}
+        times = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
         assert first == min(times, key=lambda backend: times[backend].value)  # type: ignore[union-attr]
         monkeypatch.setattr(choosing, "_timed", lambda _options: pytest.fail("timed again"))
         with LoadedPair(options) as loaded:
