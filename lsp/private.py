@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import Server
+    from localdflash.lsp.server import SuggestionServer
 
 ACCEPT = "localdflash.accept"
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 
 
-def register(server: "Server") -> None:
+def register(server: "SuggestionServer") -> None:
     """Every feature but those that depend on the client. They are functions because pygls writes attributes on them."""
 
     @server.feature(types.INITIALIZE)

@@ -12,7 +12,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from localdflash.backend.names import Backend
 from localdflash.backend.options import Options
-from localdflash.bench.prompt_set import Prompt, load
+from localdflash.bench.prompt_set import BenchPrompt, load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.engine.accept import accept
 from localdflash.engine.sampling import Sampler
@@ -132,7 +132,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
 
 
-def few(count: int) -> list[Prompt]:
+def few(count: int) -> list[BenchPrompt]:
     return load(count)
 
 

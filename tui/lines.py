@@ -42,7 +42,7 @@ STYLES: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StyledRun:
     """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
 
     text: str
@@ -59,7 +59,7 @@ class Line:
     next Line goes on in the same logical line.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[StyledRun, ...] = ()
     decoration: int = 0
     joined: str | None = None
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import psutil
 
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.parts import PROGRAM, Parts, total
 
 MARGIN = 400 << 20  # bytes left to the rest of the system: browsers and editors grow too
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def system_budget() -> Budget:
+def system_budget() -> MemoryBudget:
     """Memory that can be had without swapping; the page cache counts as free."""
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
-    return Budget(free if limit is None else min(free, limit), MARGIN, "memory")
+    return MemoryBudget(free if limit is None else min(free, limit), MARGIN, "memory")
 
 
 def program_bytes(with_torch: bool) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from localdflash.backend.names import Backend
 from localdflash.backend.options import Options
 from localdflash.bench.llama_plain import llama_plain
-from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.bench.verify_table import verify_table
 from localdflash.engine.calibrate import WIDTHS
 from localdflash.engine.controller import Controller
@@ -29,7 +29,7 @@ from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fas
 
 
 @dataclass
-class Run:
+class PromptRun:
     """One way of running one prompt: the fastest of its repeats."""
 
     ids: list[int]
@@ -51,12 +51,12 @@ class Run:
 class Category:
     """Sums over one category's prompts."""
 
-    plain: list[Run] = field(default_factory=list)
-    drafted: list[Run] = field(default_factory=list)
-    llama: list[Run] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
+    plain: list[PromptRun] = field(default_factory=list)
+    drafted: list[PromptRun] = field(default_factory=list)
+    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
     identical: int = 0  # prompts whose every run gave the same tokens
 
-    def add(self, plain: list[Run], drafted: list[Run], llama: Sequence[Run] = ()) -> None:
+    def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
         """Count one prompt by its fastest runs."""
         for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
             kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
@@ -89,28 +89,28 @@ class Category:
         }
 
 
-def _rate(runs: Sequence[Run]) -> float:
+def _rate(runs: Sequence[PromptRun]) -> float:
     """Tokens a second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
     return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
 
 
-def prompt_ids(loaded: LoadedPair, prompt: Prompt) -> tuple[list[int], frozenset[int]]:
+def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
     """A prompt's ids and the tokens that end its answer."""
     tokenizer = loaded.tokenizer
     if prompt.question:
         template = tokenizer.chat_template() or ""
-        return encode_chat(tokenizer, template, [Message("user", prompt.question)]), tokenizer.ends
+        return encode_chat(tokenizer, template, [TemplateMessage("user", prompt.question)]), tokenizer.ends
     form = loaded.fim_format()
     return build(form, tokenizer, prompt.prefix, prompt.suffix), stop_ids(form, tokenizer)
 
 
-def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> Run:
+def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> PromptRun:
     """Generate greedily from a cold cache."""
     pair.forget()
     request = Request(ids, limit, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
-    return Run(tokens, request.stats, request.first_token_ms)
+    return PromptRun(tokens, request.stats, request.first_token_ms)
 
 
 def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         ways = {"plain": plain, "drafted": loaded.pair, "llama": llama}
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
-            runs: dict[str, list[Run]] = {name: [] for name in ways}
+            runs: dict[str, list[PromptRun]] = {name: [] for name in ways}
             for repeat in range(repeats):
                 for name, pair in _rotated([*ways.items()], number + repeat):
                     if pair:
@@ -238,14 +238,14 @@ class _WholeBlocks(Controller):
 def _whole_blocks(loaded: LoadedPair) -> Pair | None:
     """A pair that always verifies DFlash's whole block; None without a drafter."""
     if loaded.host is None:
-        return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).machine.block else None
+        return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).stepper.block else None
     drafters = [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
     if not drafters:
         return None
     return HostPair(loaded.host.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
 
 
-def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def _dflash_alone(loaded: LoadedPair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
     """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
     pair = _whole_blocks(loaded)
     if pair is None:

@@ -8,10 +8,10 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.backend.running import Running, compose
 from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.errors import UsageError
 from localdflash.machine.cores import clamp, physical_cores
 from localdflash.model.dflash_config import check_fit

@@ -12,7 +12,7 @@ def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
         case "cpu":
             from localdflash.cpu.load import load
         case "cuda":
-            from localdflash.cuda.running import load
+            from localdflash.cuda.load import load
         case "llama.cpp":
             from localdflash.llamacpp.load import load
         case "torch":

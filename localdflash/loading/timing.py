@@ -18,7 +18,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import LocaldflashError
 from localdflash.loading.backends import load_on
-from localdflash.loading.choice import ENGINES, NOT_TIMED, Case, Choice, Engine, likely
+from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostBackend, HostChoice, likely
 from localdflash.machine import measurements
 from localdflash.machine.cores import physical_cores
 from localdflash.pairs.pair import LocalPair
@@ -30,7 +30,7 @@ LARGEST_SHARE = 3  # a file larger than this part of the free memory is not load
 ACCEPTED = 0.8  # probability of a drafted token to be right that engines are compared with
 
 
-def choose(files: LocalPair, options: Options) -> Choice:
+def choose(files: LocalPair, options: Options) -> HostChoice:
     """The engine to load, both of them timed if they have to be and can be."""
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = Case(files.target, drafter, options.threads, options.draft)
@@ -39,9 +39,9 @@ def choose(files: LocalPair, options: Options) -> Choice:
         return choice
     context = min(CONTEXT, options.context or CONTEXT)
     brief = replace(options, context=context, progress=None, costs=_unknown)
-    found = {engine: _timed(engine, files, brief) for engine in ENGINES}
+    found = {engine: _timed(engine, files, brief) for engine in HOST_BACKENDS}
     if not all(found.values()):  # it may work next time: nothing is kept, and where ours fails again, it says why
-        return Choice("cpu", NOT_TIMED)
+        return HostChoice("cpu", NOT_TIMED)
     for engine, ms in found.items():
         measurements.remember(case.name(engine), ms, f"forwards of {', '.join(map(str, WIDTHS))} rows")
     return likely(case)
@@ -70,7 +70,7 @@ def _unknown(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     return Controller({1: 1.0, 2: 1.0}, {drafter.name: 0.0 for drafter in drafters})
 
 
-def _timed(engine: Engine, files: LocalPair, options: Options) -> float:
+def _timed(engine: HostBackend, files: LocalPair, options: Options) -> float:
     """Milliseconds a token of a pair, 0 where it cannot be loaded."""
     try:
         running = load_on(engine, files, options)

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localdflash.backend.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
+from localdflash.backend.fit import (
+    NO_DRAFTER,
+    Fit,
+    MemoryBudget,
+    Sizes,
+    best_quantization,
+    fit,
+    largest_context,
+    weights_of,
+)
 from localdflash.backend.free import program_bytes, system_budget
 from localdflash.backend.names import Backend
 from localdflash.backend.parts import DRAFTER, PROGRAM, Parts, total
@@ -14,7 +23,7 @@ from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.choice import Case, likely
 from localdflash.machine import measurements
 from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import Pair
+from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
 from localdflash.plan import speed
 from localdflash.plan.stand_in import drafter_stand_in, stand_in
@@ -79,7 +88,7 @@ def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
             return PLANNERS[choice.backend](pair.id, target, drafter, context, f"{choice.why}; not CUDA: {error}")
 
 
-def _headers(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
+def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """Target and drafter: the files themselves, or stand-ins in `folder` for those that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
@@ -150,7 +159,7 @@ class Planned:
     why: str
     target: Path
     sizes: Sizes
-    budget: Budget
+    budget: MemoryBudget
     program: int
     bandwidth: measurements.Measurement
 
@@ -165,7 +174,7 @@ def _plan(case: Planned, context: int) -> Plan:
         wanted = context or sizes.trained
         chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, str(error)
     header = read_header(case.target)
-    smallest = budget if fits else Budget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
+    smallest = budget if fits else MemoryBudget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
     return Plan(
         pair=case.pair,
         backend=case.backend,

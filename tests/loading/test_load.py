@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
 from localdflash.engine.generate import Request, generate
@@ -42,7 +42,7 @@ def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:
 
 
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(count, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(count, 0, "memory"))
 
 
 def needed(drafter: bool = True) -> int:
@@ -187,13 +187,13 @@ class TestCpu:
     def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
         monkeypatch.setattr("localdflash.cpu.load.open_target", refuse)
         with LoadedPair(Options(threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
@@ -201,10 +201,10 @@ class TestCpu:
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from localdflash.cpu.machine import Team
         from localdflash.cpu.target import CpuTarget
+        from localdflash.cpu.team import Team
         from localdflash.engine.calibrate import calibrate
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         happened: list[str] = []
         close = Team.close
@@ -220,7 +220,7 @@ class TestCpu:
             close(team)
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: Choice("cpu", "a test"))
+        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
         monkeypatch.setattr(Team, "close", closes)
         with LoadedPair(Options(threads=1, costs=fails_at_first)) as loaded:
             assert loaded.notice == "llama.cpp runs this pair, not the CPU engine: no room to measure in"
@@ -249,7 +249,7 @@ class TestCuda:
             raise ModelError("no GPU here")
 
         monkeypatch.setattr(device, "find_device", lambda: "cuda")
-        monkeypatch.setattr("localdflash.cuda.running.load_pair", load_pair)
+        monkeypatch.setattr("localdflash.cuda.load.load_pair", load_pair)
         return asked
 
     @staticmethod
@@ -273,7 +273,7 @@ class TestCuda:
         self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         space = total(self.sizes().parts(1024, holds))
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(space, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(space, 0, "GPU memory"))
         with pytest.raises(ModelError, match="no GPU here"):
             LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
         ((found, settings),) = asked
@@ -281,13 +281,13 @@ class TestCuda:
 
     @pytest.mark.usefixtures("asked")
     def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pair = SimpleNamespace(machine=SimpleNamespace(context=1024))
-        monkeypatch.setattr("localdflash.cuda.running.load_pair", lambda *_, **__: pair)
+        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024))
+        monkeypatch.setattr("localdflash.cuda.load.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):
             space = total(self.sizes().parts(1024, holds))
             monkeypatch.setattr(
-                "localdflash.cuda.device.gpu_budget", lambda space=space: Budget(space, 0, "GPU memory")
+                "localdflash.cuda.device.gpu_budget", lambda space=space: MemoryBudget(space, 0, "GPU memory")
             )
             with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
                 identities.add(loaded.identity())
@@ -298,7 +298,7 @@ class TestCuda:
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(1000, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(1000, 0, "GPU memory"))
         with LoadedPair(Options(backend="auto", threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: a context of 512 tokens")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.options import Options
 from localdflash.cpu import library
 from localdflash.cpu import sizes as cpu
@@ -17,7 +17,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.errors import ModelError
 from localdflash.loading import timing as choosing
-from localdflash.loading.choice import ENGINES, Case, Choice, Engine, likely
+from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
 from localdflash.loading.load import LoadedPair
 from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
 from localdflash.machine import measurements
@@ -35,7 +35,7 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path / "target.gguf", tmp_path / "drafter.gguf", threads=1)
 
 
-def chosen(case: Case, options: Options) -> Choice:
+def chosen(case: Case, options: Options) -> HostChoice:
     files = LocalPair("a pair", case.target, case.drafter, None, None, None)
     return choose(files, replace(options, threads=case.threads, draft=case.draft))
 
@@ -46,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
     monkeypatch.setattr(library, "_load", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(6000, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(6000, 0, "memory"))
     return engine
 
 
@@ -62,7 +62,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
     def set_times(**found: float) -> list[str]:
         asked: list[str] = []
 
-        def time(engine: Engine, _files: LocalPair, _options: Options) -> float:
+        def time(engine: HostBackend, _files: LocalPair, _options: Options) -> float:
             asked.append(engine)
             return found.get(engine.replace(".", ""), 0.0)
 
@@ -96,8 +96,8 @@ def test_where_one_cannot_be_timed_ours_is_tried_and_both_are_timed_again(
     assert asked == ["llama.cpp", "cpu"] * 2
 
 
-@pytest.mark.parametrize("other", ENGINES)
-def test_after_an_update_of_one_engine_both_are_timed_again(other: Engine, case: Case, timed: SetTimes) -> None:
+@pytest.mark.parametrize("other", HOST_BACKENDS)
+def test_after_an_update_of_one_engine_both_are_timed_again(other: HostBackend, case: Case, timed: SetTimes) -> None:
     measurements.remember(case.name(other), 99.0, "before the update")
     asked = timed(cpu=1.0, llamacpp=2.0)
     assert chosen(case, Options()).backend == "cpu"
@@ -134,7 +134,7 @@ def test_a_file_of_more_than_a_third_of_the_memory_is_not_loaded_twice(
 ) -> None:
     machine.instruction_sets[0] = best
     asked = timed(cpu=9.0, llamacpp=1.0)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(5999, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(5999, 0, "memory"))
     choice = chosen(case, Options())
     assert (choice.backend, choice.why, asked) == (backend, "not timed yet", [])
 
@@ -161,7 +161,12 @@ def test_what_our_engine_does_not_run_is_llama_cpps_without_timing(
 
 def test_pairs_are_timed_with_a_short_context_and_as_asked_for(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Options] = []
-    monkeypatch.setattr(choosing, "_timed", lambda _engine, _files, options: seen.append(options) or 0.0)
+
+    def time(_backend: HostBackend, _files: LocalPair, options: Options) -> float:
+        seen.append(options)
+        return 0.0
+
+    monkeypatch.setattr(choosing, "_timed", time)
     chosen(replace(case, draft=False), Options("mine", context=100_000, progress=lambda *_: None))
     chosen(case, Options("mine", context=64))
     assert [options.context for options in seen] == [512, 512, 64, 64]
@@ -201,7 +206,7 @@ class TestForReal:
         with LoadedPair(options) as loaded:
             first, notice = loaded.backend, loaded.notice
         assert notice == ""
-        times = {backend: measurements.recall(case.name(backend)) for backend in ENGINES}
+        times = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
         assert first == min(times, key=lambda backend: times[backend].value)  # type: ignore[union-attr]
         monkeypatch.setattr(choosing, "_timed", lambda *_: pytest.fail("timed again"))
         with LoadedPair(options) as loaded:

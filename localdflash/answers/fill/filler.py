@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
-from localdflash.answers.fill.prompt import Context, Hole, Prompt, assemble
+from localdflash.answers.fill.prompt import FillContext, FillPrompt, Hole, assemble
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
@@ -24,7 +24,7 @@ VARIED = 0.8  # temperature of all completions of a place but the first
 class Filling:
     """The completions of one place: a request for each, and what they have in common."""
 
-    prompt: Prompt
+    prompt: FillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
     extent: Extent
@@ -57,7 +57,7 @@ class Filler:
     def fill(
         self,
         hole: Hole,
-        others: Sequence[Context] = (),
+        others: Sequence[FillContext] = (),
         copies: Sequence[str] = (),
         *,
         mode: Mode = "auto",
@@ -95,7 +95,7 @@ class Filler:
             return None
         return self._spellings.result()
 
-    def _documents(self, prompt: Prompt, copies: Sequence[str]) -> list[list[int]]:
+    def _documents(self, prompt: FillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Texts to copy drafts from, likeliest last; what is in the prompt is copied from anyway."""
         left = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []

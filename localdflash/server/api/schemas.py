@@ -24,7 +24,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Sampling(Struct, kw_only=True):
+class SamplingFields(Struct, kw_only=True):
     """What every request that generates may say."""
 
     model: str | None = None
@@ -44,7 +44,7 @@ class Sampling(Struct, kw_only=True):
     draft: bool | None = None  # False: plain decoding, to compare
 
 
-class OpenAI(Sampling, kw_only=True):
+class OpenAI(SamplingFields, kw_only=True):
     """What OpenAI's two requests that generate have in common."""
 
     max_tokens: Limit | None = None
@@ -118,7 +118,7 @@ class Extra(Struct):
     filename: str = ""
 
 
-class NativeRequest(Sampling, kw_only=True):
+class NativeRequest(SamplingFields, kw_only=True):
     """What llama-server's own requests have in common."""
 
     response_fields: list[str] | None = None
