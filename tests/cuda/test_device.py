@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from localdflash.backend.options import Options
+from localdflash.cuda import assembly
 from localdflash.cuda import device as devices
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
@@ -164,7 +165,7 @@ def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(assembly, "Stepper", full)
+    settings = assembly.CudaSettings(context=128)
     with pytest.raises(OutOfMemory, match=r"ran out of memory.*--context below 128") as caught:
-        settings = assembly.CudaSettings(context=128)
         assembly.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), settings, REFERENCES)
     assert caught.value.exit_code == 4
