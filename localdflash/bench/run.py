@@ -6,34 +6,27 @@ fastest of its repeats: what disturbs a run only ever makes it slower. On a CPU 
 turn too; its text may differ, for it rounds otherwise.
 """
 
-import math
-import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from localdflash.backend.names import Backend
+from localdflash.backend.names import RUNNERS, Runner
 from localdflash.backend.options import Options
-from localdflash.bench.llama_plain import llama_plain
 from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
-from localdflash.bench.verify_table import verify_table
-from localdflash.engine.calibrate import WIDTHS
-from localdflash.engine.controller import Controller
-from localdflash.engine.draft import Draft
+from localdflash.bench.ways import opened
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
 from localdflash.loading.load import LoadedPair
-from localdflash.machine.hardware import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
+from localdflash.machine.hardware import commit
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
 
 if TYPE_CHECKING:
-    from localdflash.cuda.pair import CudaPair
+    pass
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
 
@@ -117,27 +110,25 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
     """Run the whole prompt set; the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
-    with LoadedPair(options) as loaded, _plain(loaded, options) as plain, _llama(loaded) as llama:
-        ways = {"plain": plain, "drafted": loaded.pair, "llama": llama}
+    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
+        pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
-            runs: dict[str, list[PromptRun]] = {name: [] for name in ways}
+            runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
             for repeat in range(repeats):
-                for name, pair in _rotated([*ways.items()], number + repeat):
+                for name, pair in _rotated([*pairs.items()], number + repeat):
                     if pair:
                         runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
             categories[prompt.category].add(**runs)
             progress(f"{number + 1}/{len(prompts)} {prompt.id}")
-        costs = _costs(loaded)
-        verify = _verify(loaded, plain)
-        acceptance = _dflash_alone(loaded, prompts)
-        backend = loaded.backend
-        peak = gpu_peak_mb() if backend == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify()}
+        loaded.pair.forget()
+        acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
+        machine = ways.machine()
     best = _other_plain(options, backend, limit)
     return {
         "pair": options.pair,
         "backend": backend,
-        "device": gpu() if backend == "cuda" else device(),
         "threads": options.threads,
         "commit": commit(),
         "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
@@ -145,53 +136,15 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _together(categories.values()).report(0.0),
         "dflash_alone": acceptance,
-        "step_ms": costs,
-        "verify": verify,
-        "bandwidth_gb_s": round(gpu_bandwidth() if backend == "cuda" else bandwidth(), 1),
-        "peak_memory_mb": peak,
+        **measured,
+        **machine,
     }
-
-
-@contextmanager
-def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
-    """The same models without drafts; on a GPU over the same memory, which could not hold them twice."""
-    if loaded.host is None:
-        yield _cuda_pair(loaded).only("plain")
-        return
-    with LoadedPair(replace(options, backend=loaded.backend, draft=False)) as without:
-        yield without.pair
-
-
-@contextmanager
-def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
-    """llama.cpp's plain decoding, to take turns with a backend of the same processor."""
-    if loaded.host is None:
-        yield None
-        return
-    with llama_plain(loaded) as pair:
-        yield pair
 
 
 def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
     """Another one goes first at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
-
-
-def _verify(loaded: LoadedPair, plain: Pair) -> dict[str, Any]:
-    """What a verify costs by rows; not of a GPU, whose ways are timed as wholes."""
-    if loaded.host is None or not isinstance(plain, HostPair):
-        return {}
-    loaded.host.forget()
-    plain.forget()
-    return verify_table(loaded.host.target, plain.target)
-
-
-def _cuda_pair(loaded: LoadedPair) -> "CudaPair":
-    from localdflash.cuda.pair import CudaPair
-
-    assert isinstance(loaded.pair, CudaPair)
-    return loaded.pair
 
 
 def _together(categories: Iterable[Category]) -> Category:
@@ -204,53 +157,8 @@ def _together(categories: Iterable[Category]) -> Category:
     return whole
 
 
-def _costs(loaded: LoadedPair) -> dict[str, Any]:
-    """Milliseconds of a plain step, of a draft and of a verify by rows, as the controller sees them at the end."""
-    host = loaded.host
-    if host is None:
-        return {way: round(record.ms, 4) for way, record in _cuda_pair(loaded).ways.records.items()}
-    controller = host.controller
-    if controller is None:
-        return {}
-    return {
-        "ar": round(1.0 / controller.plain_rate, 4),
-        "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-        "verify": {rows: round(controller.verify_ms(rows), 4) for rows in WIDTHS if rows <= host.target.max_rows},
-    }
-
-
-class _WholeBlocks(Controller):
-    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
-
-    def looks(self) -> bool:
-        """See `Controller`."""
-        return True
-
-    def promise(self, drafter: str, limit: int) -> float:
-        """See `Controller`."""
-        return math.inf
-
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        """See `Controller`."""
-        return len(draft), math.inf
-
-
-def _whole_blocks(loaded: LoadedPair) -> Pair | None:
-    """A pair that always verifies DFlash's whole block; None without a drafter."""
-    if loaded.host is None:
-        return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).stepper.block else None
-    drafters = [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
-    if not drafters:
-        return None
-    return HostPair(loaded.host.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
-
-
-def _dflash_alone(loaded: LoadedPair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
+def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
     """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
-    pair = _whole_blocks(loaded)
-    if pair is None:
-        return {}
-    loaded.pair.forget()
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
@@ -259,12 +167,11 @@ def _dflash_alone(loaded: LoadedPair, prompts: Sequence[BenchPrompt]) -> dict[st
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
-def _other_plain(options: Options, running: Backend, limit: int | None) -> dict[str, float]:
+def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[str, float]:
     """Plain decoding of backends that took no turns, tokens a second by category, over a few prompts."""
     best: dict[str, float] = {}
-    others: tuple[Backend, ...] = ("cpu", "llama.cpp", "torch")
-    for backend in others:
-        if backend == running or (backend == "llama.cpp" and running != "cuda"):
+    for backend in RUNNERS:
+        if backend in (running, "cuda") or (backend == "llama.cpp" and running != "cuda"):
             continue
         with suppress(ModelError, NoDevice), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:

@@ -184,7 +184,7 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(bench, "run_prompt", recording)
     monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
-    monkeypatch.setattr(bench, "_dflash_alone", lambda *_arguments: {})
+    monkeypatch.setattr(bench, "_acceptance", lambda *_arguments: {})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     said: list[str] = []
     result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
