@@ -41,7 +41,7 @@ def engine() -> Iterator[Callable[..., None]]:
     """A scripted engine in a process of its own, under a home of its own; call what is yielded with its answers."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
         os.environ["LOCALDFLASH_HOME"] = home
-        command = [sys.executable, "-P", str(ROOT / "tests" / "scripted_engine.py")]
+        command = [sys.executable, "-P", str(ROOT / "tests" / "support" / "scripted_engine.py")]
         with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
             try:
                 daemons.until(daemons.is_ready)

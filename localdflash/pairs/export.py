@@ -2,7 +2,7 @@
 
 vLLM and SGLang read the drafter from its repository and want the target unquantized, in AWQ or in GPTQ: their GGUF
 support is experimental, and no document says that it goes with a drafter. llama-server reads GGUF files only, the
-drafter's too. Only flags that those programs document are used; tests/test_export_commands.py lists them with their
+drafter's too. Only flags that those programs document are used; tests/pairs/test_export.py lists them with their
 source.
 """
 
