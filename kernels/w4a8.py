@@ -16,7 +16,7 @@ from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import minimums, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 from localdflash.kernels.unpack import half
 
 GROUP = 128  # values of a row under one scale
@@ -184,7 +184,7 @@ def check(planes: Planes) -> None:
 
 
 def w4a8_matmul(
-    codes: Tensor, scales: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace,
+    codes: Tensor, scales: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace,
     norm: Norm | None = None,
 ) -> None:  # fmt: skip
     """Store (a @ W^T) * the norm's factor in out, float32 or float16 [16, n], for a as `quantize_rows` left it."""
@@ -205,7 +205,7 @@ def _switches(planes: Planes) -> dict[str, Any]:
 
 
 def w4a8_matmul_reference(
-    codes: Tensor, scales: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace,
+    codes: Tensor, scales: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace,
     norm: Norm | None = None,
 ) -> None:  # fmt: skip
     """The same from the dense weights, in float32."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from localdflash.backend.names import BACKENDS
 from localdflash.errors import UsageError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
 
-BACKENDS = ("auto", "cpu", "cuda", "llama.cpp", "torch")
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)
 DEFAULT = "default"
@@ -29,7 +29,7 @@ Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and where t
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelConfig:
     """Which pair to run, and how. Zeros mean: what the model and the machine suggest."""
 
     pair: str = "embedded"  # a pair of the registry, hf:owner/name/file.gguf, or the absolute path of a .gguf file
@@ -41,7 +41,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerConfig:
     """Which server to ask, and how the daemon runs."""
 
     url: str = ""  # an OpenAI-compatible server to ask instead of the daemon
@@ -57,8 +57,8 @@ class Server:
 class Config:
     """All settings. `origins` names for every setting (`model.pair`) its variable, its file and line, or `default`."""
 
-    model: Model = field(default_factory=Model)
-    server: Server = field(default_factory=Server)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ def load_config() -> Config:
         table, key = name.split(".")
         values[table][key] = value
     origins = {name: found[name][1] if name in found else DEFAULT for name in _names()}
-    config = Config(Model(**values["model"]), Server(**values["server"]), origins)
+    config = Config(ModelConfig(**values["model"]), ServerConfig(**values["server"]), origins)
     _check_key(config)
     return config
 

@@ -15,7 +15,7 @@ from pygls.uris import to_fs_path
 
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
-from localdflash.workspace.context import OpenFile, Part
+from localdflash.workspace.context import ContextPiece, OpenFile
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
 from localdflash.workspace.gather import gather
@@ -26,14 +26,14 @@ REPLACED = 8  # texts that edits took away, as drafts
 NEIGHBOURS = 8  # open files that are looked through
 
 
-class Context:
+class EditorContext:
     """The context for all documents of a client. `documents` are the open ones."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents = roots, documents
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[ContextPiece]] = {}
         self._recent: dict[str, None] = {}  # open documents, the one used last at the end
         self._looking = asyncio.Lock()
 
@@ -97,7 +97,7 @@ class Context:
         self._parts[uri] = parts
         return True
 
-    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[Part]:
+    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[ContextPiece]:
         for name in {edit.name for edit in self._edits.edits()}:
             if not self._workspace.allowed_name(name):  # any more
                 self._edits.forget(name)

@@ -17,7 +17,7 @@ _CHUNK = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
-class Place(NamedTuple):
+class LineColumn(NamedTuple):
     """Line and column, both from 0; the column in characters, not in the client's units."""
 
     line: int
@@ -32,7 +32,7 @@ class Window(NamedTuple):
     after: str
 
 
-class Edit(NamedTuple):
+class LineEdit(NamedTuple):
     """The lines that were removed and those that were added, without their ends, and the number of the first of
     them.
     """
@@ -70,7 +70,7 @@ class Document:
         """A line without its end."""
         return _bare(self._lines[number])
 
-    def around(self, place: Place) -> tuple[str, str]:
+    def around(self, place: LineColumn) -> tuple[str, str]:
         """The text before and after a place."""
         offset = sum(map(len, self._lines[: place.line])) + place.column
         return self.text[:offset], self.text[offset:]
@@ -83,12 +83,12 @@ class Document:
             self._longest = max(map(len, self._lines))
         return self._longest <= longest_line
 
-    def range(self, start: Place, end: Place) -> types.Range:
+    def range(self, start: LineColumn, end: LineColumn) -> types.Range:
         """The range between two places, in the client's units."""
         first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
         return types.Range(first, last)
 
-    def window(self, place: Place, before_characters: int, after_characters: int) -> Window:
+    def window(self, place: LineColumn, before_characters: int, after_characters: int) -> Window:
         """At most so much text before and after a place; the cost is what it returns and the line of the place."""
         line, (number, column) = self._lines[place.line], place
         before, length = [line[max(column - before_characters, 0) : column]], column
@@ -103,17 +103,17 @@ class Document:
             length += len(after[-1])
         return Window("".join(reversed(before)), number, "".join(after))
 
-    def place(self, line: int, units: int) -> Place:
+    def place(self, line: int, units: int) -> LineColumn:
         """The place of a client's position."""
         if line >= len(self._lines):
-            return Place(len(self._lines) - 1, len(self._lines[-1]))
-        return Place(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
+            return LineColumn(len(self._lines) - 1, len(self._lines[-1]))
+        return LineColumn(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
 
-    def units(self, place: Place) -> int:
+    def units(self, place: LineColumn) -> int:
         """The column of a place in the client's units."""
         return _length(self._lines[place.line][: place.column], self.encoding)
 
-    def replace(self, start: Place, end: Place, text: str) -> Edit:
+    def replace(self, start: LineColumn, end: LineColumn, text: str) -> LineEdit:
         """Replace the text between two places; places in the wrong order are swapped."""
         if end < start:
             start, end = end, start
@@ -131,7 +131,7 @@ class Document:
         self._zeros += sum(line.count("\0") for line in fresh) - sum(line.count("\0") for line in old)
         return _edit(first, old, fresh)
 
-    def replace_all(self, text: str) -> Edit:
+    def replace_all(self, text: str) -> LineEdit:
         """Replace the whole text."""
         old, self._lines, self._text = self._lines, _split(text), None
         self.size = self._longest = len(text)
@@ -144,13 +144,13 @@ def line_feeds(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _edit(first: int, old: list[str], new: list[str]) -> Edit:
+def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
     """The difference between the old and the new lines from `first` on; nothing if they are equal."""
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
     went, came = old[head : len(old) - tail], new[head : len(new) - tail]
-    return Edit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
+    return LineEdit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
 
 
 def _bare(line: str) -> str:

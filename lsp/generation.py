@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from localdflash.lsp.engine import Engine
+from localdflash.lsp.completer import Completer
 from localdflash.lsp.events import Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
@@ -34,12 +34,12 @@ class Generator:
 
     def __init__(
         self,
-        engine: Engine,
+        completer: Completer,
         beat: Callable[[], None],
         begun: Callable[[float], None],
         ended: Callable[[Ended], None],
     ) -> None:
-        self._engine, self._beat, self._begun, self._ended = engine, beat, begun, ended
+        self._completer, self._beat, self._begun, self._ended = completer, beat, begun, ended
         self._task: asyncio.Task[None] | None = None
         self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
         self.growing: Sequence[Suggestion] = ()
@@ -73,7 +73,7 @@ class Generator:
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
         asked, silent = time.monotonic(), bool(suggestions)
         try:
-            async with self._alone, aclosing(self._engine.complete(body)) as events:
+            async with self._alone, aclosing(self._completer.complete(body)) as events:
                 async for event in events:
                     if silent:
                         silent = False

@@ -16,7 +16,7 @@ DOUBT = 0.75  # what a typed character that agrees leaves of the doubt
 DISMISSED = 4  # refusals that a suggestion counts for which the user dismissed
 
 
-class Pace:
+class TypingPace:
     """Learns from keys and answers. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import Server
+    from localdflash.lsp.server import SuggestionServer
 
 ACCEPT = "localdflash.accept"
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 
 
-def register(server: "Server") -> None:
+def register(server: "SuggestionServer") -> None:
     """Register every feature that does not depend on the client, as functions: pygls writes attributes on them."""
 
     @server.feature(types.INITIALIZE)

@@ -12,7 +12,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import lsp_method
 
-from localdflash.lsp.document import Document, Edit, Encoding
+from localdflash.lsp.document import Document, Encoding, LineEdit
 from localdflash.lsp.rpc import RpcProtocol
 
 LARGEST = 4_000_000  # characters of a document that is kept
@@ -99,7 +99,7 @@ class DocumentProtocol(RpcProtocol):
             self.on_close(uri)
 
 
-def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> Edit:
+def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> LineEdit:
     if isinstance(change, types.TextDocumentContentChangeWholeDocument):
         return document.replace_all(change.text)
     start, end = change.range.start, change.range.end

@@ -19,14 +19,14 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
-from localdflash.lsp.context import Context, path_of
-from localdflash.lsp.document import Document, Place, line_feeds
-from localdflash.lsp.engine import Engine
+from localdflash.lsp.completer import Completer
+from localdflash.lsp.context import EditorContext, path_of
+from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.pace import Pace
+from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
-from localdflash.lsp.settings import Settings
+from localdflash.lsp.settings import LspSettings
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
 
@@ -38,7 +38,7 @@ STATUS_EVERY = 0.5  # seconds between two status notifications
 
 
 @dataclass(frozen=True)
-class Target:
+class ItemTarget:
     """The range that an item replaces, and the text there that it begins with."""
 
     range: types.Range
@@ -54,21 +54,21 @@ class Target:
         return bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
 
 
-class Server(LanguageServer):
+class SuggestionServer(LanguageServer):
     """A server for one client, which is one editor window."""
 
     protocol: DocumentProtocol
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
-        self.settings = Settings()
-        self.pace, self.tally = Pace(), Tally()
+        self.settings = LspSettings()
+        self.pace, self.tally = TypingPace(), Tally()
         self.sessions: dict[str, Session] = {}
-        self._engine = Engine(wanted, self._say, self._trouble)
+        self._completer = Completer(wanted, self._say, self._trouble)
         self._pulse = Pulse()
-        self._generator = Generator(self._engine, self._beat, self.pace.answered, self._generated)
+        self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
         self._active: Session | None = None
-        self._context: Context | None = None
+        self._context: EditorContext | None = None
         self._told: dict[str, Any] = {}  # the last status
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -86,10 +86,10 @@ class Server(LanguageServer):
         def warn(line: str) -> None:
             loop.call_soon_threadsafe(self._warn, line)
 
-        self.settings, wrong = Settings.of(params.initialization_options)
+        self.settings, wrong = LspSettings.of(params.initialization_options)
         for line in wrong:
             loop.call_later(0, self._warn, line)
-        self._context = Context(_roots(params), self.protocol.documents, warn)
+        self._context = EditorContext(_roots(params), self.protocol.documents, warn)
         text = params.capabilities.text_document
         if text is None or text.inline_completion is None:
             fallback.register(self)
@@ -118,7 +118,7 @@ class Server(LanguageServer):
         return types.InlineCompletionList([target.item(offer) for offer in offers])
 
     async def offers(
-        self, document: Document, place: Place, *, manual: bool, target: Target | None = None
+        self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[Offer]:
         """What to show at a place; `target` is what would stand there if the user took a selected item first."""
         session, asked = self._session(document), document.version
@@ -169,7 +169,7 @@ class Server(LanguageServer):
         for task in self._tasks:
             task.cancel()
         await self._generator.close()
-        self._engine.close()
+        self._completer.close()
         if self._context:
             self._context.close()
 
@@ -193,7 +193,7 @@ class Server(LanguageServer):
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
-        self, document: Document, asked: int, position: types.Position, target: Target, offer: Offer
+        self, document: Document, asked: int, position: types.Position, target: ItemTarget, offer: Offer
     ) -> None:
         """Send an offer again whenever it grows."""
         session = self.sessions.get(document.uri)
@@ -254,7 +254,7 @@ class Server(LanguageServer):
             session.rest(new)
 
     async def _learn_model(self) -> None:
-        self.tally.model = await self._engine.model()
+        self.tally.model = await self._completer.model()
         self.show_status()
 
     def _beat(self) -> None:
@@ -291,12 +291,12 @@ class Server(LanguageServer):
         task.add_done_callback(self._tasks.discard)
 
 
-def _target(document: Document, place: Place, selected: types.SelectedCompletionInfo | None) -> Target:
+def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
     """The line up to the cursor, or what the selected item of a popup menu replaces."""
     if selected:
-        return Target(selected.range, selected.text)
+        return ItemTarget(selected.range, selected.text)
     start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))
-    return Target(types.Range(start, end), document.line(place.line)[: place.column])
+    return ItemTarget(types.Range(start, end), document.line(place.line)[: place.column])
 
 
 def _roots(params: types.InitializeParams) -> list[Path]:

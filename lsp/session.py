@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from localdflash.lsp.generation import Generator
-from localdflash.lsp.pace import Pace
+from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
+    NewestSuggestions,
     Spot,
     Suggestion,
-    Suggestions,
     between,
     is_closed_pair,
     whole_lines,
@@ -82,11 +82,11 @@ class Pulse:
 class Session:
     """The suggestions of one document. `describe` returns what a request says besides the text around the cursor."""
 
-    def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: Pace, describe: Describe) -> None:
+    def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: TypingPace, describe: Describe) -> None:
         self.uri = uri
         self.shown: Suggestion | None = None
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
-        self._known = Suggestions()
+        self._known = NewestSuggestions()
         self._spot: Spot | None = None
         self._typed = ""
         self._turn = 0

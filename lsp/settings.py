@@ -8,7 +8,7 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
 
 
 @dataclass(frozen=True)
-class Settings:
+class LspSettings:
     """What a client wants. `push`: it shows how an answer grows. `status`: it shows `didChangeStatus`, a message of
     ours.
 
@@ -20,7 +20,7 @@ class Settings:
     deadline_ms: int = 350
 
     @classmethod
-    def of(cls, options: Any) -> "tuple[Settings, list[str]]":
+    def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
         """The settings, and a line for each option that is not understood and keeps its default."""
         given = options if isinstance(options, dict) else getattr(options, "__dict__", None) or {}
         wrong: list[str] = []

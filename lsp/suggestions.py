@@ -67,7 +67,7 @@ class Suggestion:
         return True
 
 
-class Suggestions:
+class NewestSuggestions:
     """The newest suggestions of the newest spots."""
 
     def __init__(self) -> None:

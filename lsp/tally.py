@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from localdflash.lsp.generation import Ended
 
-Kind = Literal["Normal", "Error", "Inactive"]
+StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Tally:
 
     def status(self, busy: bool) -> dict[str, Any]:
         """The status notification."""
-        kind: Kind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
+        kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
         return {
             "kind": kind,
             "busy": busy,

@@ -26,16 +26,16 @@ from textual.driver import Driver
 from textual.worker import WorkerFailed
 
 from localdflash.chat.settings import SETTINGS
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import printable
 from localdflash.tui import state
-from localdflash.tui.actions.answers import Answers
-from localdflash.tui.actions.chats import Chats
-from localdflash.tui.actions.code import Code
-from localdflash.tui.actions.model import Model
-from localdflash.tui.actions.speed import Speed
-from localdflash.tui.actions.view import View
+from localdflash.tui.actions.answers import AnswerActions
+from localdflash.tui.actions.chats import ChatActions
+from localdflash.tui.actions.code import CodeActions
+from localdflash.tui.actions.model import ModelActions
+from localdflash.tui.actions.speed import SpeedActions
+from localdflash.tui.actions.view import ViewActions
 from localdflash.tui.base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
@@ -87,7 +87,7 @@ class ChatCommands(Provider):
         app.choose(command)
 
 
-class ChatApp(Answers, Chats, Code, Speed, Model, View):
+class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelActions, ViewActions):
     """The chat's app."""
 
     TITLE = "localdflash"
@@ -115,7 +115,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         register(self)
         self.theme = state.load().theme
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
-        self.talk.engine.on_stage = lambda _: self.refresh_status()
+        self.talk.answerer.on_stage = lambda _: self.refresh_status()
 
     def get_driver_class(self) -> type[Driver]:
         """Return our own driver on a terminal."""
@@ -186,7 +186,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     @told
     async def _begin(self) -> None:
         import_module("msgspec")  # which two threads at once cannot import
-        self._start_engine()
+        self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         try:
             await self._go_on_with(self.start.session)
@@ -199,7 +199,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
 
     async def _go_on_with(self, session: int | str | None) -> None:
         if session == LATEST:
-            latest = await self.talk.kept(Store.latest, self.talk.folder)
+            latest = await self.talk.kept(ChatStore.latest, self.talk.folder)
             if latest is None:
                 self.say("there is no earlier chat in this folder: this is a new one")
             session = latest.id if latest else None
@@ -209,9 +209,9 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
                 await self.talk.instruct(self.start.system)
 
     @work
-    async def _start_engine(self) -> None:
+    async def _open_answerer(self) -> None:
         try:
-            about = await self.talk.engine.ready()
+            about = await self.talk.answerer.ready()
         except LocaldflashError as error:
             self.complain(f"{error}; a message you send tries again")
         else:
@@ -246,13 +246,13 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         """See `Base`."""
         if not self.is_running:
             return
-        engine, answer, speed = self.talk.engine, self.talk.last_answer(), self.talk.speed
+        answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
-        about, growing = engine.about, self.talk.answering
+        about, growing = answerer.about, self.talk.answering
         self.status_bar.update(
             Status(
                 model=about.pair if about else "",
-                stage="" if engine.stage == "ready" else engine.stage,
+                stage="" if answerer.stage == "ready" else answerer.stage,
                 used=self.talk.used,
                 context=about.context if about else 0,
                 rate=speed.rate if growing else numbers.get("tokens_per_second"),

@@ -14,11 +14,11 @@ from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
 
-from localdflash.chat.engine import Engine
+from localdflash.chat.answerer import Answerer
 from localdflash.chat.files import Files
 from localdflash.chat.messages import Attachment
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Source
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import ServerSource
 from localdflash.chat.talk import Talk
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
@@ -55,10 +55,10 @@ def told(action: "Action[S, P]") -> "Action[S, P]":
 class Start:
     """How the chat begins. `chats`: the database of chats, or None to keep none. `session`: the chat to continue."""
 
-    source: Source
+    source: ServerSource
     folder: Path
     chats: Path | None
-    settings: Settings = field(default_factory=Settings)
+    settings: ChatSettings = field(default_factory=ChatSettings)
     system: str = ""
     session: int | Literal["latest"] | None = None
     pair: str = "embedded"  # for the welcome, before anything is loaded
@@ -76,7 +76,7 @@ class Base(App[int]):
     def __init__(self, start: Start) -> None:
         super().__init__()
         self.start = start
-        self.talk = Talk(Engine(start.source, self.say), start.chats, str(start.folder), self.complain)
+        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.complain)
         self.talk.settings, self.talk.system = start.settings, start.system
         self.files = Files(start.folder, self.say_later)
         self.history = History(history_file() if start.chats else None, self.say_later)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 
 from localdflash.tui.inline import clean, inline
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 NARROWEST = 8  # cells that bars and indents leave to the text; with less there are none
-_BAR = Run("│ ", "quote")
+_BAR = StyledRun("│ ", "quote")
 _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
@@ -57,7 +57,7 @@ class Rule(Block):
     """A horizontal rule."""
 
     def _layout(self, width: int) -> Sequence[Line]:
-        return [Line((Run("─" * width, "rule"),), 1)]
+        return [Line((StyledRun("─" * width, "rule"),), 1)]
 
 
 class Container(Block):
@@ -92,7 +92,7 @@ class Item(Container):
         if task and isinstance(first, Paragraph):
             first.content = first.content[task.end() :]
         self._task = bool(task)
-        self._marker = Run(f"[{task[1].lower()}] " if task else f"{clean(marker)} ", "bullet")
+        self._marker = StyledRun(f"[{task[1].lower()}] " if task else f"{clean(marker)} ", "bullet")
 
     def _layout(self, width: int) -> Sequence[Line]:
         indent = cell_len(self._marker.text)
@@ -103,7 +103,7 @@ class Item(Container):
         first, *rest = rows
         decoration = 0 if self._task else first.decoration + 1
         first = Line((self._marker, *first.runs), decoration, first.joined)
-        blank = Run(" " * indent)
+        blank = StyledRun(" " * indent)
         return [first, *(behind(blank, line) if line.runs else line for line in rest)]
 
 
@@ -134,7 +134,7 @@ class Verbatim(Block):
 
     def _wrapped(self, line: str) -> list[Line]:
         shown = clean(line)
-        return wrap([Run(shown, self._style)] if shown else [], self._width)
+        return wrap([StyledRun(shown, self._style)] if shown else [], self._width)
 
 
 def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
@@ -147,7 +147,7 @@ def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
     return rows
 
 
-def behind(prefix: Run, line: Line) -> Line:
+def behind(prefix: StyledRun, line: Line) -> Line:
     """Put a decoration in front of a line."""
     return Line((prefix, *line.runs), line.decoration + 1, line.joined)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from localdflash.chat.messages import Attachment, Message
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 
 _ENDS = {
     "length": "cut: max_tokens is reached",
@@ -21,22 +21,22 @@ def header(message: Message, number: int, model: str) -> Line:
     if message.role == "assistant":
         named = message.numbers.get("model")
         who = one_line(named if isinstance(named, str) and named else model or "answer")
-    runs = (Run(who, message.role), Run(f" #{number}", "muted"))
+    runs = (StyledRun(who, message.role), StyledRun(f" #{number}", "muted"))
     return Line(runs, decoration=len(runs), joined="")
 
 
-def attachment_line(attachment: Attachment) -> Run:
+def attachment_line(attachment: Attachment) -> StyledRun:
     """What was attached, and its size."""
     lines = attachment.text.count("\n") + (not attachment.text.endswith("\n") and bool(attachment.text))
-    return Run(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
+    return StyledRun(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
 
 
-def footer(message: Message) -> Run | None:
+def footer(message: Message) -> StyledRun | None:
     """Why a finished answer ended, unless it ended by itself, and its numbers; None if nothing is known."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_told(message.numbers)]
-    return Run(" · ".join(parts), "muted") if parts else None
+    return StyledRun(" · ".join(parts), "muted") if parts else None
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
@@ -58,10 +58,10 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
     return float(value) if 0 <= value < 1e12 else None
 
 
-def note_run(text: str, kind: str) -> Run:
+def note_run(text: str, kind: str) -> StyledRun:
     """A line of the program's own; a sign marks an error, so that it shows without colours too."""
     mark = "✗" if kind == "error" else "·"
-    return Run(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
+    return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 
 
 def one_line(text: str) -> str:

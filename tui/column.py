@@ -1,7 +1,7 @@
 """The entries of a conversation one below the other; the height of most of them is only guessed.
 
-Rows count from the top. Laying an entry out may change its height and so move all rows below it. A Place identifies a
-row across such changes, and across changes of the width.
+Rows count from the top. Laying an entry out may change its height and so move all rows below it. A RowPlace identifies
+a row across such changes, and across changes of the width.
 """
 
 from bisect import bisect_right
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from localdflash.chat.messages import Message
-from localdflash.tui.entry import Entry, View
+from localdflash.tui.entry import ChatEntry, ChatView
 
 _NEAR = 1  # screens above and below that are laid out too
 _FAR = 4  # screens beyond which rows are dropped
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """A row of an entry, as the offset of its text; `above` counts rows between this one and the one with that
     offset.
     """
@@ -31,8 +31,8 @@ class Column:
     """See the module."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.view = View(80)
+        self.entries: list[ChatEntry] = []
+        self.view = ChatView(80)
         self._tops = [0]  # the row of each entry's first, and the height of all
         self._laid: set[int] = set()
 
@@ -54,13 +54,13 @@ class Column:
 
     def show(self, messages: Sequence[Message]) -> None:
         """Replace all messages."""
-        self.entries = [Entry(message, number) for number, message in enumerate(messages, 1)]
+        self.entries = [ChatEntry(message, number) for number, message in enumerate(messages, 1)]
         self.guess()
 
-    def add(self, message: Message | None) -> Entry:
+    def add(self, message: Message | None) -> ChatEntry:
         """Append a message; None makes room for notes only."""
         before = self.entries[-1].number if self.entries else 0
-        entry = Entry(message, before + 1 if message else before)
+        entry = ChatEntry(message, before + 1 if message else before)
         entry.estimate(self.view)
         self.entries.append(entry)
         self._tops.append(self.height + entry.height)
@@ -69,12 +69,12 @@ class Column:
     def replace_last(self, message: Message) -> None:
         """Replace the last message."""
         last = len(self.entries) - 1
-        self.entries[last] = Entry(message, self.entries[last].number)
+        self.entries[last] = ChatEntry(message, self.entries[last].number)
         self.entries[last].estimate(self.view)
         self._laid.discard(last)
         self._sum_up(last)
 
-    def guess(self, view: View | None = None) -> None:
+    def guess(self, view: ChatView | None = None) -> None:
         """Discard all layout, and use another view if one is given."""
         self.view = view or self.view
         for entry in self.entries:
@@ -95,7 +95,7 @@ class Column:
             self._sum_up(index)
         return changed
 
-    def settle(self, place: Place, rows: int) -> int:
+    def settle(self, place: RowPlace, rows: int) -> int:
         """Lay out the screen that begins at the place, and around it; return the row at which it begins."""
         while True:
             first = self.row(place)
@@ -164,18 +164,18 @@ class Column:
 
     # Places
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> RowPlace:
         """The place of a row; of an entry that is not laid out, the place of its beginning."""
         if not self.entries:
-            return Place(0, 0)
+            return RowPlace(0, 0)
         index, row = self.at(max(0, min(row, self.height - 1)))
         entry = self.entries[index]
         if not entry.laid_out(self.view):
-            return Place(index, 0)
+            return RowPlace(index, 0)
         offset = entry.offset(row)
-        return Place(index, offset, entry.row(offset) - row)
+        return RowPlace(index, offset, entry.row(offset) - row)
 
-    def row(self, place: Place) -> int:
+    def row(self, place: RowPlace) -> int:
         """The row that a place is at now."""
         if place.index >= len(self.entries):
             return 0

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from localdflash.chat.file_text import Hunk
+    from localdflash.chat.file_text import ShownHunk
 
 LONGEST = 4_000  # characters of a line that are shown
 _TAB = 4
@@ -55,7 +55,7 @@ class DiffView(ScrollView):
         self._digits = 1
         self._widest = 0
 
-    def show(self, hunks: Sequence["Hunk"]) -> None:
+    def show(self, hunks: Sequence["ShownHunk"]) -> None:
         """Show another file, from its first row on."""
         self._rows = [row for hunk in hunks for row in _rows(hunk)]
         self._digits = len(str(max((max(row.old, row.new) for row in self._rows), default=0)))
@@ -119,7 +119,7 @@ def _width(text: str) -> int:
     return len(text) if len(text) <= LONGEST and text.isascii() and text.isprintable() else cell_len(shown(text))
 
 
-def _rows(hunk: "Hunk") -> Iterator[_Row]:
+def _rows(hunk: "ShownHunk") -> Iterator[_Row]:
     old, new = hunk.old, hunk.new
     removed = sum(line[0] in " -" for line in hunk.lines)
     added = sum(line[0] in " +" for line in hunk.lines)

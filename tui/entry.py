@@ -1,6 +1,6 @@
 """One message as rows of the screen: its author, its text, how an answer ended, and notes of the program.
 
-An entry is laid out for one View at a time; when it grows, only new rows are made. Far from the screen it drops its
+An entry is laid out for one ChatView at a time; when it grows, only new rows are made. Far from the screen it drops its
 rows and keeps its text and its height. Offsets count characters of what copying all rows would give: without decoration
 and hard wraps, so that an offset means the same at every width.
 """
@@ -14,19 +14,19 @@ from textual.strip import Strip
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.tints import Tinted
 from localdflash.tui.wrap import wrap
 
 if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
-    from localdflash.tui.markdown import Document, Unsettled
+    from localdflash.tui.markdown import MarkdownDocument, Unsettled
 
 _BLANK = Line(joined="")
 _LONG = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ChatView:
     """How the conversation is shown; `model` names answers that do not say which model made them."""
 
     width: int  # cells
@@ -35,7 +35,7 @@ class View:
     model: str = ""
 
 
-class Entry:
+class ChatEntry:
     """A message with its number in the conversation; without a message, notes only."""
 
     __slots__ = (
@@ -66,8 +66,8 @@ class Entry:
         self.unlike_others = False  # its thoughts are folded where others' are not, and the other way round
         self.height = 0  # rows; an estimate until it was laid out
         self.strips: dict[int, Strip] = {}  # of rows that were drawn
-        self._view: View | None = None  # None: not laid out
-        self._document: Document | None = None
+        self._view: ChatView | None = None  # None: not laid out
+        self._document: MarkdownDocument | None = None
         self._tinted: Tinted | None = None
         self._head: Sequence[Line] = ()
         self._body: Sequence[Line] = ()
@@ -112,16 +112,16 @@ class Entry:
 
     def code_blocks(self) -> list[str]:
         """The code in its fences, unchanged."""
-        from localdflash.tui.markdown import Document
+        from localdflash.tui.markdown import MarkdownDocument
 
-        document = Document()
+        document = MarkdownDocument()
         document.append(self.text)
         document.finish()
         return [fence.code for fence in document.fences]
 
     # Its rows
 
-    def estimate(self, view: View) -> None:
+    def estimate(self, view: ChatView) -> None:
         """Guess the height without laying anything out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
@@ -131,7 +131,7 @@ class Entry:
             rows = self.text.count("\n") + len(self.text) // view.width
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
-    def laid_out(self, view: View) -> bool:
+    def laid_out(self, view: ChatView) -> bool:
         """Whether rows exist for this view."""
         return self._view == view
 
@@ -141,7 +141,7 @@ class Entry:
         self._head = self._body = self._tail = ()
         self._offsets, self.strips = [], {}
 
-    def lay_out(self, view: View) -> range:
+    def lay_out(self, view: ChatView) -> range:
         """Make the rows; return those that changed."""
         again = self._view == view
         before = len(self._head)
@@ -168,7 +168,7 @@ class Entry:
             row -= len(part)
         return _BLANK
 
-    def _make_head(self, view: View) -> list[Line]:
+    def _make_head(self, view: ChatView) -> list[Line]:
         if self.message is None:
             return []
         lines = [header(self.message, self.number, view.model)]
@@ -178,16 +178,16 @@ class Entry:
             lines += [*_aside(self._tints().legend(), view.width), _BLANK]
         return lines
 
-    def _make_body(self, view: View) -> tuple[Sequence[Line], int]:
+    def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
         """Make the rows of the text; return the first one that changed."""
         if view.tinted and self.is_answer:
             return self._tints().lines(view.width), self._tints().changed_from()
         if not self.text:
             return (), 0
         if self._document is None:
-            from localdflash.tui.markdown import Document
+            from localdflash.tui.markdown import MarkdownDocument
 
-            self._document = Document(plain=not self.is_answer)
+            self._document = MarkdownDocument(plain=not self.is_answer)
             self._document.append(self.text)
             if not self.growing:
                 self._document.finish()
@@ -203,7 +203,7 @@ class Entry:
             self._tinted = Tinted(self.text, (*known, *self.steps))
         return self._tinted
 
-    def _make_tail(self, view: View) -> list[Line]:
+    def _make_tail(self, view: ChatView) -> list[Line]:
         lines: list[Line] = []
         if self.message and not self.growing and (ended := footer(self.message)):
             lines += _aside([ended], view.width)
@@ -213,7 +213,7 @@ class Entry:
 
     # Its code
 
-    def unsettled(self) -> "tuple[Document, Unsettled] | None":
+    def unsettled(self) -> "tuple[MarkdownDocument, Unsettled] | None":
         """A fence on the screen that could be highlighted better, and the document that takes the result."""
         if self._document is None or self.growing:
             return None
@@ -249,7 +249,7 @@ class Entry:
         self._offsets.append(total)
 
 
-def _aside(runs: Sequence[Run], width: int) -> list[Line]:
+def _aside(runs: Sequence[StyledRun], width: int) -> list[Line]:
     """Mark rows as decoration, which copying leaves out."""
     return [Line(line.runs, len(line.runs), "") for line in wrap(runs, width)]
 

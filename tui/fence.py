@@ -8,19 +8,19 @@ from itertools import takewhile
 from rich.cells import cell_len, set_cell_size
 
 from localdflash.tui.blocks import NARROWEST, Block, behind
-from localdflash.tui.highlight import START, State, highlighted, ready
+from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 LONGEST = 2_000  # lines that are highlighted
 
-_GUTTER = Run("  ", "fence")
+_GUTTER = StyledRun("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class ShownFence:
     """A block of code in a Document; `first_line` is the index of its label among the lines."""
 
     language: str
@@ -30,7 +30,7 @@ class Fence:
 
 
 class Code(Block):
-    """The code of a block; `number` is its fence in the Document, from 1, or 0 for indented code, which has no label.
+    """The code of a block; `number` is its fence in the document, from 1, or 0 for indented code, which has no label.
 
     Lines are raw, each with its line feed. `open_line` is the last one while it has none yet.
     """
@@ -44,8 +44,8 @@ class Code(Block):
         self.settled = False
         self.open_line = ""
         self._raw: list[str] = []
-        self._runs: list[tuple[Run, ...]] = []
-        self._states: list[State] = [START]
+        self._runs: list[tuple[StyledRun, ...]] = []
+        self._states: list[LexerState] = [START]
         self._waiting = False  # for a lexer: some lines are plain that need not be
         self._rows: list[Line] = []
         self._laid = 0
@@ -84,7 +84,7 @@ class Code(Block):
             self.add(line)
         self.open_line = lines[-1] if lines else ""
 
-    def settle(self, runs: Sequence[tuple[Run, ...]]) -> None:
+    def settle(self, runs: Sequence[tuple[StyledRun, ...]]) -> None:
         """Take exact highlighting: one entry for each complete line, and one for what follows the last line feed."""
         self.settled, self._waiting = True, False
         if [_text(line) for line in runs[: len(self._runs)]] == [_text(line) for line in self._runs]:
@@ -111,7 +111,7 @@ class Code(Block):
             return self._rows
         return [*self._rows, *self._wrapped(self._highlighted(self.open_line)[0])]
 
-    def _highlighted(self, line: str) -> tuple[tuple[Run, ...], State]:
+    def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
         """The next line's runs. Lines far down stay plain: highlighting a huge fence at once would block everything."""
         language = self.language if len(self._raw) < LONGEST else ""
         self._waiting |= not ready(language)
@@ -125,9 +125,9 @@ class Code(Block):
         label = f"{clean(self.info) or 'code'}  {self.number}"
         if cell_len(label) > room:
             label = f"{set_cell_size(label, room - 1).rstrip()}…" if room > 1 else "…"
-        return [Line((*gutter, Run(label, "fence-label")), 1 + len(gutter))]
+        return [Line((*gutter, StyledRun(label, "fence-label")), 1 + len(gutter))]
 
-    def _wrapped(self, runs: tuple[Run, ...]) -> Iterator[Line]:
+    def _wrapped(self, runs: tuple[StyledRun, ...]) -> Iterator[Line]:
         room = self._width - 2
         if room < NARROWEST:
             yield from wrap(runs, self._width, words=False)
@@ -163,5 +163,5 @@ class OpenFence:
         return line[min(spaces, self._indent) :]
 
 
-def _text(runs: Sequence[Run]) -> str:
+def _text(runs: Sequence[StyledRun]) -> str:
     return "".join(run.text for run in runs)

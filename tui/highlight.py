@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -25,8 +25,8 @@ MOST_LEXERS = 64
 TAB = 4
 
 # Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
-State = tuple[tuple[str, ...], bool]
-START: State = (("root",), False)
+LexerState = tuple[tuple[str, ...], bool]
+START: LexerState = (("root",), False)
 
 _NAME = re.compile(r"[\w+#.-]+")
 _STYLES = {
@@ -97,13 +97,13 @@ def lexer_for(language: str) -> "Lexer | None":
     return None
 
 
-def highlighted(language: str, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
+def highlighted(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
     """The runs of a line without its line feed, from the state before it, and the state after it."""
     return _highlighted(language if ready(language) else "", text, state)
 
 
 @lru_cache(4096)
-def _highlighted(language: str, text: str, state: State) -> tuple[tuple[Run, ...], State]:
+def _highlighted(language: str, text: str, state: LexerState) -> tuple[tuple[StyledRun, ...], LexerState]:
     text = sanitize(text)
     lexer = _lexers.get(language)
     pieces = [("", text)]
@@ -113,7 +113,7 @@ def _highlighted(language: str, text: str, state: State) -> tuple[tuple[Run, ...
     return tuple(_runs(pieces)), state
 
 
-def _pieces(lexer: "Lexer", text: str, state: State) -> tuple[list[tuple[str, str]], State]:
+def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[str, str]], LexerState]:
     states, commented = state
     end = text.find("*/") + 2 if commented else 0
     if commented and end < 2:
@@ -140,7 +140,7 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
     return _bounded(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
-def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
+def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
     """The runs of all lines, read as a whole; slow, so run it in a thread. None if it cannot be done, or not soon."""
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
     if lexer is None or any(len(line) > LONGEST for line in clean):
@@ -199,7 +199,7 @@ def _style(kind: Any) -> str:
     return ""
 
 
-def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[Run]:
+def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[StyledRun]:
     """Merge neighbours of one style into runs; tabs become spaces to the next stop."""
     column = 0
     style, text = "", ""
@@ -208,11 +208,11 @@ def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[Run]:
             value = _untabbed(value, column)  # noqa: PLW2901
         column += len(value)
         if name != style and text:
-            yield Run(text, f"fence {style}".rstrip())
+            yield StyledRun(text, f"fence {style}".rstrip())
             text = ""
         style, text = name, text + value
     if text:
-        yield Run(text, f"fence {style}".rstrip())
+        yield StyledRun(text, f"fence {style}".rstrip())
 
 
 def _untabbed(text: str, column: int) -> str:

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 
 LONGEST = 8_000  # characters that are read as markup
 MOST_BRACKETS = 400
@@ -50,10 +50,10 @@ def followable(url: str) -> str:
 
 
 @lru_cache(1024)
-def inline(content: str, style: str = "") -> tuple[Run, ...]:
+def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
     """The runs of a block's text, each in `style` and its own; a line feed is a hard break."""
     if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
-        return (Run("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
+        return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)
@@ -73,9 +73,9 @@ class _Runs:
         self._softbreak = softbreak
         self._url: str | None = None
         self._shown = ""
-        self._found: list[Run] = []
+        self._found: list[StyledRun] = []
 
-    def of(self, tokens: list[Token]) -> list[Run]:
+    def of(self, tokens: list[Token]) -> list[StyledRun]:
         for token in tokens:
             self._take(token)
         return self._found
@@ -121,7 +121,7 @@ class _Runs:
 
     def _break(self, text: str) -> None:
         self._shown += text
-        self._found.append(Run(text, " ".join(self._styles)))
+        self._found.append(StyledRun(text, " ".join(self._styles)))
 
     def _add(self, text: str, style: str = "", link: str = "") -> None:
         self._shown += text
@@ -129,9 +129,9 @@ class _Runs:
         link = link or followable(self._url or "")
         last = self._found[-1] if self._found else None
         if last and last.text != "\n" and (last.style, last.link) == (styles, link):
-            self._found[-1] = Run(last.text + text, styles, link)
+            self._found[-1] = StyledRun(last.text + text, styles, link)
         elif text:
-            self._found.append(Run(text, styles, link))
+            self._found.append(StyledRun(text, styles, link))
 
 
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:

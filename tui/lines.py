@@ -43,7 +43,7 @@ STYLES: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StyledRun:
     """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
 
     text: str
@@ -60,7 +60,7 @@ class Line:
     same logical line.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[StyledRun, ...] = ()
     decoration: int = 0
     joined: str | None = None
 

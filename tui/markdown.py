@@ -1,19 +1,19 @@
 """A growing message as lines.
 
 Reading and laying out cost what the end of the text costs, however long it is (see `reading`). `source` and the code of
-fences are unchanged bytes; lines are sanitised copies. A Document belongs to one thread; only `highlight.exact` may run
-in another: `unsettled()` returns its arguments, and `settle` takes its result.
+fences are unchanged bytes; lines are sanitised copies. A MarkdownDocument belongs to one thread; only `highlight.exact`
+may run in another: `unsettled()` returns its arguments, and `settle` takes its result.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localdflash.tui.blocks import Block
-from localdflash.tui.fence import LONGEST, Code, Fence
-from localdflash.tui.lines import Line, Run
-from localdflash.tui.reading import Answer, Typed
+from localdflash.tui.fence import LONGEST, Code, ShownFence
+from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.reading import AnswerReading, TypedReading
 
-__all__ = ["Document", "Fence", "Unsettled"]
+__all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Unsettled:
     lines: Sequence[str]
 
 
-class Document:
+class MarkdownDocument:
     """A Markdown text; `plain` means text as its writer typed it, without markup."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self.source = ""
-        self._reading: Answer | Typed = Typed() if plain else Answer()
+        self._reading: AnswerReading | TypedReading = TypedReading() if plain else AnswerReading()
         self._finished = False
         self._thoughts_open = False
         self._fresh = True  # everything that was appended is read
@@ -61,15 +61,15 @@ class Document:
         self._thoughts_open = unfolded
 
     @property
-    def fences(self) -> Sequence[Fence]:
+    def fences(self) -> Sequence[ShownFence]:
         """The fences in order; `first_line` is for the width of the last call of lines(), 80 before one."""
         lines = self.lines(self._width or 80)
         labels = [row for row, line in enumerate(lines) if any(run.style == "fence-label" for run in line.runs)]
         codes = [code for code in self._codes() if code.number]
-        return [Fence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
+        return [ShownFence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """The lines at this width, at least 1 cell. The list is the Document's own; the next call changes it."""
+        """The lines at this width, at least 1 cell. The list is the document's own; the next call changes it."""
         width = max(1, width)
         self._read()
         before, base = self._lines, 0
@@ -103,7 +103,7 @@ class Document:
             if code.number and code.closed and not code.settled and len(code.raw_lines) <= LONGEST
         ]
 
-    def settle(self, number: int, runs: Sequence[tuple[Run, ...]] | None) -> None:
+    def settle(self, number: int, runs: Sequence[tuple[StyledRun, ...]] | None) -> None:
         """Take what `highlight.exact` returned for the fence of this number."""
         for block in (*self._reading.final, *self._reading.tail):
             for part in block.parts():
@@ -124,7 +124,7 @@ class Document:
         if not self._fresh:
             self._reading.read(self.source, finished=self._finished)
             self._fresh = True
-        thoughts = self._reading.thoughts if isinstance(self._reading, Answer) else None
+        thoughts = self._reading.thoughts if isinstance(self._reading, AnswerReading) else None
         if thoughts:
             thoughts.unfolded = self._thoughts_open
 

@@ -21,7 +21,7 @@ class _Burst:
     shown: int = 0  # characters
 
 
-class Pace:
+class DisplayPace:
     """A queue of text. `whole` shows bursts as they come, for people who want no motion."""
 
     def __init__(self, *, whole: bool = False, clock: Callable[[], float] = time.monotonic) -> None:

@@ -29,7 +29,7 @@ _ALL = ["paragraph", "blockquote", "list"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlacedBlock:
     """A block, with its first line and the line after its last one, counted from 0."""
 
     block: Block
@@ -37,7 +37,7 @@ class Piece:
     end: int
 
 
-def parse(text: str, number: int, known: Mapping[int, Code]) -> list[Piece]:
+def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
     """The blocks at the outermost level; fences are numbered from the given number on.
 
     `known` are fences read before, by number: those that have only grown keep their highlighting. An outermost fence
@@ -96,8 +96,8 @@ class _Builder:
         self._known = known
         self._at = 0
 
-    def outermost(self) -> list[Piece]:
-        pieces: list[Piece] = []
+    def outermost(self) -> list[PlacedBlock]:
+        pieces: list[PlacedBlock] = []
         while self._at < len(self._tokens):
             if self._tokens[self._at].type in {"bullet_list_open", "ordered_list_open"}:
                 pieces += self._items()
@@ -111,9 +111,9 @@ class _Builder:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _inside(self, closing: str) -> list[Piece]:
+    def _inside(self, closing: str) -> list[PlacedBlock]:
         """The blocks up to a closing token, which is consumed; gaps are where the text has blank lines."""
-        pieces: list[Piece] = []
+        pieces: list[PlacedBlock] = []
         while self._tokens[self._at].type != closing:
             found = self._items() if self._tokens[self._at].type.endswith("_list_open") else [self._piece()]
             for piece in found:
@@ -122,7 +122,7 @@ class _Builder:
         self._at += 1
         return pieces
 
-    def _items(self) -> list[Piece]:
+    def _items(self) -> list[PlacedBlock]:
         """The items of a list."""
         closing = self._next().type.replace("_open", "_close")
         pieces = []
@@ -132,26 +132,26 @@ class _Builder:
             start = _lines_of(token)[0]
             marker = f"{token.info}{token.markup}" if token.info else BULLET
             end = children[-1].end if children else start + 1
-            pieces.append(Piece(Item(marker, [child.block for child in children]), start, end))
+            pieces.append(PlacedBlock(Item(marker, [child.block for child in children]), start, end))
         self._at += 1
         return pieces
 
-    def _piece(self) -> Piece:
+    def _piece(self) -> PlacedBlock:
         token = self._next()
         start, end = _lines_of(token)
         if token.type == "blockquote_open":
             children = self._inside("blockquote_close")
             end = max(children[-1].end, start + 1) if children else start + 1
-            return Piece(Quote([child.block for child in children]), start, end)
+            return PlacedBlock(Quote([child.block for child in children]), start, end)
         if token.type == "table_open":
-            return Piece(self._table(), start, end)
+            return PlacedBlock(self._table(), start, end)
         if token.type in {"fence", "code_block"}:
-            return Piece(self._code(token), start, end)
+            return PlacedBlock(self._code(token), start, end)
         if token.type == "hr":
-            return Piece(Rule(), start, end)
+            return PlacedBlock(Rule(), start, end)
         content = self._next().content
         self._at += 1
-        return Piece(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
+        return PlacedBlock(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
 
     def _table(self) -> Block:
         rows: list[list[str]] = []
@@ -165,7 +165,7 @@ class _Builder:
                 rows[-1].append(token.content)
         return Table(rows[0], aligned, rows[1:])
 
-    def _outer_fence(self, token: Token) -> Piece:
+    def _outer_fence(self, token: Token) -> PlacedBlock:
         start, end = _lines_of(token)
         opener = OpenFence(self._raw[start])
         block = Code(opener.info, self._number)
@@ -173,7 +173,7 @@ class _Builder:
         for line in self._raw[start + 1 : end - 1] if block.closed else ():
             block.add(opener.code(line + "\n"))
         self._number += 1
-        return Piece(block, start, end)
+        return PlacedBlock(block, start, end)
 
     def _code(self, token: Token) -> Code:
         """The code of a fence inside another block, or of an indented block."""

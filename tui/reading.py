@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from localdflash.tui.blocks import Block, Item, Paragraph, Verbatim
 from localdflash.tui.fence import Code, OpenFence
-from localdflash.tui.parsing import Piece, parse
+from localdflash.tui.parsing import PlacedBlock, parse
 from localdflash.tui.thoughts import CLOSING, OPENING, Thoughts
 
 
-class Typed:
+class TypedReading:
     """Plain text: what a user typed."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Typed:
         self._read = len(source)
 
 
-class Answer:
+class AnswerReading:
     """Markdown, possibly after thoughts. `source` only grows from one call of `read` to the next."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Answer:
         self.tail = [piece.block for piece in pieces if piece.start >= cut]
         return False
 
-    def _keep(self, pieces: Sequence[Piece], lines: Sequence[str], end: int) -> None:
+    def _keep(self, pieces: Sequence[PlacedBlock], lines: Sequence[str], end: int) -> None:
         """Make these blocks, and the text up to this line, final."""
         self.final += (piece.block for piece in pieces)
         self._number += sum(len(_codes([piece.block])) for piece in pieces)
@@ -124,7 +124,7 @@ class Answer:
         self.tail, self._open, self._blank = [], None, False
 
 
-def _first_that_may_change(pieces: Sequence[Piece], complete: int) -> int:
+def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
     """The line before which no further text can change a block; `complete` lines have their line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
     ends = [

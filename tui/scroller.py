@@ -21,14 +21,14 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from localdflash.tui import highlight
-from localdflash.tui.column import Column, Place
-from localdflash.tui.entry import View
-from localdflash.tui.lines import Run
+from localdflash.tui.column import Column, RowPlace
+from localdflash.tui.entry import ChatView
+from localdflash.tui.lines import StyledRun
 from localdflash.tui.palette import Palette
 from localdflash.tui.strips import Painter
 
 if TYPE_CHECKING:
-    from localdflash.tui.markdown import Document, Unsettled
+    from localdflash.tui.markdown import MarkdownDocument, Unsettled
 
 _GUTTER = 2  # cells left of the text, on screens that have room for it
 _NARROW = 30  # cells
@@ -68,7 +68,7 @@ class Scroller(ScrollView):
         """Rows of the screen; 0 while there is no screen."""
         return self._room.height if self._room.width else 0
 
-    def _place(self) -> Place | None:
+    def _place(self) -> RowPlace | None:
         """The place to keep: the row at the top, or None for the end."""
         return None if self.following else self._column.place(self.scroll_offset.y)
 
@@ -80,7 +80,7 @@ class Scroller(ScrollView):
         self._arrange(place)
         self.refresh()
 
-    def _arrange(self, place: Place | None) -> None:
+    def _arrange(self, place: RowPlace | None) -> None:
         """Lay out the screen with the place at its top, and scroll there."""
         if not self._rows or self._arranging:
             return
@@ -146,7 +146,7 @@ class Scroller(ScrollView):
     def _has_gutter(self) -> bool:
         return self._room.width >= _NARROW
 
-    def _view(self, view: View) -> None:
+    def _view(self, view: ChatView) -> None:
         with self._staying():
             if view != self._column.view:
                 self._painter = None
@@ -174,7 +174,7 @@ class Scroller(ScrollView):
             else:
                 return
 
-    def _unsettled(self) -> "tuple[int, Document, Unsettled] | None":
+    def _unsettled(self) -> "tuple[int, MarkdownDocument, Unsettled] | None":
         for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
             if found := self._column.entries[index].unsettled():
                 return index, *found
@@ -226,7 +226,7 @@ class Scroller(ScrollView):
         if selected is None and index != self._picked and (kept := entry.strips.get(row)) and kept.cell_length == width:
             return kept
         picked = index == self._picked
-        gutter = Run("│ " if picked else "  ", "bar") if self._has_gutter else Run("")
+        gutter = StyledRun("│ " if picked else "  ", "bar") if self._has_gutter else StyledRun("")
         strip = painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
         if selected is None and not picked:
             entry.strips[row] = strip

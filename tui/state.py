@@ -15,7 +15,7 @@ from localdflash.tui.themes import DEFAULT, THEMES
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TuiState:
     """What is remembered. `seen_welcome`: the first run was explained."""
 
     theme: str = DEFAULT
@@ -27,21 +27,21 @@ def state_file() -> Path:
     return data_folder() / "chat-state.json"
 
 
-def load() -> State:
+def load() -> TuiState:
     """The state saved last."""
     try:
         found = json.loads(state_file().read_bytes())
     except (OSError, ValueError, RecursionError):
-        return State()
+        return TuiState()
     if not isinstance(found, dict):
-        return State()
+        return TuiState()
     theme = found.get("theme")
     if not isinstance(theme, str) or theme not in THEMES:
         theme = DEFAULT
-    return State(theme, found.get("seen_welcome") is True)
+    return TuiState(theme, found.get("seen_welcome") is True)
 
 
-def save(state: State) -> None:
+def save(state: TuiState) -> None:
     """Replace the file atomically, readable by this user alone; LocaldflashError if that fails."""
     path = state_file()
     folder = create_private(path.parent)

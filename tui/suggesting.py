@@ -19,7 +19,7 @@ from localdflash.tui.suggestions import Suggestions
 from localdflash.tui.triggers import (
     Asked,
     Choices,
-    Suggestion,
+    PromptSuggestion,
     argument_suggestions,
     asked,
     command_suggestions,
@@ -64,11 +64,11 @@ class SuggestingArea(TextArea, inherit_bindings=False):
     def key_of_suggestions(self, key: str) -> bool:
         """Handle a key while suggestions are open; False if it means nothing to them."""
         match key, self.suggestions.chosen:
-            case (("up" | "down"), Suggestion()):
+            case (("up" | "down"), PromptSuggestion()):
                 self.suggestions.move(-1 if key == "up" else 1)
-            case "tab", Suggestion() as chosen:
+            case "tab", PromptSuggestion() as chosen:
                 self.pick(chosen)
-            case "enter", Suggestion() as chosen if not self._is_typed(chosen):
+            case "enter", PromptSuggestion() as chosen if not self._is_typed(chosen):
                 self.pick(chosen)
                 return not chosen.sends
             case "escape", _:
@@ -78,7 +78,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 return False
         return True
 
-    def pick(self, suggestion: Suggestion) -> None:
+    def pick(self, suggestion: PromptSuggestion) -> None:
         """Replace what was typed by a suggestion."""
         found = self._asked()
         if found is None:
@@ -164,11 +164,11 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         finally:
             self._looking = False
 
-    def _show(self, rows: Sequence[Suggestion], note: str = "") -> None:
+    def _show(self, rows: Sequence[PromptSuggestion], note: str = "") -> None:
         if self.has_focus:
             self.suggestions.show(rows, above=self.region.y, note=note)
 
-    def _is_typed(self, chosen: Suggestion) -> bool:
+    def _is_typed(self, chosen: PromptSuggestion) -> bool:
         """Whether the suggestion is already typed in full: Enter then sends."""
         found, (row, column) = self._asked(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.triggers import Suggestion
+from localdflash.tui.triggers import PromptSuggestion
 
 MOST_ROWS = 8
 _GAP = 2  # cells between a label and its hint
@@ -34,11 +34,11 @@ class Suggestions(Widget):
     }
     """
 
-    def __init__(self, pick: Callable[[Suggestion], None]) -> None:
+    def __init__(self, pick: Callable[[PromptSuggestion], None]) -> None:
         """`pick` is called when a row is clicked."""
         super().__init__()
         self._pick = pick
-        self._rows: Sequence[Suggestion] = ()
+        self._rows: Sequence[PromptSuggestion] = ()
         self._note = ""
         self._at = self._top = self._height = 0
 
@@ -48,16 +48,16 @@ class Suggestions(Widget):
         return bool(self.display)
 
     @property
-    def chosen(self) -> Suggestion | None:
+    def chosen(self) -> PromptSuggestion | None:
         """The row that a key would pick."""
         return self._rows[self._at] if self._rows else None
 
     @property
-    def rows(self) -> Sequence[Suggestion]:
+    def rows(self) -> Sequence[PromptSuggestion]:
         """All rows, also those scrolled out of view."""
         return self._rows
 
-    def show(self, rows: Sequence[Suggestion], *, above: int, note: str = "") -> None:
+    def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
         """Show these rows, the first one chosen, or a note if there are none; `above` is the number of lines there."""
         self._rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MOST_ROWS, len(rows) or 1, above))
@@ -98,7 +98,7 @@ class Suggestions(Widget):
             self._pick(self._rows[row])
 
 
-def _row(row: Suggestion, width: int, chosen: bool) -> Content:
+def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
     """`▸ label  hint`, as much as fits; a long label keeps its end, which tells it from others."""
     room = max(width - 3, 1)
     label, marked = sanitize(row.label), row.marked

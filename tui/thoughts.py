@@ -6,13 +6,13 @@ from rich.cells import cell_len
 
 from localdflash.tui.blocks import NARROWEST, Block, Verbatim, behind
 from localdflash.tui.inline import clean
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 OPENING = "<think>"
 CLOSING = "</think>"
 
-_BAR = Run("│ ", "muted")
+_BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
@@ -40,7 +40,7 @@ class Thoughts(Block):
             return []
         if not self.unfolded:
             return [self._folded(text, width)]
-        head = wrap([Run(f"▾ {self._title(text)}", "muted")], width)
+        head = wrap([StyledRun(f"▾ {self._title(text)}", "muted")], width)
         inner = width - 2 if width - 2 >= NARROWEST else width
         rows = list(self._verbatim.lines(inner))
         while rows and not rows[-1].text.strip():
@@ -59,8 +59,8 @@ class Thoughts(Block):
     def _folded(self, text: str, width: int) -> Line:
         title = f"▸ {self._title(text)}"
         if cell_len(title) > width:
-            return Line((Run(wrap([Run(title)], width, words=False)[0].text, "muted"),), 1)
+            return Line((StyledRun(wrap([StyledRun(title)], width, words=False)[0].text, "muted"),), 1)
         last = "" if self.ended else clean(text[text.rfind("\n") + 1 :][-width:]).strip()
         while last and cell_len(title) + 1 + cell_len(last) > width:
             last = last[1:]
-        return Line((Run(f"{title} {last}".rstrip(), "muted"),), 1)
+        return Line((StyledRun(f"{title} {last}".rstrip(), "muted"),), 1)

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 # How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
@@ -78,15 +78,15 @@ class Tinted:
                 self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._steps % 2)
         self._steps += 1
 
-    def legend(self) -> list[Run]:
+    def legend(self) -> list[StyledRun]:
         """Who proposed how many tokens, each in its own style; or that this is unknown."""
         if not self._steps:
-            return [Run("how these tokens came is not known", "muted")]
+            return [StyledRun("how these tokens came is not known", "muted")]
         counted = [
-            Run(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
+            StyledRun(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
             for name, count in sorted(self._tokens.items(), key=lambda one: (not one[0], one[0]))
         ]
-        return [*counted, Run(f"in {self._steps} steps, every second one underlined", "muted")]
+        return [*counted, StyledRun(f"in {self._steps} steps, every second one underlined", "muted")]
 
     def lines(self, width: int) -> Sequence[Line]:
         """All rows; only logical lines that changed since the last call are laid out again."""
@@ -105,7 +105,7 @@ class Tinted:
         """Index of the first row that the last call of lines() made anew."""
         return self._changed
 
-    def _pieces(self, index: int) -> Iterator[Run]:
+    def _pieces(self, index: int) -> Iterator[StyledRun]:
         """A logical line cut at its spans; the style is "" where no step is known."""
         text, start = self._texts[index], self._starts[index]
         offsets = _offsets(text)
@@ -113,11 +113,11 @@ class Tinted:
         while done < len(text) and span < len(self._ends):
             end = bisect_left(offsets, self._ends[span] - start)
             if end > done:
-                yield Run(_shown(text[done:end]), _STYLES[self._styles[span]])
+                yield StyledRun(_shown(text[done:end]), _STYLES[self._styles[span]])
                 done = end
             span += 1
         if done < len(text):
-            yield Run(_shown(text[done:]))
+            yield StyledRun(_shown(text[done:]))
 
 
 def _shown(text: str) -> str:

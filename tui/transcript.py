@@ -20,9 +20,9 @@ from textual.timer import Timer
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui import highlight
-from localdflash.tui.column import Place
-from localdflash.tui.entry import Entry
-from localdflash.tui.pace import Pace, motion_unwanted
+from localdflash.tui.column import RowPlace
+from localdflash.tui.entry import ChatEntry
+from localdflash.tui.pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
 from localdflash.tui.strips import LINK
 
@@ -81,7 +81,7 @@ class Transcript(Scroller, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pace = Pace(whole=motion_unwanted(os.environ))
+        self._pace = DisplayPace(whole=motion_unwanted(os.environ))
         self._frames: Timer | None = None
 
     # What is shown
@@ -150,7 +150,7 @@ class Transcript(Scroller, can_focus=True):
         answer = next((entry for entry in reversed(self._column.entries) if entry.is_answer), None)
         return answer.code_blocks() if answer else []
 
-    def _last_message(self) -> Entry | None:
+    def _last_message(self) -> ChatEntry | None:
         entries = self._column.entries
         return entries[-1] if entries and entries[-1].message else None
 
@@ -223,7 +223,7 @@ class Transcript(Scroller, can_focus=True):
     def action_to_start(self) -> None:
         """Go to the first message."""
         self.following = False
-        self._arrange(Place(0, 0, above=1 << 30))
+        self._arrange(RowPlace(0, 0, above=1 << 30))
         self.refresh()
 
     def action_pick(self, step: int) -> None:
@@ -236,10 +236,10 @@ class Transcript(Scroller, can_focus=True):
         top = self._column.top(index)
         if not self.scroll_offset.y <= top < self.scroll_offset.y + self._rows:
             self.following = False
-            self._arrange(Place(index, 0, above=1 << 30))
+            self._arrange(RowPlace(index, 0, above=1 << 30))
         self.refresh()
 
-    def _chosen(self) -> Entry | None:
+    def _chosen(self) -> ChatEntry | None:
         """The picked message, or else the last one."""
         return self._last_message() if self._picked is None else self._column.entries[self._picked]
 

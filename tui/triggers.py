@@ -31,7 +31,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
+class PromptSuggestion:
     """One row. When it is picked, `text` replaces what was typed. `mention`: it mentions a file."""
 
     label: str
@@ -54,7 +54,7 @@ def asked(before: str, *, first: bool) -> Asked | None:
     return None
 
 
-def command_suggestions(query: str) -> list[Suggestion]:
+def command_suggestions(query: str) -> list[PromptSuggestion]:
     """Commands that begin with what was typed; if there are none, those that contain its letters."""
     found = list(commands.starting_with(query))
     if not found:
@@ -64,23 +64,23 @@ def command_suggestions(query: str) -> list[Suggestion]:
     return [_of_command(command, query) for command in found]
 
 
-def argument_suggestions(of: Asked, choices: Choices) -> list[Suggestion]:
+def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
     """What may stand after a command."""
     names = choices(of.command)
     if of.query:
         names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
-    return [Suggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
+    return [PromptSuggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
 
 
-def file_suggestion(hit: Hit, *, mentioned: bool) -> Suggestion:
+def file_suggestion(hit: Hit, *, mentioned: bool) -> PromptSuggestion:
     """A file or a symbol, inserted as a mention, or as a plain path after a command."""
     text = f"{spelled(hit.path, hit.symbol)} " if mentioned else hit.name
-    return Suggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
+    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
 
-def _of_command(command: commands.Command, query: str) -> Suggestion:
+def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
     sends = not command.argument or (exact and not _REQUIRED.match(command.argument))
     text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
     marked = tuple(at + 1 for at in matched(query, command.name)) if query else ()
-    return Suggestion(command.usage, text, command.help, marked, sends)
+    return PromptSuggestion(command.usage, text, command.help, marked, sends)

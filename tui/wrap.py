@@ -10,12 +10,12 @@ from itertools import accumulate
 
 from rich.cells import cell_len, get_character_cell_size
 
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 
 _EMOJI = "\ufe0f"  # makes the character before it wide
 
 
-def wrap(runs: Sequence[Run], width: int, *, words: bool = True) -> list[Line]:
+def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[Line]:
     """The rows, at least one; a line feed in a run begins another. With `words` False rows break anywhere, as for
     code.
     """
@@ -99,19 +99,19 @@ def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
 class _Cutter:
     """Cuts pieces out of runs by offsets in their text, from the front to the back."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs
         self._at = 0
         self._offset = 0
 
-    def cut(self, start: int, end: int) -> tuple[Run, ...]:
+    def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """The runs between two offsets."""
         found = []
         while self._at < len(self._runs):
             run = self._runs[self._at]
             low, high = max(0, start - self._offset), min(len(run.text), end - self._offset)
             if low < high:
-                found.append(run if high - low == len(run.text) else Run(run.text[low:high], run.style, run.link))
+                found.append(run if high - low == len(run.text) else StyledRun(run.text[low:high], run.style, run.link))
             if self._offset + len(run.text) > end:
                 break
             self._offset += len(run.text)

@@ -53,7 +53,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Answer:
+class InfillAnswer:
     """A completion, and what it cost."""
 
     text: str
@@ -92,7 +92,7 @@ def warning(path: Path) -> str:
 
 def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
     """Ask the daemon for every task and run its tests."""
-    answers, verdicts = list[Answer](), list[sandbox.Verdict]()
+    answers, verdicts = list[InfillAnswer](), list[sandbox.Verdict]()
     for number, task in enumerate(tasks):
         answers.append(_ask(client, task))
         verdicts.append(sandbox.run(task.program(answers[-1].text)))
@@ -149,7 +149,7 @@ def _distance(one: str, other: str) -> int:
     return row[-1]
 
 
-def _ask(client: Client, task: Task) -> Answer:
+def _ask(client: Client, task: Task) -> InfillAnswer:
     """Ask for one task; one that does not fit into the model's context gets no answer."""
     end = "\n" if task.whole_lines else ""
     body = {
@@ -166,8 +166,8 @@ def _ask(client: Client, task: Task) -> Answer:
     try:
         answer = client.post("/complete", body)
     except ContextOverflow:
-        return Answer("", 0, 0.0, (time.perf_counter() - began) * 1e3)
+        return InfillAnswer("", 0, 0.0, (time.perf_counter() - began) * 1e3)
     total_ms = (time.perf_counter() - began) * 1e3
     choice, timings = answer["choices"][0], answer["timings"]
     text = choice["text"] if not end or choice["text"].endswith("\n") else choice["text"] + end
-    return Answer(text, choice["tokens"], timings["predicted_ms"], total_ms)
+    return InfillAnswer(text, choice["tokens"], timings["predicted_ms"], total_ms)

@@ -25,7 +25,7 @@ _INDENTED = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
 
 @dataclass(frozen=True)
-class Passage:
+class TypedPassage:
     """At `start` of the text as it then is, remove so many characters, then type."""
 
     start: int
@@ -34,12 +34,12 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Job:
+class TypingJob:
     """One file: its name in the workspace, its text before, and the passages to type, in order."""
 
     name: str
     text: str
-    passages: tuple[Passage, ...]
+    passages: tuple[TypedPassage, ...]
 
 
 def next_key(at_line_start: bool, rest: str) -> str:
@@ -69,7 +69,7 @@ def first_keys(text: str, count: int) -> str:
     return text if end < 0 else text[:end]
 
 
-def from_file(name: str, text: str, most: int, seed: int) -> Job:
+def from_file(name: str, text: str, most: int, seed: int) -> TypingJob:
     """Take out some lines of a block, or of the file's end, that need `most` keys or fewer (one line at least)."""
     choose = random.Random(f"{seed} {name}")
     lines = text.rstrip("\n").split("\n")
@@ -82,7 +82,7 @@ def from_file(name: str, text: str, most: int, seed: int) -> Job:
     return _without(name, lines, first, _fitting(lines, first, last, most))
 
 
-def from_line(name: str, text: str, number: int, most: int) -> Job:
+def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
     """Take out the lines from a number on, which is counted from 1."""
     lines = text.rstrip("\n").split("\n")
     if not 1 <= number <= len(lines):
@@ -90,13 +90,13 @@ def from_line(name: str, text: str, number: int, most: int) -> Job:
     return _without(name, lines, number - 1, _fitting(lines, number - 1, len(lines), most))
 
 
-def _without(name: str, lines: Sequence[str], first: int, last: int) -> Job:
+def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJob:
     """A file without some lines; they are typed from the end of the line before, or from the file's start."""
     typed = "\n".join(lines[first:last])
     before, after = "\n".join(lines[:first]), "".join(f"\n{line}" for line in lines[last:]) + "\n"
     if first:
         typed = f"\n{typed}"
-    return Job(name, before + after, (Passage(len(before), 0, typed),))
+    return TypingJob(name, before + after, (TypedPassage(len(before), 0, typed),))
 
 
 def _fitting(lines: Sequence[str], first: int, last: int, most: int) -> int:
@@ -150,7 +150,7 @@ class Commit:
         parents = self._git("rev-list", "--parents", "-n", "1", self.id).split()[1:]
         self._parent = parents[0] if parents else self._git("hash-object", "-t", "tree", "/dev/null").strip()
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[TypingJob]:
         """The text files that the commit added lines to."""
         arguments = ("-r", "-z", "--no-renames", "--diff-filter=AM", "--name-status", self._parent, self.id)
         fields = self._git("diff-tree", *arguments).split("\0")
@@ -163,12 +163,12 @@ class Commit:
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(into, filter="data")
 
-    def _job(self, name: str, kind: str) -> Job | None:
+    def _job(self, name: str, kind: str) -> TypingJob | None:
         before = "" if kind == "A" else self._text(self._parent, name)
         after = self._text(self.id, name)
         if before is None or after is None:
             return None
-        return Job(name, before, tuple(additions(before, after)))
+        return TypingJob(name, before, tuple(additions(before, after)))
 
     def _text(self, tree: str, name: str) -> str | None:
         """The text of a file of a tree; None if one would not type it."""
@@ -194,12 +194,12 @@ class Commit:
             raise UsageError(f"--commit: git {arguments[0]}: {printable(lines[0])}") from None
 
 
-def additions(before: str, after: str) -> Iterator[Passage]:
+def additions(before: str, after: str) -> Iterator[TypedPassage]:
     """The passages that turn one text into the other, from the top: removals happen at once, additions are typed."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     at = 0
     for kind, i, j, k, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         typed = "".join(new[k:end])
         if kind != "equal":
-            yield Passage(at, sum(map(len, old[i:j])), typed)
+            yield TypedPassage(at, sum(map(len, old[i:j])), typed)
         at += len(typed)

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from localdflash.bench.replay import Replay
+from localdflash.bench.replay import TypingReplay
 from localdflash.bench.typing import saved
 from localdflash.errors import LocaldflashError, UsageError
 
@@ -19,7 +19,7 @@ def check(path: Path) -> None:
         raise LocaldflashError("a picture needs the package 'matplotlib': run `pip install 'localdflash[train]'`")
 
 
-def draw(replay: Replay, path: Path) -> None:
+def draw(replay: TypingReplay, path: Path) -> None:
     """Write a PNG or an SVG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def draw(replay: Replay, path: Path) -> None:
     figure.savefig(path, dpi=150, format=path.suffix.lower()[1:])
 
 
-def _draw_times(axes: Any, replay: Replay) -> None:
+def _draw_times(axes: Any, replay: TypingReplay) -> None:
     trace = replay.trace
     lines = {
         "request to answer": trace.request_to_answer,
@@ -49,7 +49,7 @@ def _draw_times(axes: Any, replay: Replay) -> None:
         axes.legend(loc="lower right", frameon=False)
 
 
-def _draw_files(axes: Any, replay: Replay) -> None:
+def _draw_files(axes: Any, replay: TypingReplay) -> None:
     names = list(replay.files)
     axes.barh([_plain(name) for name in names], [100 * saved(typed) for typed in replay.files.values()])
     axes.invert_yaxis()

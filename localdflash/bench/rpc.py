@@ -14,7 +14,7 @@ from localdflash.errors import EngineGone
 from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]
-Answer = Callable[[Any, Json | None], None]  # result, error
+RpcAnswer = Callable[[Any, Json | None], None]  # result, error
 
 LARGEST = 1 << 26  # bytes of one message
 ENDS = 10.0  # seconds that a server may take to leave
@@ -25,7 +25,7 @@ class LanguageServer:
 
     def __init__(self, process: asyncio.subprocess.Process, heard: Callable[[str, Any], None]) -> None:
         self._process, self._heard = process, heard
-        self._open: dict[int, Answer] = {}
+        self._open: dict[int, RpcAnswer] = {}
         self._number = 0
         self._said: deque[str] = deque(maxlen=1)
         self._gone = ""
@@ -40,7 +40,7 @@ class LanguageServer:
         )
         return cls(process, heard)
 
-    def request(self, method: str, params: Any, answer: Answer) -> int:
+    def request(self, method: str, params: Any, answer: RpcAnswer) -> int:
         """Send a request; return its number, by which it can be cancelled."""
         self._number += 1
         self._open[self._number] = answer

@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from localdflash.bench.prompt_set import Prompt, load
+from localdflash.bench.prompt_set import BenchPrompt, load
 from localdflash.bench.spread import percentile, spread
 from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client
@@ -70,7 +70,7 @@ def run(client: Client, completions: int) -> dict[str, Any]:
     }
 
 
-def _complete(client: Client, prompt: Prompt, number: int, arm: Arm) -> None:
+def _complete(client: Client, prompt: BenchPrompt, number: int, arm: Arm) -> None:
     """One completion, whose prompt has a unique beginning, so that nothing of it is in a cache."""
     body = {
         "input_prefix": f"# {arm.name} {number}\n{prompt.prefix}",

@@ -24,29 +24,29 @@ SHORTEST = 2  # characters that are worth a key to accept them
 _LINE = re.compile(r"\n*[^\n]*")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
-Part = Literal["all", "line", "word"]
+AcceptedPart = Literal["all", "line", "word"]
 
 
 class Taken(NamedTuple):
     """The part of a suggestion that is accepted."""
 
-    part: Part
+    part: AcceptedPart
     text: str
 
 
 @dataclass
-class Typed:
+class TypedKeys:
     """Keys of one file: what it needs without suggestions, and what was pressed."""
 
     keys: int = 0
     pressed: int = 0
-    accepted: dict[Part, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
+    accepted: dict[AcceptedPart, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
     accepted_characters: int = 0
 
 
 def agreeing(ghost: str, rest: str) -> Taken | None:
     """The largest part of a suggestion that agrees with what follows."""
-    parts: list[tuple[Part, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
+    parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
     for part, text in parts:
@@ -61,7 +61,7 @@ class Typist:
     def __init__(self, editor: Editor, seed: str, speed: float = 1.0) -> None:
         self._editor, self._random, self._speed = editor, random.Random(seed), speed
 
-    async def type(self, text: str, typed: Typed) -> None:
+    async def type(self, text: str, typed: TypedKeys) -> None:
         """Type a text at the cursor."""
         typed.keys += count_keys(text, self._at_line_start())
         rest, due = text, time.perf_counter() + self._gap()

@@ -121,8 +121,8 @@ def command(
         return _bench_typing(ctx, files, revision, limit, manner, json_file, picture, options)
     if tasks_file:
         return _bench_infill(ctx, tasks_file, limit, json_file, options)
+    from localdflash.backend.options import Options
     from localdflash.bench.run import run
-    from localdflash.loading.load import Options
 
     result = run(Options(**options), limit, repeats, _progress)
     print(file=sys.stderr)

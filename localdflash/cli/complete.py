@@ -63,7 +63,7 @@ def command(
     text = read_text(path)
     offset = offset_of(text, line, column)
     others = context_of(path, text, line - 1) if explain else []
-    place_of = Place(path.name, text, offset, others, max_tokens, params, one_line)
+    place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
     if no_daemon or no_draft:
         filled = _fill_here(place_of, options, no_draft, interrupt)
@@ -83,7 +83,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class Place:
+class FillPlace:
     """A cursor in a file, and what may be inserted there."""
 
     name: str
@@ -119,17 +119,17 @@ class Filled(NamedTuple):
     explained: dict[str, Any]
 
 
-def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
+def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """Complete with a pair that this process loads."""
     from localdflash.answers.fill.answer import Completion
     from localdflash.answers.fill.filler import Filler
-    from localdflash.answers.fill.prompt import Context, Hole
+    from localdflash.answers.fill.prompt import FillContext, Hole
+    from localdflash.backend.options import Options
     from localdflash.cli.loading import opened
-    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
-        others = [Context(**part) for part in place.context]
+        others = [FillContext(**part) for part in place.context]
         filler = Filler(loaded, patience=None)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
         answer = Completion(loaded, filling, interrupt)
@@ -138,7 +138,7 @@ def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt:
 
 
 def _fill_by_server(
-    place: Place, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
+    place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
     """Complete with the shared engine, or the server that the settings name."""
     from localdflash.cli.remote import RemoteAnswer, completion, sampling_fields, server

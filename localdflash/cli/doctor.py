@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from localdflash.cli.output import print_json
-from localdflash.doctor import installation, machine, self_test, surroundings
+from localdflash.doctor import installation, resources, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.text.sanitize import printable
 
@@ -37,11 +37,11 @@ def _probes() -> tuple[Probe, ...]:
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
         Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
-        Probe("processor", machine.processor, REINSTALL, required=False),
-        Probe("memory", machine.memory, REINSTALL, required=False),
-        Probe("bandwidth", machine.bandwidth, "close other programs and try again", required=False),
-        Probe("models", machine.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
-        Probe("inotify", machine.watches, "", required=False),
+        Probe("processor", resources.processor, REINSTALL, required=False),
+        Probe("memory", resources.memory, REINSTALL, required=False),
+        Probe("bandwidth", resources.bandwidth, "close other programs and try again", required=False),
+        Probe("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
+        Probe("inotify", resources.watches, "", required=False),
         Probe("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
         Probe("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
         Probe("terminal", surroundings.terminal, "", required=False),

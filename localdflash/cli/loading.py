@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.backend.options import Options
+from localdflash.loading.load import LoadedPair
 
 PATIENCE = 0.5  # seconds before a bar appears
 WIDTH = 30

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
+from localdflash.backend.names import BACKENDS
+from localdflash.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.wanted import Wanted
 
@@ -67,7 +68,7 @@ _SAMPLING = (
         type=float,
         default=0.0,
         show_default=True,
-        help="Randomness of sampling; 0 always takes the likeliest token.",
+        help="Randomness of sampling; Randomness of sampling; 0 always takes the likeliest token.",
     ),
     click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
     click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),

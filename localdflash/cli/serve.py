@@ -62,11 +62,11 @@ def command(
     config = load_config()
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.loading.load import Options
-    from localdflash.server.daemon import Settings, serve
+    from localdflash.backend.options import Options
+    from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    settings = Settings(
+    settings = DaemonSettings(
         Options(**options),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
         disk_bytes=0 if private else config.server.disk_cache_mb * MB,

@@ -12,7 +12,7 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Cancelled, Copying, Drafter, State, Step, Target, never
+from localdflash.engine.pair import Cancelled, Copying, Drafter, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
 
@@ -211,11 +211,11 @@ class HostPair:
         for drafter in self.drafters:
             drafter.rollback(length)
 
-    def save(self) -> State:
+    def save(self) -> SavedSequence:
         """See `Pair`."""
-        return State(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
+        return SavedSequence(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
 
-    def load(self, state: State) -> None:
+    def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self._open.clear()
         try:

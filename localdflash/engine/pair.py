@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SavedSequence:
     """A saved sequence: ids without the anchor, and each part's cache. Only the pair that made it can read it."""
 
     ids: tuple[int, ...]
@@ -150,8 +150,8 @@ class Pair(Protocol):
     def forget(self) -> None:
         """Drop the whole sequence."""
 
-    def save(self) -> State:
+    def save(self) -> SavedSequence:
         """Return the sequence so far, for `load`."""
 
-    def load(self, state: State) -> None:
+    def load(self, state: SavedSequence) -> None:
         """Continue from a saved sequence."""

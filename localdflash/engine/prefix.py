@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localdflash.engine.common_prefix import begins_with, common_prefix
-from localdflash.engine.pair import Pair, State
+from localdflash.engine.pair import Pair, SavedSequence
 
 if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
     from localdflash.engine.prefix_disk import DiskCache
@@ -27,7 +27,7 @@ class PrefixCache:
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
-        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self._states: OrderedDict[tuple[int, ...], SavedSequence] = OrderedDict()
 
     @property
     def size(self) -> int:
@@ -39,7 +39,7 @@ class PrefixCache:
         live, ids = tuple(pair.cached), tuple(ids)
         shared = common_prefix(live, ids)
         longest = shared + WORTH_KEEPING
-        best: State | None = None
+        best: SavedSequence | None = None
         for state in self._states.values():
             if longest <= len(ids) and begins_with(state.ids, ids[:longest]):
                 best, longest = state, common_prefix(state.ids, ids)
@@ -61,7 +61,7 @@ class PrefixCache:
         if len(pair.cached) >= WORTH_KEEPING:
             self._disk.keep(pair.save())
 
-    def _put(self, state: State) -> None:
+    def _put(self, state: SavedSequence) -> None:
         if state.size > self._budget:
             return  # it would evict everything and then itself
         for key in [key for key in self._states if begins_with(state.ids, key)]:

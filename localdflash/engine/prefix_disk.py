@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.engine.pair import State
+from localdflash.engine.pair import SavedSequence
 
 
 class DiskCache:
@@ -38,7 +38,7 @@ class DiskCache:
             else:
                 self._ids[path] = ids
 
-    def longest(self, ids: Sequence[int], at_least: int) -> State | None:
+    def longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
         """The state that shares most with `ids`, if that is `at_least` so many tokens."""
         best, most = None, at_least
         for path, saved in self._ids.items():
@@ -46,7 +46,7 @@ class DiskCache:
                 best, most = path, shared
         return self._read(best) if best else None
 
-    def _read(self, path: Path) -> State | None:
+    def _read(self, path: Path) -> SavedSequence | None:
         state = _read_state(path)
         if state is None:
             del self._ids[path]
@@ -56,7 +56,7 @@ class DiskCache:
             os.utime(path)  # used just now
         return state
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: SavedSequence) -> None:
         """Write a state, unless it is there or does not fit; OSError if the disk is full or cannot be written."""
         path = self.folder / f"{_digest(np.array(state.ids, np.int32).tobytes())}.safetensors"
         if path in self._ids or state.size > self._budget:
@@ -92,7 +92,7 @@ class DiskCache:
             left -= size
 
 
-def _packed(state: State) -> bytes:
+def _packed(state: SavedSequence) -> bytes:
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
@@ -119,7 +119,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _read_state(path: Path) -> State | None:
+def _read_state(path: Path) -> SavedSequence | None:
     """The state in a file; None if it is not what was written."""
     try:
         with safe_open(path, "numpy") as file:
@@ -131,7 +131,7 @@ def _read_state(path: Path) -> State | None:
     ids, target, *drafters = (part.tobytes() for part in parts)
     if digest != _digest(ids, target, *drafters):
         return None
-    return State(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
+    return SavedSequence(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
 
 
 def _digest(*parts: bytes) -> str:

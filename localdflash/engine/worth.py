@@ -12,7 +12,7 @@ CLEARLY = 1.2
 CHEAP = 0.03  # of a plain step
 
 
-class Way:
+class WayWorth:
     """Tokens and milliseconds of recent steps of one kind, older ones fading."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Worth:
     """Tells for each step whether to look for drafts."""
 
     def __init__(self) -> None:
-        self._looking, self._resting = Way(), Way()
+        self._looking, self._resting = WayWorth(), WayWorth()
         self._since = 0  # steps since the other way was tried
         self._streak = 0
         self._cost = 0.0  # milliseconds of looking

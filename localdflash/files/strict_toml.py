@@ -1,7 +1,7 @@
 """Read TOML that people write: every error is a ModelError that names file, line and key.
 
 `tomllib` reports no line for a value, so the lines are found when an error needs one: the text is cut into its
-statements and each is parsed alone. A `Table` returns values through converters (`text`, `whole`, ...), which raise
+statements and each is parsed alone. A `TomlTable` returns values through converters (`text`, `whole`, ...), which raise
 ValueError for what they refuse; `only` refuses unknown keys and suggests what was meant.
 """
 
@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 )
 
 
-class Table:
+class TomlTable:
     """A table of a file, its values still unchecked."""
 
     def __init__(self, file: Path, text: str, where: Keys, values: Mapping[str, object]) -> None:
@@ -55,15 +55,15 @@ class Table:
         except ValueError as error:
             raise self.error(key, str(error)) from error
 
-    def table(self, key: str) -> "Table | None":
+    def table(self, key: str) -> "TomlTable | None":
         """Return the table under a key; None if it is not there."""
         values = self.optional(key, _dictionary)
-        return None if values is None else Table(self.file, self._text, (*self._where, key), values)
+        return None if values is None else TomlTable(self.file, self._text, (*self._where, key), values)
 
-    def tables(self, key: str) -> "list[Table]":
+    def tables(self, key: str) -> "list[TomlTable]":
         """Return the tables `[[key]]`, in file order."""
         found = self.optional(key, listed(_dictionary)) or ()
-        return [Table(self.file, self._text, (*self._where, key, i), values) for i, values in enumerate(found)]
+        return [TomlTable(self.file, self._text, (*self._where, key, i), values) for i, values in enumerate(found)]
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -80,7 +80,7 @@ class Table:
         return ModelError(f"{self.file}:{self.line(key)}: {names + ': ' if names else ''}{message}")
 
 
-def read_toml(file: Path) -> Table:
+def read_toml(file: Path) -> TomlTable:
     """Read the root table of a file (UTF-8, at most 1 MiB)."""
     with open_model(file) as (stream, size):
         if size > MAX_BYTES:
@@ -89,7 +89,7 @@ def read_toml(file: Path) -> Table:
     try:
         text = data.decode()
         _check_nesting(file, text)
-        return Table(file, text, (), tomllib.loads(text))
+        return TomlTable(file, text, (), tomllib.loads(text))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ModelError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error

@@ -22,12 +22,12 @@ from localdflash.errors import LocaldflashError, ModelError
 from localdflash.files.paths import create_private
 from localdflash.pairs import hub, records
 from localdflash.pairs.hub import Progress, Remote
-from localdflash.pairs.records import Record
+from localdflash.pairs.records import FileRecord
 
 CHUNK = 4 << 20  # bytes hashed at a time
 
 
-class Report(Protocol):
+class DownloadReport(Protocol):
     """Shows the progress of a download."""
 
     def say(self, line: str) -> None:
@@ -38,7 +38,7 @@ class Report(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedFile:
     """A file of a repository. None means the main branch, no pinned hash, no pinned size."""
 
     repository: str
@@ -48,7 +48,7 @@ class Wanted:
     size: int | None
     path: Path  # where it goes
 
-    def fulfilled(self) -> Record | None:
+    def fulfilled(self) -> FileRecord | None:
         """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
         record = records.current(self.path)
         if (
@@ -62,10 +62,10 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Job:
+class DownloadJob:
     """A wanted file, and what the hub, or its cache, has for it."""
 
-    wanted: Wanted
+    wanted: WantedFile
     remote: Remote
 
     @property
@@ -84,7 +84,7 @@ class Job:
         return 0 if linked else self.remote.size
 
 
-def plan(wanted: Wanted) -> Job:
+def plan(wanted: WantedFile) -> DownloadJob:
     """Ask the hub about a file; if it cannot be asked its cache answers. ModelError if a pin contradicts the hub."""
     try:
         remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
@@ -100,10 +100,10 @@ def plan(wanted: Wanted) -> Job:
         )
     if wanted.size not in (None, remote.size):
         raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {wanted.size} are pinned")
-    return Job(wanted, remote)
+    return DownloadJob(wanted, remote)
 
 
-def check_space(jobs: list[Job], root: Path) -> None:
+def check_space(jobs: list[DownloadJob], root: Path) -> None:
     """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
     needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
     if needed > free:
@@ -113,7 +113,7 @@ def check_space(jobs: list[Job], root: Path) -> None:
         )
 
 
-def fetch(job: Job, report: Report) -> Record:
+def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
     """Download a file, verify it and put it in its place; return its record."""
     path, partial = job.wanted.path, job.partial
     with locked(path, report):
@@ -135,7 +135,7 @@ def fetch(job: Job, report: Report) -> Record:
 
 
 @contextmanager
-def locked(path: Path, report: Report) -> Iterator[None]:
+def locked(path: Path, report: DownloadReport) -> Iterator[None]:
     """Hold the lock of a file, in a folder that is made if need be; report if another process holds it."""
     create_private(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -154,7 +154,7 @@ def locked(path: Path, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def _adopt(job: Job, report: Report) -> Record | None:
+def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """Take a file that is already in the place, if it is the wanted one.
 
     Otherwise an older revision is replaced once the new one is complete, and a file that nobody verified is set aside.
@@ -166,7 +166,7 @@ def _adopt(job: Job, report: Report) -> Record | None:
     return _recorded(job, _verified(job, path, report))
 
 
-def _take_from_cache(job: Job, report: Report) -> None:
+def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
     """Link or copy what another program has downloaded; a copy with other bytes is left alone."""
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
@@ -183,7 +183,7 @@ def _take_from_cache(job: Job, report: Report) -> None:
         copying.replace(job.partial)
 
 
-def _verified(job: Job, path: Path, report: Report) -> str:
+def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
     """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
     sha256, digest = _digests(path, job, report)
     expected, size = _expected(job), path.stat().st_size
@@ -198,11 +198,11 @@ def _verified(job: Job, path: Path, report: Report) -> str:
     )
 
 
-def _expected(job: Job) -> str:
+def _expected(job: DownloadJob) -> str:
     return job.wanted.sha256 or job.remote.digest
 
 
-def _digests(path: Path, job: Job, report: Report) -> tuple[str, str]:
+def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
     """The SHA-256 of a file, and its hash of the kind that is expected."""
     size, meter = path.stat().st_size, report.progress("checking", job.remote.name)
     sha256 = hashlib.sha256()
@@ -219,11 +219,11 @@ def _digests(path: Path, job: Job, report: Report) -> tuple[str, str]:
     return sha256.hexdigest(), git.hexdigest() if wants_git else sha256.hexdigest()
 
 
-def _recorded(job: Job, sha256: str) -> Record:
+def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
     wanted, stat = job.wanted, job.wanted.path.stat()
     asked = wanted.revision or hub.MAIN
     place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    record = Record(wanted.repository, job.remote.commit, asked, sha256, *place)
+    record = FileRecord(wanted.repository, job.remote.commit, asked, sha256, *place)
     records.write(wanted.path, record)
     return record
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localdflash.errors import ModelError, UsageError
 from localdflash.pairs import names
-from localdflash.pairs.pair import DrafterSource, Pair
+from localdflash.pairs.pair import DrafterSource, PairEntry
 
 # By the drafter's repository, the published target that it was trained for.
 TRAINED_FOR = {
@@ -59,7 +59,7 @@ class Launch:
         return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
 
 
-def vllm(pair: Pair, wishes: Wishes) -> Launch:
+def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
     """The `vllm serve` command; ModelError if vLLM cannot run the pair."""
     drafter, repository = _published(pair, "vLLM")
     tokens = _draft_tokens(drafter, wishes)
@@ -73,7 +73,7 @@ def vllm(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
 
 
-def sglang(pair: Pair, wishes: Wishes) -> Launch:
+def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
     """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
     argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", repository)]
@@ -87,7 +87,7 @@ def sglang(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
 
 
-def llama_server(pair: Pair, wishes: Wishes) -> Launch:
+def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     """The `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
     if wishes.target is not None:
@@ -103,16 +103,20 @@ def llama_server(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), tuple(needs))
 
 
-ENGINES: dict[str, Callable[[Pair, Wishes], Launch]] = {"vllm": vllm, "sglang": sglang, "llama-server": llama_server}
+ENGINES: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "llama-server": llama_server,
+}
 
 
-def _drafter(pair: Pair) -> DrafterSource:
+def _drafter(pair: PairEntry) -> DrafterSource:
     if pair.drafter is None:
         raise ModelError(f"no drafter is known for {pair.id!r}: name one with --drafter")
     return pair.drafter
 
 
-def _published(pair: Pair, engine: str) -> tuple[DrafterSource, str]:
+def _published(pair: PairEntry, engine: str) -> tuple[DrafterSource, str]:
     """The drafter and its repository, which must hold it as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
@@ -123,7 +127,7 @@ def _published(pair: Pair, engine: str) -> tuple[DrafterSource, str]:
     return drafter, drafter.repository
 
 
-def _target(pair: Pair, wishes: Wishes, engine: str, drafter_repository: str) -> str:
+def _target(pair: PairEntry, wishes: Wishes, engine: str, drafter_repository: str) -> str:
     if wishes.target is None:
         if known := TRAINED_FOR.get(drafter_repository):
             return known
@@ -139,7 +143,7 @@ def _target(pair: Pair, wishes: Wishes, engine: str, drafter_repository: str) ->
         raise UsageError(f"--target {wishes.target!r}: {error}, or a folder") from error
 
 
-def _gguf_target(pair: Pair) -> tuple[str, ...]:
+def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
     """The file on this machine, else its name in a repository, from which llama-server fetches it."""
     target = pair.target
     if target.path.is_file():

@@ -7,9 +7,9 @@ from pathlib import Path
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import check_fit, config_of_file
 from localdflash.pairs import records
-from localdflash.pairs.download import Report, Wanted, check_space, fetch, locked, plan
-from localdflash.pairs.pair import Pair, Source, models_folder
-from localdflash.pairs.records import Record
+from localdflash.pairs.download import DownloadReport, WantedFile, check_space, fetch, locked, plan
+from localdflash.pairs.pair import FileSource, PairEntry, models_folder
+from localdflash.pairs.records import FileRecord
 from localdflash.pairs.registry import HUB, Registry
 from localdflash.weights import gguf, safetensors
 
@@ -19,11 +19,11 @@ class Fetched:
     """A file that is here and verified. `fetched` is False if it was here before."""
 
     path: Path
-    record: Record
+    record: FileRecord
     fetched: bool
 
 
-def pull(pair: Pair, report: Report) -> list[Fetched]:
+def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
     """Download what is missing, all sizes known before the first byte; then check that target and drafter fit."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
@@ -38,7 +38,7 @@ def pull(pair: Pair, report: Report) -> list[Fetched]:
     return [Fetched(path, record, path in done) for path, record in files.items()]
 
 
-def check_pair(pair: Pair) -> None:
+def check_pair(pair: PairEntry) -> None:
     """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
     target = gguf.read_header(pair.target.path)
     if pair.drafter is None or not pair.drafter.runs:
@@ -70,7 +70,7 @@ class Removal:
         return sum(file.lstat().st_size for file in self.files)
 
 
-def removal(pair: Pair, registry: Registry) -> Removal:
+def removal(pair: PairEntry, registry: Registry) -> Removal:
     """Find the downloaded files of a pair, without those of other pairs whose target is here."""
     if pair.target.repository is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
@@ -82,7 +82,7 @@ def removal(pair: Pair, registry: Registry) -> Removal:
     )
 
 
-def remove(found: Removal, report: Report) -> None:
+def remove(found: Removal, report: DownloadReport) -> None:
     """Delete the files, what downloads left beside them, and folders that are then empty."""
     for path in found.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
@@ -93,7 +93,7 @@ def remove(found: Removal, report: Report) -> None:
         _remove_empty(path.parent)
 
 
-def _is_other(other: Pair, pair: Pair) -> bool:
+def _is_other(other: PairEntry, pair: PairEntry) -> bool:
     return other.target.path != pair.target.path and other.target.path.is_file()
 
 
@@ -111,13 +111,13 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _wanted(source: Source) -> Wanted:
+def _wanted(source: FileSource) -> WantedFile:
     assert source.repository
     path = _inside(source)
-    return Wanted(source.repository, source.file, source.revision, source.sha256, source.size, path)
+    return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)
 
 
-def _inside(source: Source) -> Path:
+def _inside(source: FileSource) -> Path:
     """The path of a downloaded file.
 
     ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
@@ -134,7 +134,7 @@ def _inside(source: Source) -> Path:
     return source.path
 
 
-def _remember_drafter(pair: Pair) -> None:
+def _remember_drafter(pair: PairEntry) -> None:
     """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
     record = records.read(pair.target.path)
     if not pair.id.startswith(HUB) or not record or not pair.drafter or record.drafter:

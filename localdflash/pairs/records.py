@@ -15,7 +15,7 @@ LONGEST = 4096  # bytes of a record
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch."""
 
     repository: str
@@ -33,11 +33,11 @@ def record_path(file: Path) -> Path:
     return file.with_name(f".{file.name}.verified")
 
 
-def read(file: Path) -> Record | None:
+def read(file: Path) -> FileRecord | None:
     """The record of a file, or None."""
     try:
         with record_path(file).open("rb") as stream:
-            record = Record(**json.loads(stream.read(LONGEST)))
+            record = FileRecord(**json.loads(stream.read(LONGEST)))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
@@ -45,7 +45,7 @@ def read(file: Path) -> Record | None:
     return record if sound else None
 
 
-def write(file: Path, record: Record) -> None:
+def write(file: Path, record: FileRecord) -> None:
     """Write the record of a file, atomically."""
     place = record_path(file)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
@@ -56,7 +56,7 @@ def write(file: Path, record: Record) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def current(file: Path) -> Record | None:
+def current(file: Path) -> FileRecord | None:
     """The record, if the file is still the one that was verified."""
     record = read(file)
     try:

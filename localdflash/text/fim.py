@@ -140,7 +140,7 @@ def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Head:
+class FimHead:
     """The ids around other files at a prompt's head: what it begins with, what each file does, and what ends it."""
 
     begin: Sequence[int] = ()
@@ -148,13 +148,13 @@ class Head:
     end: Sequence[int] = ()
 
 
-def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> Head:
+def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> FimHead:
     """The head ids of this format; empty if it has no file separators."""
     if not fim.files:
-        return Head()
+        return FimHead()
     repository, separator = map(tokenizer.special, fim.files)
     begin, end = tokenizer.encode("repository\n"), tokenizer.encode("current\n")
-    return Head([repository, *begin], [separator], [separator, *end])
+    return FimHead([repository, *begin], [separator], [separator, *end])
 
 
 def _head(fim: FimFormat, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[int]:

@@ -2,7 +2,7 @@
 
 It is jinja2's immutable sandbox with less in it and a meter on it. Less: only the filters, globals and string methods
 that chat templates use. A meter: every value that an operator, a call, a filter, a slice or a literal makes, every
-value printed and every round of a loop is charged to a `Budget` of characters and seconds; what could multiply
+value printed and every round of a loop is charged to a `RenderBudget` of characters and seconds; what could multiply
 (`"a" * n`, `replace`, `join`) is charged before it is done. Nothing of a template runs when it is compiled.
 """
 
@@ -48,7 +48,7 @@ class BudgetError(Exception):
     """The template took more characters or seconds than it was given."""
 
 
-class Budget:
+class RenderBudget:
     """What one rendering may cost."""
 
     def __init__(self, characters: int, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, budget: Budget, disguise: Disguise) -> None:
+    def __init__(self, budget: RenderBudget, disguise: Disguise) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,

@@ -22,7 +22,7 @@ _PLANES = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _STAND_INS = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd]+)")
 
 
-class Piece(NamedTuple):
+class PromptStretch(NamedTuple):
     """A stretch of a rendered prompt, and whether a user wrote it."""
 
     text: str
@@ -51,10 +51,10 @@ class Disguise:
             return UserText(value, self.reveal(value), self)
         return value
 
-    def pieces(self, rendered: str) -> list[Piece]:
+    def pieces(self, rendered: str) -> list[PromptStretch]:
         """A rendered prompt cut where template text and user text meet."""
         parts = _STAND_INS.split(rendered)
-        return [Piece(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
+        return [PromptStretch(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
 
     def to_json(self, value: object, **options: object) -> "UserText":
         """JSON of a value with user text anywhere inside; all of it counts as user text."""

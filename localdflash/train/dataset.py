@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from localdflash.train import corpus
-from localdflash.train.examples import KINDS, Example, Piece, Special, examples
+from localdflash.train.examples import KINDS, Example, ExamplePiece, Special, examples
 
 # The pre-tokenizer that llama.cpp knows as "qwen2".
 QWEN2_SPLIT = (
@@ -105,7 +105,7 @@ def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
                 tokenizer.encode_batch([p for e in batch for p in (*e.prompt, *e.answer) if isinstance(p, str)])
             )
 
-            def to_ids(piece: Piece) -> list[int]:
+            def to_ids(piece: ExamplePiece) -> list[int]:
                 return [ids[piece.token]] if isinstance(piece, Special) else next(encoded).ids  # noqa: B023
 
             for example in batch:

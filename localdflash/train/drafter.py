@@ -19,7 +19,7 @@ from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import Dataset
-from localdflash.train.loop import Budget, Run, initialise
+from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DrafterRun:
     """The parameters of a training run."""
 
     model: DFlashConfig
-    budget: Budget
+    budget: TrainingBudget
     anchors: int = 40  # of each sequence and step
     batch_tokens: int = 4096
     gamma: float = 4.0
@@ -124,7 +124,7 @@ def train(run: DrafterRun, target: Decoder, data: Dataset, folder: Path, device:
     target = target.to(device).eval().requires_grad_(False)
     drafter = DFlash(run.model).to(device)
     initialise(drafter)
-    training = Run(drafter, run.budget, folder)
+    training = TrainingRun(drafter, run.budget, folder)
     stream = batches(data, run, np.random.default_rng([run.budget.seed, training.step]))
 
     def accumulate(_progress: float) -> Mapping[str, float]:

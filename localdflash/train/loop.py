@@ -27,7 +27,7 @@ Accumulate = Callable[[float], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingBudget:
     """How long to train, and how fast to learn."""
 
     minutes: float
@@ -66,10 +66,10 @@ def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optim
     return [Muon(matrices, learning_rate), torch.optim.AdamW(rest, learning_rate, (0.9, 0.95), weight_decay=0.0)]
 
 
-class Run:
+class TrainingRun:
     """One training run in one folder."""
 
-    def __init__(self, model: nn.Module, budget: Budget, folder: Path) -> None:
+    def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
         self.model, self.budget, self.folder = model, budget, folder
         self.steppers = optimizers(model, budget.learning_rate)
         self.step, self.spent = 0, 0.0

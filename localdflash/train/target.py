@@ -18,7 +18,7 @@ from localdflash.errors import TrainingError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
-from localdflash.train.loop import Budget, Run, initialise
+from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 
 LONG_ROWS = 0.8  # share of the run after which rows are twice as long
 
@@ -28,7 +28,7 @@ class TargetRun:
     """The parameters of a training run."""
 
     model: DecoderConfig
-    budget: Budget
+    budget: TrainingBudget
     batch_tokens: int = 8192
     micro_tokens: int = 2048
     row: int = 512
@@ -57,7 +57,7 @@ def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
     torch.manual_seed(run.budget.seed)
     model = Decoder(run.model).to(device)
     initialise(model)
-    training = Run(model, run.budget, folder)
+    training = TrainingRun(model, run.budget, folder)
     compiled = torch.compile(loss_of, dynamic=False)
     streams = {
         length: rows(data, length, np.random.default_rng([run.budget.seed, training.step, length]))

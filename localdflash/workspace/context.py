@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["import", "definition", "open", "recent", "edit"]
+ContextKind = Literal["import", "definition", "open", "recent", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContextPiece:
     """A piece of context. `name` is the path relative to its root; `weight`, from 0 to 1, says what it is worth."""
 
-    kind: Kind
+    kind: ContextKind
     name: str
     text: str
     weight: float

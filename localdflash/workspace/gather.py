@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from localdflash.workspace import similar
-from localdflash.workspace.context import Kind, OpenFile, Part
+from localdflash.workspace.context import ContextKind, ContextPiece, OpenFile
 from localdflash.workspace.definitions import Definition
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
@@ -49,7 +49,7 @@ def gather(
     others: Sequence[OpenFile],
     edits: EditHistory,
     characters: int,
-) -> list[Part]:
+) -> list[ContextPiece]:
     """The parts in prompt order, their texts together at most `characters` long.
 
     `line` is the cursor's, from 0. A file that is not allowed gets no context and gives none.
@@ -71,7 +71,7 @@ def _allowed(workspace: Workspace, file: OpenFile) -> bool:
     return file.path is None or workspace.allowed(file.path)
 
 
-def _length(parts: Sequence[Part]) -> int:
+def _length(parts: Sequence[ContextPiece]) -> int:
     return sum(len(part.text) for part in parts)
 
 
@@ -122,7 +122,7 @@ def _is_likely(definition: Definition, current: OpenFile) -> bool:
     return here.parent == there.parent or bool(_TELLING.search(definition.name))
 
 
-def _as_parts(kind: Kind, found: Sequence[_Found], room: int) -> list[Part]:
+def _as_parts(kind: ContextKind, found: Sequence[_Found], room: int) -> list[ContextPiece]:
     """The weightiest definitions that fit, in their order; neighbours in one file form one part."""
     kept = set()
     for at, one in sorted(enumerate(found), key=lambda pair: (-pair[1].weight, pair[0])):
@@ -133,13 +133,13 @@ def _as_parts(kind: Kind, found: Sequence[_Found], room: int) -> list[Part]:
     for name, group in groupby((found[at] for at in sorted(kept)), key=lambda one: one.definition.path):
         pieces = list(group)
         text = "\n".join(one.definition.text for one in pieces)
-        parts.append(Part(kind, name, text, max(one.weight for one in pieces)))
+        parts.append(ContextPiece(kind, name, text, max(one.weight for one in pieces)))
     return parts
 
 
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
-) -> list[Part]:
+) -> list[ContextPiece]:
     """The most similar passages of other open files, by name."""
     wanted = similar.around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
@@ -149,13 +149,13 @@ def _passages(
             continue
         found = similar.most_similar(wanted, other.text)
         if found and found.score >= LEAST_SIMILAR:
-            kind: Kind = "recent" if other.name in edited else "open"
-            parts.append(Part(kind, clean(other.name), found.text, round(found.score, 3)))
+            kind: ContextKind = "recent" if other.name in edited else "open"
+            parts.append(ContextPiece(kind, clean(other.name), found.text, round(found.score, 3)))
     parts.sort(key=lambda part: (-part.weight, part.name))
     return sorted(_fitting(parts[:PASSAGES], room), key=lambda part: part.name)
 
 
-def _fitting(parts: Sequence[Part], room: int) -> list[Part]:
+def _fitting(parts: Sequence[ContextPiece], room: int) -> list[ContextPiece]:
     """The weightiest parts that fit, in their order."""
     kept = set()
     for at, part in sorted(enumerate(parts), key=lambda pair: (-pair[1].weight, pair[0])):

@@ -24,7 +24,7 @@ from localdflash.workspace.denied import is_secret
 from localdflash.workspace.files import LARGEST, clean, read_text, signature
 from localdflash.workspace.ignore import IGNORE_FILES, IgnoreRules
 from localdflash.workspace.listing import SKIPPED, entries_of, may_enter
-from localdflash.workspace.store import Entry, Store
+from localdflash.workspace.store import FileStore, IndexedFile
 
 MOST_FILES = 20_000
 MOST_FOLDERS = watch.MOST_FOLDERS
@@ -47,7 +47,7 @@ class Workspace:
             if self._root_of(real) is None:  # one within another is part of it
                 self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
         self._warn, self._warned = warn, set[str]()
-        self._store, self._changes = Store(), Changes()
+        self._store, self._changes = FileStore(), Changes()
         self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()
@@ -168,7 +168,7 @@ class Workspace:
         self._stop_watching()
 
     def _watch(self) -> None:
-        listener = watch.Listener(self._notice, self._is_wanted, self._lost, self._failed)
+        listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)
         self._unwatched.clear()
         try:
             self._observer = watch.start([root.path for root in self._roots], listener)
@@ -264,7 +264,7 @@ class Workspace:
         text = read_text(root.path, name)
         if text is None:
             return False
-        self._store.put(path, Entry(found, language, tuple(definitions(clean(name), language, text))))
+        self._store.put(path, IndexedFile(found, language, tuple(definitions(clean(name), language, text))))
         time.sleep(0)  # a waiting event loop goes first
         return True
 

@@ -12,7 +12,7 @@ from localdflash.workspace.files import Signature
 MOST_FOUND = 64  # definitions of one name: what so many files define says nothing
 
 
-class Entry(NamedTuple):
+class IndexedFile(NamedTuple):
     """One file."""
 
     signature: Signature
@@ -20,21 +20,21 @@ class Entry(NamedTuple):
     definitions: tuple[Definition, ...]
 
 
-class Store:
+class FileStore:
     """Files by their absolute paths."""
 
     def __init__(self) -> None:
         self.version = 0  # of which files there are
         self.edition = 0  # of what is known about them
         self._lock = threading.Lock()
-        self._files: dict[str, Entry] = {}
+        self._files: dict[str, IndexedFile] = {}
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
         self._names: defaultdict[tuple[str, str], dict[str, tuple[Definition, ...]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def get(self, path: str) -> Entry | None:
+    def get(self, path: str) -> IndexedFile | None:
         """What is known of a file."""
         return self._files.get(path)
 
@@ -57,7 +57,7 @@ class Store:
             entries = sorted(self._files.items())
         return [definition for _, entry in entries for definition in entry.definitions]
 
-    def put(self, path: str, entry: Entry) -> None:
+    def put(self, path: str, entry: IndexedFile) -> None:
         """Add or replace a file."""
         names: defaultdict[str, list[Definition]] = defaultdict(list)
         for definition in entry.definitions:

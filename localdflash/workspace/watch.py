@@ -40,7 +40,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Listener:
+class WatchListener:
     """The callbacks of a watch. They are called from watchdog's threads and must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
@@ -49,7 +49,7 @@ class Listener:
     failed: Callable[[OSError], None]  # no more watches
 
 
-def start(roots: Iterable[str], listener: Listener) -> BaseObserver:
+def start(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
     """Watch all folders below the roots. Raises OSError where that is not possible."""
     observer = _observer(listener)
     try:
@@ -80,7 +80,7 @@ def warning(error: OSError) -> str:
 
 
 class _Handler(FileSystemEventHandler):
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: WatchListener) -> None:
         self._changed = listener.changed
 
     def on_any_event(self, event: FileSystemEvent) -> None:
@@ -98,7 +98,7 @@ if sys.platform == "linux":
     class _Group(InotifyWatchGroup):
         """The watches below one root."""
 
-        listener: Listener = field(kw_only=True)
+        listener: WatchListener = field(kw_only=True)
 
         def on_queue_overflow(self) -> None:
             super().on_queue_overflow()
@@ -137,7 +137,7 @@ if sys.platform == "linux":
                 del self._active_callbacks_by_path[path]
 
     class _Emitter(InotifyEmitter):
-        def __init__(self, *args: Any, listener: Listener, **options: Any) -> None:
+        def __init__(self, *args: Any, listener: WatchListener, **options: Any) -> None:
             super().__init__(*args, **options)
             self._listener = listener
 
@@ -146,13 +146,13 @@ if sys.platform == "linux":
             self._inotify = _Group(self._inotify_fd, root, mask, is_recursive=True, listener=self._listener)
 
     class _LinuxObserver(InotifyObserver):
-        def __init__(self, listener: Listener) -> None:
+        def __init__(self, listener: WatchListener) -> None:
             super().__init__()
             self._emitter_class = _Emitter
             self._emitter_kwargs["listener"] = listener
 
 
-def _observer(listener: Listener) -> BaseObserver:
+def _observer(listener: WatchListener) -> BaseObserver:
     if sys.platform == "linux":
         return _LinuxObserver(listener)
     else:  # noqa: RET505 - type checkers read one branch only

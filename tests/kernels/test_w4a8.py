@@ -9,7 +9,7 @@ from localdflash.errors import UsageError
 from localdflash.kernels import w4a8 as module
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.w4a8 import (
     NIBBLES_ASM,
     SIGNED_NIBBLES_ASM,
@@ -42,15 +42,15 @@ def values(codes: Tensor, scales: Tensor) -> Tensor:
     return codes.double() * scales.double().T.repeat_interleave(128, 1)
 
 
-def run(rows: tuple[Tensor, Tensor, Tensor], planes: Planes, cut: Plan, norm: Norm | None = None) -> Tensor:
+def run(rows: tuple[Tensor, Tensor, Tensor], planes: Planes, cut: SplitPlan, norm: Norm | None = None) -> Tensor:
     out = torch.full((16, planes.n), float("nan"))
-    w4a8_matmul(*rows, planes, out, Workspace(CPU, [cut]), norm)
+    w4a8_matmul(*rows, planes, out, SplitWorkspace(CPU, [cut]), norm)
     return out
 
 
 @pytest.fixture(params=[1, 4])
 def cut(request, monkeypatch):
-    cut = Plan(2, 128, request.param)
+    cut = SplitPlan(2, 128, request.param)
     monkeypatch.setattr(module, "plan", lambda *_: cut)
     return cut
 
@@ -79,7 +79,7 @@ def test_the_product_is_that_of_the_rounded_rows(name, cut):
     factor = torch.sqrt((norm.before.double().sum(0) / 512) / (norm.squares.double().sum(0) / 512))
     want = exact(values(*rows[:2]), planes) * factor[:, None]
     reference = torch.zeros(16, 200)
-    w4a8_matmul_reference(*rows, planes, reference, Workspace(CPU, []), norm)
+    w4a8_matmul_reference(*rows, planes, reference, SplitWorkspace(CPU, []), norm)
     for out in (run(rows, planes, cut, norm), reference):
         assert (out.double() - want).abs().max() <= 3e-6 * want.abs().max()
 

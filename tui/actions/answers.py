@@ -26,7 +26,7 @@ class _Unedited:
     left_out: int
 
 
-class Answers(Base):
+class AnswerActions(Base):
     """See the module."""
 
     _unedited: _Unedited | None = None
@@ -118,11 +118,11 @@ class Answers(Base):
         from localdflash.chat.fitting import plan_fit
         from localdflash.tui.screens.confirm import Confirm
 
-        talk, about = self.talk, self.talk.engine.about
+        talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
         try:
             fit = await plan_fit(
-                talk.engine,
+                talk.answerer,
                 sent,
                 system=talk.system,
                 settings=talk.settings,

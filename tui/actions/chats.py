@@ -5,14 +5,14 @@ from pathlib import Path
 
 from textual import on, work
 
-from localdflash.chat.store import SessionInfo, Store
+from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.text.sanitize import printable
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
 
 
-class Chats(Base):
+class ChatActions(Base):
     """See the module."""
 
     @work
@@ -33,7 +33,7 @@ class Chats(Base):
         await self.talk.save()
 
         async def search(typed: str) -> list[SessionInfo]:
-            return await self.talk.kept(Store.sessions, typed)
+            return await self.talk.kept(ChatStore.sessions, typed)
 
         while choice := await self.asked(ChatPicker(search, words)):
             match choice.action:
@@ -41,7 +41,7 @@ class Chats(Base):
                     await self.open_chat(choice.id)
                     return
                 case "rename":
-                    await self._do(self.talk.kept(Store.rename, choice.id, choice.text))
+                    await self._do(self.talk.kept(ChatStore.rename, choice.id, choice.text))
                 case "delete":
                     await self._forget(choice.id)
                 case "export":
@@ -66,11 +66,11 @@ class Chats(Base):
         if not name:
             from localdflash.tui.screens.text import AskText
 
-            info = await self.talk.kept(Store.info, self.talk.session)
+            info = await self.talk.kept(ChatStore.info, self.talk.session)
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
         if name.strip():
-            await self.talk.kept(Store.rename, self.talk.session, name.strip())
-            info = await self.talk.kept(Store.info, self.talk.session)  # a long name is shortened
+            await self.talk.kept(ChatStore.rename, self.talk.session, name.strip())
+            info = await self.talk.kept(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
     @work
@@ -101,7 +101,7 @@ class Chats(Base):
         from localdflash.tui.screens.confirm import Confirm
         from localdflash.tui.screens.text import AskText
 
-        info = await self.talk.kept(Store.info, session)
+        info = await self.talk.kept(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
             path = await self.asked(AskText("Write this chat to (.md or .json)", proposed)) or ""
@@ -113,7 +113,7 @@ class Chats(Base):
             return
         write = export_json if file.suffix == ".json" else export_markdown
         shown = session == self.talk.session  # perhaps not all of it could be saved
-        text = write(info, self.talk.messages if shown else await self.talk.kept(Store.path, session))
+        text = write(info, self.talk.messages if shown else await self.talk.kept(ChatStore.path, session))
         overwrite = False
         if file.exists():
             lines = [f"{file} is there already."]
@@ -135,7 +135,7 @@ class Chats(Base):
     async def _forget(self, session: int) -> None:
         from localdflash.tui.screens.confirm import Confirm
 
-        info = await self.talk.kept(Store.info, session)
+        info = await self.talk.kept(ChatStore.info, session)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return

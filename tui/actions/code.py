@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localdflash.chat.applying import Journal, Outcome
 
 
-class Code(Base):
+class CodeActions(Base):
     """See the module."""
 
     _journal: "Journal | None" = None

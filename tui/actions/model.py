@@ -8,7 +8,7 @@ from localdflash.errors import UsageError
 from localdflash.tui.base import Base, told
 
 
-class Model(Base):
+class ModelActions(Base):
     """See the module."""
 
     @work
@@ -18,7 +18,7 @@ class Model(Base):
         from localdflash.chat import models
         from localdflash.tui.screens.models import ModelPicker
 
-        about = self.talk.engine.about
+        about = self.talk.answerer.about
         if self.start.server and not name:  # what fits on this machine says nothing of another one
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
@@ -27,7 +27,7 @@ class Model(Base):
             return
         await self.talk.settled()
         self.say(f"loading {chosen} …")
-        about = await self.talk.engine.load(chosen)
+        about = await self.talk.answerer.load(chosen)
         self.say(
             f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
         )

@@ -7,7 +7,7 @@ from localdflash.tui.base import Base, told
 from localdflash.tui.speed_panel import SpeedPanel
 
 
-class Speed(Base):
+class SpeedActions(Base):
     """See the module."""
 
     def action_accepted(self) -> None:
@@ -51,7 +51,7 @@ class Speed(Base):
 
         async def comparing() -> None:
             try:
-                await compare(talk.engine, asked, system=talk.system, settings=talk.settings, say=screen.show)
+                await compare(talk.answerer, asked, system=talk.system, settings=talk.settings, say=screen.show)
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
 

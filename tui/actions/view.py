@@ -10,7 +10,7 @@ from localdflash.tui.base import Base
 from localdflash.tui.themes import THEMES
 
 
-class View(Base):
+class ViewActions(Base):
     """See the module."""
 
     _leaving = False
@@ -48,7 +48,7 @@ class View(Base):
             return
         self._leaving = True
         await self.talk.close()
-        await self.talk.engine.close()
+        await self.talk.answerer.close()
         self.files.close()
         await asyncio.to_thread(self.history.close)
         self.exit(0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT4, INT8, Layout
+from localdflash.cuda.repack.packing import INT4, INT8, PlaneLayout
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
@@ -56,7 +56,7 @@ MATMULS = {
 }
 
 
-def _w4a8(layout: Layout) -> None:
+def _w4a8(layout: PlaneLayout) -> None:
     codes, scales, sums = torch.empty(16, H, dtype=torch.int8, device=META), floats(H // 128, 16), floats(H // 32, 16)
     quantize_rows(halves(16, H), codes, scales, sums)
     w4a8_matmul(codes, scales, sums, planes(H, H, layout), halves(16, H), workspace(), norm())
@@ -67,7 +67,7 @@ def _w4a8_tile(constants: dict[str, Any]) -> tuple[int, int]:
     return constants["BN"] * 64, 16 * constants["BN"] * 128
 
 
-def _matmul(layout: Layout) -> None:
+def _matmul(layout: PlaneLayout) -> None:
     matmul(*rows(H), planes(H, H, layout), halves(16, H), workspace(), norm())
 
 

@@ -19,7 +19,7 @@ from localdflash.server.wanted import Wanted
 PATIENCE = 5.0  # seconds
 
 
-class Engine:
+class Completer:
     """Connects on the first request. `tell` is called with what is wrong, and with "" when all is well again."""
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
