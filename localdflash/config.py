@@ -1,8 +1,8 @@
-"""Settings: `config.toml` in the user's configuration folder, and environment variables that replace them.
+"""Settings: `config.toml` in the user's configuration folder, and environment variables that override it.
 
 A flag of a command comes first, then LOCALDFLASH_<TABLE>_<KEY>, then the file, then the default. No other place is
-read, least of all the folder one works in: a repository must not choose models or servers. Every value remembers
-where it comes from.
+read, least of all the current folder: a repository must not choose models or servers. Every value remembers where it
+comes from.
 """
 
 import os
@@ -42,7 +42,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Who answers, and how the daemon runs."""
+    """Which server to ask, and how the daemon runs."""
 
     url: str = ""  # an OpenAI-compatible server to ask instead of the daemon
     key_file: Path | None = None  # holds the bearer key for `url`
@@ -63,7 +63,7 @@ class Config:
 
 
 def config_file() -> Path:
-    """The file of settings, which need not be there."""
+    """The path of the settings; the file need not exist."""
     return config_folder() / "config.toml"
 
 
@@ -121,7 +121,7 @@ def _from_environment() -> Found:
 
 
 def _converted(value: str, convert: Convert) -> Any:
-    """Text, or the number that it spells where text does not do."""
+    """The text, or the number that it spells if the setting is not a text."""
     try:
         return convert(value)
     except ValueError:
@@ -131,7 +131,7 @@ def _converted(value: str, convert: Convert) -> Any:
 
 
 def _check_key(config: Config) -> None:
-    """A bearer key must not go over the network for all to read."""
+    """Refuse to send a bearer key unencrypted over the network."""
     url = urlsplit(config.server.url)
     if url.scheme == "http" and config.server.key_file and not is_loopback(url.hostname or ""):
         raise UsageError(
@@ -149,7 +149,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _pair(value: object) -> str:
-    """An id or an hf: name as it is; a path only where it means the same file in every folder."""
+    """An id or an hf: name as it is; a path only if it means the same file in every folder."""
     pair = text(value)
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or "\\" in pair):
         return pair

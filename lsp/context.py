@@ -1,7 +1,7 @@
-"""What a request says besides the text at the cursor: where the file lies, what other code belongs to it, recent edits.
+"""What a request says besides the text at the cursor: where the file is, what other code belongs to it, recent edits.
 
-Code of other files is looked up off the key path, in a thread, and stays as it is until the next pause: it stands at
-the head of the prompt, so a new one costs the whole prompt.
+Code of other files is looked up in a thread, never while a key waits, and stays as it is until the next pause: it
+stands at the head of the prompt, so changing it costs reading the whole prompt again.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ NEIGHBOURS = 8  # open files that are looked through
 
 
 class EditorContext:
-    """For all documents of a client. `documents` are the open ones."""
+    """The context for all documents of a client. `documents` are the open ones."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents = roots, documents
@@ -38,7 +38,7 @@ class EditorContext:
         self._looking = asyncio.Lock()
 
     def start(self) -> None:
-        """Begin to read the workspace, in the background."""
+        """Start reading the workspace in the background."""
         self._workspace.start()
 
     def close(self) -> None:
@@ -46,12 +46,12 @@ class EditorContext:
         self._workspace.close()
 
     def allowed(self, uri: str) -> bool:
-        """Whether a document may be completed: not one that holds secrets."""
+        """Whether a document may be completed: files of secrets may not."""
         path = path_of(uri)
         return self._workspace.allowed(path) if path else not is_secret(PurePosixPath(_elsewhere(uri)))
 
     def describe(self, uri: str) -> dict[str, Any]:
-        """The fields of a request that tell of the document and what is around it."""
+        """The fields of a request that describe the document and its surroundings."""
         name, parts = self._name(uri), self._parts.get(uri, [])
         return {
             "path": name,
@@ -61,30 +61,30 @@ class EditorContext:
         }
 
     def opened(self, uri: str) -> None:
-        """A document is open: what is on the disk may be new, too."""
+        """Take note that a document was opened; the file on disk may be new, too."""
         self._used(uri)
         self.saved(uri)
 
     def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Lines of a document were replaced."""
+        """Take note that lines of a document were replaced."""
         self._used(document.uri)
         if self.allowed(document.uri):
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
-        """A file was written."""
+        """Take note that a file was written."""
         if path := path_of(uri):
             self._workspace.refresh(path)
 
     def closed(self, uri: str) -> None:
-        """A document is no longer open."""
+        """Take note that a document was closed."""
         self._parts.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
             self._edits.forget(self._name(uri))  # it may be saved under any name, one of a secret file too
 
     async def look(self, uri: str, line: int) -> bool:
-        """Look up what belongs to a cursor; whether it is something else than before."""
+        """Look up the code that belongs to a cursor; return whether it differs from before."""
         async with self._looking:
             document = self._documents.get(uri)
             if document is None:
@@ -112,7 +112,7 @@ class EditorContext:
         return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
     def _name(self, uri: str) -> str:
-        """A document's path as a prompt has it: relative to its root."""
+        """A document's path as the prompt shows it: relative to its root."""
         path = path_of(uri)
         if path is None:
             return _elsewhere(uri).rpartition("/")[2] or "untitled"
@@ -123,7 +123,7 @@ class EditorContext:
 
 
 def path_of(uri: str) -> Path | None:
-    """The path of a file: URI on this machine; None of any other."""
+    """The path that a file: URI names on this machine; None for any other URI."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -135,7 +135,7 @@ def path_of(uri: str) -> Path | None:
 
 
 def _elsewhere(uri: str) -> str:
-    """The path in a URI that is of no file on this machine."""
+    """The path in a URI that names no file on this machine."""
     try:
         return unquote(urlsplit(uri).path).replace("\\", "/")
     except ValueError:

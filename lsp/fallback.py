@@ -1,7 +1,7 @@
-"""For editors without inline completions: the same suggestion as the one item of an ordinary completion list.
+"""For editors without inline completions: the same suggestion as the only item of an ordinary completion list.
 
-The item stands for the word that is being typed and is filtered by its own first line: it stays in the list while that
-is typed along, and comes after the items of other servers. Editors ask again at every key (`is_incomplete`).
+The item replaces the word that is being typed and is filtered by its own first line: it stays in the list while that
+is typed along, and sorts after the items of other servers. Editors ask again at every key (`is_incomplete`).
 """
 
 import re
@@ -65,20 +65,20 @@ def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> 
 
 
 def _line_end(document: Document, line: int) -> str:
-    """As the document has it around a line: not every editor makes its own of a completion's."""
+    """The line end that the document uses around a line; not every editor converts those of a completion."""
     if document.line_count == 1:
         return "\n"
     return "\r\n" if document.window(LineColumn(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
 
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:
-    """Whether an item's documentation can be Markdown: clients that do not say take even plain text for it."""
+    """Whether an item's documentation can be Markdown; clients that do not say get plain text."""
     asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
     formats = asked and asked.documentation_format
     return not formats or types.MarkupKind.Markdown in formats
 
 
 def _fenced(text: str, language: str) -> types.MarkupContent:
-    """Code as Markdown, in a fence that is longer than any within."""
+    """Code as Markdown, in a fence longer than any inside it."""
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
     return types.MarkupContent(types.MarkupKind.Markdown, f"{fence}{language}\n{text}\n{fence}")

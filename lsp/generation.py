@@ -1,4 +1,4 @@
-"""The one generation that a client has running: a request to the engine whose text grows suggestions.
+"""The one generation that a client has running: a request to the engine whose text makes suggestions grow.
 
 Starting another one stops it, and so does `stop`.
 """
@@ -18,7 +18,7 @@ CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebo
 
 @dataclass(frozen=True)
 class Ended:
-    """What the engine said of a generation at its end."""
+    """What the engine reported at the end of a generation."""
 
     tokens: int
     tau: float
@@ -26,8 +26,10 @@ class Ended:
 
 
 class Generator:
-    """`beat` is called whenever a generation began, grew or ended, `begun` with the seconds until the first word of an
-    answer, `ended` with the numbers of a whole one.
+    """Runs generations, one at a time.
+
+    `beat` is called whenever one began, grew or ended, `begun` with the seconds until the first word of an answer,
+    `ended` with the numbers of a complete one.
     """
 
     def __init__(
@@ -44,14 +46,14 @@ class Generator:
         self.uri = ""  # of the document that it is for
 
     def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
-        """Ask the engine; one suggestion for each choice, none to only prepare it for a request to come."""
+        """Ask the engine; one suggestion for each choice. With none, the prompt is only read ahead of a request."""
         self.stop()
         self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
         self._beat()
 
     def stop(self) -> None:
-        """Stop what runs, at once for us and within one step for the engine."""
+        """Stop the running generation: at once for us, within one step for the engine."""
         if self._task:
             self._task.cancel()
         _cut_off(self.growing, STOPPED)
@@ -59,11 +61,11 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs."""
+        """Whether a generation is running."""
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop, and wait until that is done."""
         self.stop()
         async with self._alone:
             return

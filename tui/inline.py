@@ -1,7 +1,6 @@
-"""Text inside a block to runs: emphasis, code, links, breaks. Everything that is not markup is kept.
+"""Turn the text inside a block into runs: emphasis, code, links, breaks. Everything that is not markup is kept.
 
-Markup longer or more tangled than people write is shown as typed, line by line: what reading it costs grows with its
-square.
+Markup longer or more tangled than people write is shown as typed, because the cost of reading it grows with its square.
 """
 
 import re
@@ -27,7 +26,7 @@ _STYLES = {"strong": "strong", "em": "emphasis", "s": "strike"}
 
 
 class Markdown(MarkdownIt):
-    """CommonMark without HTML. URLs are kept as written: which may be followed is decided here, when they are shown."""
+    """CommonMark without HTML. URLs are kept as written; which ones may be followed is decided when they are shown."""
 
     def __init__(self) -> None:
         super().__init__("commonmark", {"html": False, "maxNesting": 100})
@@ -41,18 +40,18 @@ class Markdown(MarkdownIt):
 
 
 def clean(text: str) -> str:
-    """What may be shown of a piece of text without line feeds."""
+    """Remove from a piece of text, which has no line feeds, what must not be shown."""
     return sanitize(text).replace("\t", TAB).replace("\n", " ")
 
 
 def followable(url: str) -> str:
-    """The URL where a click may open it, else ""."""
+    """The URL if a click may open it, else ""."""
     return url if _LINKED.fullmatch(url) and sanitize(url) == url else ""
 
 
 @lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
-    """The runs of a block's text, all in `style` besides their own; a line feed is a hard break."""
+    """The runs of a block's text, each in `style` and its own; a line feed is a hard break."""
     if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
@@ -67,7 +66,7 @@ def _markdown() -> Markdown:
 
 
 class _Runs:
-    """Goes through the tokens with the styles and the link that are open."""
+    """Collects runs while going through the tokens, with the styles and the link that are open."""
 
     def __init__(self, style: str, softbreak: str) -> None:
         self._styles = [style] if style else []
@@ -136,7 +135,7 @@ class _Runs:
 
 
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:
-    """Pieces of text with the URL that each is, "" for none."""
+    """Split text into pieces, each with the URL that it is, or ""."""
     done = 0
     for found in _URL.finditer(text):
         yield text[done : found.start()], ""

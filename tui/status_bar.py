@@ -1,9 +1,9 @@
-"""One line under the chat: the model, what it is doing, and how fast.
+"""The line under the chat: the model, what it is doing, and how fast.
 
     ○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s
 
-What is not known is left out. Where the line is too narrow the least important parts go first; model and rate stay
-longest. A rate stays until there is another one, so nothing blinks between two steps.
+Unknown values are left out. On a narrow screen the least important parts go first; model and rate stay longest. A rate
+stays until there is another one, so nothing blinks between two steps.
 """
 
 import math
@@ -32,7 +32,7 @@ _LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known. None is unknown; `context` 0 too.
+    """What is known. None means unknown, and so does a `context` of 0.
 
     stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
     with `average`, of the whole answer. accepted: share of the drafted tokens.
@@ -54,7 +54,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """A piece of the line; of two, the one with the lower `keep` goes first, after its shorter form if it has one."""
+    """A piece of the line. Parts with the lowest `keep` go first, after being replaced by their shorter form if any."""
 
     name: str
     text: str
@@ -64,7 +64,7 @@ class StatusPart:
 
 
 def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
-    """All that there is to say, in the order of the line; `waited`: seconds since the stage began."""
+    """All parts, in the order of the line; `waited` is seconds since the stage began."""
     model = status.model.rstrip("/").rpartition("/")[2]
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
@@ -121,7 +121,7 @@ def _context(status: Status) -> StatusPart:
 
 
 def grouped(count: int) -> str:
-    """12345 as "12 345"."""
+    """Group digits: 12345 is "12 345"."""
     return f"{count:,}".replace(",", " ")
 
 
@@ -134,7 +134,7 @@ def _positive(value: float | None) -> bool:
 
 
 def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
-    """Those that fit into so many cells; the model's name is cut before the rate has to go."""
+    """The parts that fit into so many cells; the model's name is cut before the rate is dropped."""
     left = list(parts)
     while _cells(left) > width and len(left) > 2:
         at = min(range(len(left)), key=lambda index: left[index].keep)
@@ -181,12 +181,12 @@ class StatusBar(Widget):
         self._timer: Timer | None = None
 
     def on_mount(self) -> None:
-        """Make the timer of the pulse and of the seconds; it runs only while one of them is shown."""
+        """Create the timer of the pulse and the seconds; it runs only while one of them is shown."""
         self._timer = self.set_interval(_TICK, self._tick, pause=True)
         self._run_or_rest()
 
     def update(self, status: Status) -> None:
-        """Show this from now on; while an answer has no rate yet, it is the one from before, of the same model."""
+        """Show this status. Until an answer has a rate, the previous one of the same model stays."""
         before = self.status
         if status.busy and not _positive(status.rate) and status.model == before.model:
             status = replace(status, rate=before.rate, average=before.average)
@@ -199,7 +199,7 @@ class StatusBar(Widget):
 
     @property
     def line(self) -> str:
-        """What is written, without style and glyph."""
+        """The text, without style and glyph."""
         return SEPARATOR.join(part.text for part in self._parts())
 
     def render(self) -> Content:
@@ -211,7 +211,7 @@ class StatusBar(Widget):
         return Content.assemble(*shown)
 
     def on_click(self, event: events.Click) -> None:
-        """Say which part it was."""
+        """Post which part was clicked."""
         offset = event.get_content_offset(self)
         left = 2  # glyph and blank
         for part in self._parts():

@@ -1,7 +1,7 @@
-"""Lines as strips of the screen: styles from the palette, the selected part marked, and what the mouse needs to know.
+"""Turn lines into strips of the screen: styles from the palette, the selection marked, offsets for the mouse.
 
-Each run carries where it stands in what copying gives of its entry, as Textual's selection wants it: x is the offset in
-the entry, y the entry's index. So a selection stays where it is when rows above it move or are wrapped anew.
+Each run carries its position in what copying gives of its entry, as Textual's selection wants it: x is the offset in
+the entry, y the entry's index. So a selection stays on its text when rows above it move or are wrapped anew.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _SAFE = ("http://", "https://", "mailto:")
 
 @dataclass(frozen=True, slots=True)
 class Painter:
-    """How rows look: the styles by name, what they lie on, and what is laid over the selected part."""
+    """How rows look: the styles by name, their background, and the style of a selection."""
 
     palette: Palette
     base: Style
@@ -50,7 +50,7 @@ class Painter:
         return Strip([*strip, end], width)
 
     def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
-        """One segment for each character: all of them stand where the text of the row begins."""
+        """One segment for each character, all with the offset at which the text of the row begins."""
         style = self.base + self.palette[run.style] + _place(index, offset)
         return (Segment(character, style) for character in run.text)
 

@@ -1,4 +1,4 @@
-"""Tables: columns side by side, narrower where they must be, or one field per line where they cannot."""
+"""Tables: columns side by side, narrowed if needed, or one field per line if they cannot fit."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -13,7 +13,7 @@ _BETWEEN = StyledRun(" │ ", "table")
 
 
 class Table(Block):
-    """`aligned`: left, right or center, of each column; rows may be shorter than the head."""
+    """A table; `aligned` is left, right or center for each column. Rows may be shorter than the head."""
 
     def __init__(self, head: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> None:
         self.head = head
@@ -74,7 +74,7 @@ def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
 
 
 def _fitted(wanted: list[int], room: int) -> list[int] | None:
-    """Widths of the columns: the widest give way first; None where even the least does not fit."""
+    """The widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
     if sum(min(cells, NARROWEST) for cells in wanted) > room:
         return None
     low, high = NARROWEST, max(wanted)

@@ -16,7 +16,7 @@ _BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
-    """`ended`: no more of them come. While they come the folded line shows the end of what was thought last."""
+    """The thoughts; `ended` says that no more come. Until then the folded line shows the newest of them."""
 
     _grows = True
 
@@ -27,7 +27,7 @@ class Thoughts(Block):
         self._verbatim = Verbatim("muted")
 
     def become(self, text: str) -> None:
-        """All of what was thought so far."""
+        """Replace the text by all of what was thought so far."""
         text = text.lstrip("\r\n")
         if not text.startswith(self._text):
             self._text, self._verbatim = "", Verbatim("muted")

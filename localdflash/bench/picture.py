@@ -1,4 +1,4 @@
-"""A typing replay as a picture: how long answers took, and the keystrokes saved in each file."""
+"""Draw a typing replay: how long answers took, and the keystrokes saved in each file."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,7 @@ KINDS = (".png", ".svg")
 
 
 def check(path: Path) -> None:
-    """Raise before the minutes that a replay takes where its picture could not be drawn."""
+    """Raise if the picture could not be drawn, before the minutes that a replay takes."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"{path}: a picture's name ends with {' or '.join(KINDS)}")
     if find_spec("matplotlib") is None:

@@ -41,9 +41,9 @@ FOLDER = Path(__file__).with_name("prompts")
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """One measured request: `prefix` and `suffix` for the FIM categories, `question` for a chat with one turn.
+    """A measured request: `prefix` and `suffix` for the FIM categories, `question` for a chat with one turn.
 
-    `reference` is the human's answer; it says what a good model would write and is not compared with the output.
+    `reference` is the human's answer; it shows what a good model would write and is not compared with the output.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""A replay: files typed key by key through `localdflash lsp`, as a person with an editor would.
+"""A replay: type files key by key through `localdflash lsp`, as a person with an editor would.
 
-A copy of the files lies in a folder of its own, which is the editor's workspace. The server is a real process, which
-asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should ask it.
+A copy of the files is put into a folder of its own, which is the editor's workspace. The server is a real process,
+which asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should use it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Manner:
 
 @dataclass(frozen=True)
 class TypingReplay:
-    """What a run measured: one trace for all, and what was typed by file."""
+    """The result of a run: one trace for all, and what was typed by file."""
 
     trace: Trace
     files: dict[str, TypedKeys]
@@ -80,7 +80,7 @@ async def _type_all(
     files: dict[str, TypedKeys],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Returns what the server says of itself."""
+    """Type all jobs; return what the server says of itself."""
     session = _Session()
     command = (sys.executable, "-P", "-c", PROGRAM, "lsp")
     session.server = await LanguageServer.start(command, str(workspace), session.heard)
@@ -109,7 +109,7 @@ class _Session:
         self.messages: list[str] = []
 
     def heard(self, method: str, params: Any) -> None:
-        """A notification."""
+        """Handle a notification of the server."""
         if method == "localdflash/didUpdateInlineCompletion" and self.editor:
             self.editor.pushed(params)
         elif method == "didChangeStatus":
@@ -118,14 +118,14 @@ class _Session:
             self.messages.append(str(params.get("message")))
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """The numbers as JSON values."""
         status = self.status if isinstance(self.status, dict) else {}
         known = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
         return {**known, "messages": self.messages}
 
 
 async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> str:
-    """Returns the encoding of positions."""
+    """Introduce the client; return the encoding of positions."""
     folder = workspace.as_uri()
     inline = {"inlineCompletion": {"dynamicRegistration": False}}
     params: Json = {
@@ -159,7 +159,7 @@ async def _type_file(session: _Session, job: TypingJob, workspace: Path, manner:
 
 
 def _tokens(client: Client) -> int | None:
-    """Tokens generated so far; None of an engine without metrics."""
+    """Tokens generated so far; None from an engine without metrics."""
     try:
         found = _TOKENS.search(client.get_text("/metrics"))
     except LocaldflashError:

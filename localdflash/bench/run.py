@@ -2,8 +2,8 @@
 
 A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
 ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
-fastest of its repeats: what disturbs a run only ever makes it slower. On a CPU llama.cpp's own plain decoding takes its
-turn too; its text may differ, for it rounds otherwise.
+fastest of its repeats, because a disturbance only ever makes it slower. On a CPU llama.cpp's own plain decoding takes
+its turn too; its text may differ, because it rounds differently.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -107,7 +107,7 @@ def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int)
 
 
 def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run the whole prompt set; the result object."""
+    """Run the whole prompt set; return the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
@@ -142,7 +142,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
 
 
 def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
-    """Another one goes first at every turn."""
+    """The ways, another one first at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
 

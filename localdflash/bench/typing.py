@@ -51,7 +51,7 @@ def _split(place: str) -> tuple[Path, int]:
 
 
 def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
-    """For JSON; shares are of 1, times milliseconds."""
+    """The result as JSON values; shares are of 1, times milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
     generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
     total = _total(replay.files.values())

@@ -1,8 +1,8 @@
-"""A model of who types: human gaps between keys, and what is accepted of a suggestion.
+"""A model of a person who types: human gaps between keys, and what they accept of a suggestion.
 
-Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it still stands there, all of it is
-accepted when that is what follows, else its first line, else its first word; at least two characters. Otherwise it is
-left alone until it changes. What stays of it after a line or a word is read again.
+Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it is still there, all of it is accepted
+if that is what follows, else its first line, else its first word; at least two characters. Otherwise it is left alone
+until it changes. What remains after a line or a word is read again.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ AcceptedPart = Literal["all", "line", "word"]
 
 
 class Taken(NamedTuple):
-    """What is accepted of a suggestion."""
+    """The part of a suggestion that is accepted."""
 
     part: AcceptedPart
     text: str
@@ -45,7 +45,7 @@ class TypedKeys:
 
 
 def agreeing(ghost: str, rest: str) -> Taken | None:
-    """The largest part of a suggestion that is what follows."""
+    """The largest part of a suggestion that agrees with what follows."""
     parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
@@ -91,7 +91,7 @@ class Typist:
         return min(gap, LONGEST) / self._speed
 
     async def _read(self, rest: str, until: float) -> Taken | None:
-        """Until the next key is due: whether something is accepted instead."""
+        """Read until the next key is due; return whether something is accepted instead."""
         editor = self._editor
         while (now := time.perf_counter()) < until:
             wake = until

@@ -26,7 +26,7 @@ SPINS = "10000"
 
 
 class CommandEntry(NamedTuple):
-    """A command: where it lives (`module:attribute`) and its line in `--help`."""
+    """A command: where it is defined (`module:attribute`) and its line in `--help`."""
 
     place: str
     help: str
@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, and listed without that."""
+    """A group that lists its commands without importing them, and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click; guesses what was meant, which older versions do not."""
+        """See click; suggests what was meant, which older versions do not."""
         if args[0] not in COMMANDS:
             from localdflash.files.strict_toml import did_you_mean
 
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
 
 @dataclass
 class GlobalOptions:
-    """What the global options say."""
+    """The values of the global options."""
 
     debug: bool = False
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Say on stderr what went wrong, in one line; return the exit code."""
+    """Print an error to stderr as one line; return the exit code."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
@@ -153,7 +153,7 @@ def _report(error: BaseException) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """Find the message and the exit code."""
+    """The message and the exit code of an error."""
     match error:
         case LocaldflashError():
             return str(error), error.exit_code

@@ -1,4 +1,4 @@
-"""`localdflash chat`: a conversation on a terminal, line by line, or one answer for a script."""
+"""`localdflash chat`: a conversation on a full screen, line by line, or one answer for a script."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""`localdflash doctor`: check this machine and this installation, each check with its remedy."""
+"""`localdflash doctor`: check this machine and this installation; each finding comes with its remedy."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -28,7 +28,7 @@ def command(as_json: bool) -> int:
 
 
 def _probes() -> tuple[Probe, ...]:
-    """All checks: the environment first, the self-test last."""
+    """All checks, the environment first, the self-test last."""
     return (
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
@@ -56,7 +56,7 @@ def _checks() -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
-    """One line as soon as it is known, the remedy below it."""
+    """Print a finding as soon as it is known, with the remedy below it."""
     print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
     if check.remedy:
         print(f"{'':26} {printable(check.remedy)}")

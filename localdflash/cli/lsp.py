@@ -1,4 +1,4 @@
-"""`localdflash lsp`: the language server that editors start, or connect to."""
+"""`localdflash lsp`: run the language server that editors start, or connect to."""
 
 import os
 import sys
@@ -60,7 +60,7 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """A socket where there is none, or a stale one; gone at the end."""
+    """A listening socket, where there is none or a stale one; it is removed at the end."""
     from localdflash.server.sockets import AlreadyRunning, lifetime, prepare_folder, unix_socket
 
     if sys.platform == "win32":

@@ -1,4 +1,4 @@
-"""`localdflash models`: what pairs there are, what is known of one, and the files of a pair."""
+"""`localdflash models`: list pairs, show one, manage its files."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -57,7 +57,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """Turn an entry into JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
+    """An entry as JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
     drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
     missing = [how_to_get(source) for source in missing_files(pair)]
     verified = {str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))}
@@ -95,7 +95,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 
 
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
-    """What is pinned of a file, else what was found when it was fetched."""
+    """What the registry pins of a file, otherwise what was found when it was downloaded."""
     record = records.current(source.path)
     if source.repository:
         fetched = f"{record.revision} (asked for {record.asked})" if record else None

@@ -1,4 +1,4 @@
-"""`localdflash models pull`: the files of a pair, fetched and verified."""
+"""`localdflash models pull`: download and verify the files of a pair."""
 
 import sys
 import time
@@ -72,7 +72,7 @@ def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
 
 @contextmanager
 def _report() -> "Iterator[DownloadReport]":
-    """Bars where somebody watches, else lines."""
+    """Bars on a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield LineReport()
         return
@@ -81,13 +81,13 @@ def _report() -> "Iterator[DownloadReport]":
 
 
 class TerminalReport:
-    """Bars that go away, and lines between them."""
+    """Reports with progress bars that disappear, and lines between them."""
 
     def __init__(self) -> None:
         self._bar: Any = None
 
     def close(self) -> None:
-        """Take away the bar that is there: its bytes came, or will not."""
+        """Remove the bar on the screen."""
         if self._bar is not None:
             self._bar.close()
 
@@ -115,7 +115,7 @@ class TerminalReport:
 
 
 class LineReport:
-    """A line now and then, for logs."""
+    """Reports with a line now and then, for logs."""
 
     def say(self, line: str) -> None:
         """See DownloadReport."""

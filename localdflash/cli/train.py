@@ -1,4 +1,6 @@
-"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder; what was stopped goes on."""
+"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder and resumes where it
+stopped.
+"""
 
 import re
 import sys
@@ -203,7 +205,7 @@ def _target_of(folder: Path) -> Path:
 
 
 def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
-    """Before hours of training, not after them: what attention and quantization ask for."""
+    """Check before hours of training, not after them, that the sizes suit attention and quantization."""
     if hidden != 64 and hidden % 128:
         raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
     if mlp % 32:

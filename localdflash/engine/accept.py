@@ -14,9 +14,10 @@ from localdflash.engine.sampling import Sampler
 def accept(
     draft: Draft, logits: Logits, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
 ) -> tuple[list[int], list[int]]:
-    """Tokens to commit after `ids` (at most `limit`, ending at an end token), and the rows of logits [rows, V] to keep.
+    """Return the tokens to commit after `ids`, and the rows of logits [rows, V] to keep.
 
-    The last token is the bonus, whose keys and values no row holds; rows[0] is the anchor's.
+    At most `limit` tokens, ending at an end token. The last one is the bonus, whose keys and values no row holds;
+    rows[0] is the anchor's.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
     committed, rows, node = list[int](), [0], -1

@@ -12,7 +12,7 @@ MAX_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens in topological order."""
+    """Proposed tokens in topological order, with their parents and the drafter's confidence."""
 
     drafter: str
     tokens: Sequence[int]

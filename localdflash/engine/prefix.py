@@ -1,8 +1,8 @@
-"""The prefix cache: sequences that were worked on before, target's and drafters' half always together.
+"""The prefix cache: saved sequences, target's and drafters' half always together.
 
-The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This holds the
-others, so that two documents, or a chat and an editor, do not evict each other at every request. What a process knew
-may go to a disk when it ends, for the next one.
+The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This one holds the
+others, so that two documents, or a chat and an editor, do not evict each other at every request. At the end of a
+process it may be written to disk, for the next one.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a sta
 
 
 class PrefixCache:
-    """Saved states up to a budget of bytes and `MOST` of them, least recently used out.
+    """Saved states up to a budget of bytes and `MOST` of them; the least recently used go first.
 
     `disk` holds those of an earlier process.
     """
@@ -35,7 +35,7 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
+        """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one."""
         live, ids = tuple(pair.cached), tuple(ids)
         shared = common_prefix(live, ids)
         longest = shared + WORTH_KEEPING
@@ -53,7 +53,7 @@ class PrefixCache:
             pair.load(best)
 
     def write_out(self, pair: Pair) -> None:
-        """At the end of a process: what it knows to the disk, if there is one; OSError where that fails."""
+        """Write all states to disk at the end of a process, if there is one; OSError if that fails."""
         if not self._disk:
             return
         for state in self._states.values():

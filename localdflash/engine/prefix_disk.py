@@ -1,8 +1,8 @@
 """Saved sequences on disk, so that a new process need not compute again what an older one knew.
 
 One safetensors file a state, in a folder of its own for each model: `ids`, `target`, `drafter.N`, and a digest of them.
-A file that is damaged, cut or of another model is dropped, never handed on: what reads it is C code. Files are for this
-user alone; the least recently used ones go when the budget of bytes is spent.
+A file that is damaged, cut or of another model is deleted and never loaded, because C code reads it. Files are readable
+by this user alone; the least recently used ones go when the budget of bytes is spent.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class DiskCache:
                 self._ids[path] = ids
 
     def longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
-        """The state that shares most with `ids`, if that is `at_least` so much."""
+        """The state that shares most with `ids`, if that is `at_least` so many tokens."""
         best, most = None, at_least
         for path, saved in self._ids.items():
             if (shared := common_prefix(saved, ids)) >= most:
@@ -57,7 +57,7 @@ class DiskCache:
         return state
 
     def keep(self, state: SavedSequence) -> None:
-        """Write a state, unless it is there or does not fit; OSError where the disk is full or cannot be written."""
+        """Write a state, unless it is there or does not fit; OSError if the disk is full or cannot be written."""
         path = self.folder / f"{_digest(np.array(state.ids, np.int32).tobytes())}.safetensors"
         if path in self._ids or state.size > self._budget:
             return
@@ -77,7 +77,7 @@ class DiskCache:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Drop the least recently used files, those of other models among them, until the rest is within budget."""
+        """Delete the least recently used files, those of other models included, until the rest fits the budget."""
         files = []
         for path in self._root.glob("*/*.safetensors"):
             with suppress(OSError):  # somebody else was faster
@@ -109,7 +109,7 @@ def _read_ids(path: Path) -> list[int] | None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether it is unfinished, and the process that wrote it has ended."""
+    """Whether a file is unfinished and the process that wrote it has ended."""
     number = path.suffix.removeprefix(".")
     return number.isdecimal() and not psutil.pid_exists(int(number))
 
@@ -120,7 +120,7 @@ def _remove(path: Path) -> None:
 
 
 def _read_state(path: Path) -> SavedSequence | None:
-    """The state in a file; None where it is not what was written."""
+    """The state in a file; None if it is not what was written."""
     try:
         with safe_open(path, "numpy") as file:
             names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]

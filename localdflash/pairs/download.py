@@ -1,10 +1,10 @@
-"""A file of the hub onto this disk: complete and verified under its own name, or not there under that name.
+"""Download a file of the hub: it appears under its own name complete and verified, or not at all.
 
     .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
                           ->  other bytes than named  ->  NAME.mismatch, never loaded
 
-A process that dies leaves at most a partial file, and the next one goes on with it. Two processes that want the same
-file wait for each other on `.NAME.lock`.
+A process that dies leaves at most a partial file, and the next one resumes it. Two processes that want the same file
+wait for each other on `.NAME.lock`.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ CHUNK = 4 << 20  # bytes hashed at a time
 
 
 class DownloadReport(Protocol):
-    """Where a download tells how it goes."""
+    """Shows the progress of a download."""
 
     def say(self, line: str) -> None:
-        """Tell one line."""
+        """Show one line."""
 
     def progress(self, doing: str, name: str) -> Progress:
-        """Begin a stretch of bytes, "downloading" or "checking"; the meter to move."""
+        """Begin a stretch of bytes, "downloading" or "checking"; return the meter to move."""
 
 
 @dataclass(frozen=True)
 class WantedFile:
-    """A file of a repository; what is None is not asked for: main branch, no pinned hash, no pinned size."""
+    """A file of a repository. None means the main branch, no pinned hash, no pinned size."""
 
     repository: str
     file: str
@@ -49,7 +49,7 @@ class WantedFile:
     path: Path  # where it goes
 
     def fulfilled(self) -> FileRecord | None:
-        """The record of the file, if the file is here, verified, and what is wanted. Asks nobody."""
+        """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
         record = records.current(self.path)
         if (
             record
@@ -70,12 +70,12 @@ class DownloadJob:
 
     @property
     def partial(self) -> Path:
-        """Where the bytes gather."""
+        """The path of the partial file."""
         path = self.wanted.path
         return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
 
     def bytes_needed(self) -> int:
-        """What the disk has to hold in addition."""
+        """The additional bytes that the disk has to hold."""
         for path in (self.wanted.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
@@ -85,7 +85,7 @@ class DownloadJob:
 
 
 def plan(wanted: WantedFile) -> DownloadJob:
-    """Ask what the hub has; its cache answers where the hub cannot. ModelError where a pin contradicts the hub."""
+    """Ask the hub about a file; if it cannot be asked its cache answers. ModelError if a pin contradicts the hub."""
     try:
         remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
     except hub.Unreachable:
@@ -104,7 +104,7 @@ def plan(wanted: WantedFile) -> DownloadJob:
 
 
 def check_space(jobs: list[DownloadJob], root: Path) -> None:
-    """LocaldflashError with both numbers if the disk cannot hold what is to come."""
+    """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
     needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
     if needed > free:
         raise LocaldflashError(
@@ -114,7 +114,7 @@ def check_space(jobs: list[DownloadJob], root: Path) -> None:
 
 
 def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
-    """Bring a file here, verify it, put it in its place; its record."""
+    """Download a file, verify it and put it in its place; return its record."""
     path, partial = job.wanted.path, job.partial
     with locked(path, report):
         if record := job.wanted.fulfilled():
@@ -136,7 +136,7 @@ def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
 
 @contextmanager
 def locked(path: Path, report: DownloadReport) -> Iterator[None]:
-    """Hold the lock of a file, in a folder that is made if need be; says so when another process holds it."""
+    """Hold the lock of a file, in a folder that is made if need be; report if another process holds it."""
     create_private(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
@@ -157,7 +157,7 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
 def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """Take a file that is already in the place, if it is the wanted one.
 
-    Else an older revision makes way once the new one is complete, and a file that nobody verified is set aside.
+    Otherwise an older revision is replaced once the new one is complete, and a file that nobody verified is set aside.
     """
     path = job.wanted.path
     if records.current(path):
@@ -167,7 +167,7 @@ def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
 
 
 def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
-    """Link, else copy, what another program has downloaded; a copy that is not what it should be is left alone."""
+    """Link or copy what another program has downloaded; a copy with other bytes is left alone."""
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
         return

@@ -35,7 +35,7 @@ TRAINED_FOR = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user may choose; None leaves it to the pair or to the engine."""
+    """The user's choices; None leaves one to the pair or to the engine."""
 
     target: str | None = None  # owner/name or a folder, for vLLM and SGLang
     draft_tokens: int | None = None  # a step, at most the drafter's block less one
@@ -55,12 +55,12 @@ class Launch:
                 raise ModelError(f"{word!a}: not a name to type into a shell; rename the file")
 
     def shell(self) -> str:
-        """The command for a shell, one flag with its value a line."""
+        """The command for a shell, each flag with its value on a line."""
         return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
 
 
 def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
-    """`vllm serve`; ModelError where the pair does not go there."""
+    """The `vllm serve` command; ModelError if vLLM cannot run the pair."""
     drafter, repository = _published(pair, "vLLM")
     tokens = _draft_tokens(drafter, wishes)
     if tokens is None:
@@ -74,7 +74,7 @@ def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
 
 
 def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
-    """`python3 -m sglang.launch_server`; ModelError where the pair does not go there."""
+    """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
     argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", repository)]
     argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
@@ -88,7 +88,7 @@ def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
 
 
 def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
-    """`llama-server`; ModelError where the pair does not go there."""
+    """The `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
     if wishes.target is not None:
         raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
@@ -144,7 +144,7 @@ def _target(pair: PairEntry, wishes: Wishes, engine: str, drafter_repository: st
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
-    """The file where it is on this machine, else its name in a repository: llama-server fetches it."""
+    """The file on this machine, else its name in a repository, from which llama-server fetches it."""
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
@@ -169,7 +169,7 @@ def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
 
 
 def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
-    """How many tokens to draft: what was asked for, else the drafter's block but its first, which is no draft."""
+    """How many tokens to draft: what was asked for, else the drafter's block without its first, which is no draft."""
     longest = None if drafter.block_size is None else drafter.block_size - 1
     if wishes.draft_tokens is None:
         return longest

@@ -1,4 +1,4 @@
-"""The files of a pair: fetched, checked against each other, or removed. Only inside the models folder."""
+"""Download the files of a pair, check them against each other, or remove them. Only inside the models folder."""
 
 import os
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from localdflash.weights import gguf, safetensors
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is here and verified. `fetched` is False where it was before."""
+    """A file that is here and verified. `fetched` is False if it was here before."""
 
     path: Path
     record: FileRecord
@@ -24,7 +24,7 @@ class Fetched:
 
 
 def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
-    """Fetch what is not here yet, all sizes known before the first byte; then check that the two halves fit."""
+    """Download what is missing, all sizes known before the first byte; then check that target and drafter fit."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
     wanted = [_wanted(source) for source in pair.sources if source.repository]
@@ -39,7 +39,7 @@ def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
 
 
 def check_pair(pair: PairEntry) -> None:
-    """ModelError if a header is broken, or the drafter is none for this target. Reads headers only."""
+    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
     target = gguf.read_header(pair.target.path)
     if pair.drafter is None or not pair.drafter.runs:
         return
@@ -54,7 +54,7 @@ def check_pair(pair: PairEntry) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """What `remove` would delete, and what stays because another pair on this machine uses it."""
+    """The files that `remove` would delete, and those that stay because another pair on this machine uses them."""
 
     paths: tuple[Path, ...]
     kept: tuple[Path, ...]
@@ -71,7 +71,7 @@ class Removal:
 
 
 def removal(pair: PairEntry, registry: Registry) -> Removal:
-    """Find the downloaded files of a pair that no other pair uses whose target is here."""
+    """Find the downloaded files of a pair, without those of other pairs whose target is here."""
     if pair.target.repository is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
     own = [_inside(source) for source in pair.sources if source.repository]
@@ -83,7 +83,7 @@ def removal(pair: PairEntry, registry: Registry) -> Removal:
 
 
 def remove(found: Removal, report: DownloadReport) -> None:
-    """Delete the files, what downloads left beside them, and folders that are empty then."""
+    """Delete the files, what downloads left beside them, and folders that are then empty."""
     for path in found.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
             continue
@@ -98,7 +98,7 @@ def _is_other(other: PairEntry, pair: PairEntry) -> bool:
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
-    """A file and all that a download leaves beside it."""
+    """A file and everything that a download leaves beside it."""
     aside = path.with_name(f"{path.name}.mismatch")
     beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
     return (path, aside, *beside)
@@ -120,7 +120,8 @@ def _wanted(source: FileSource) -> WantedFile:
 def _inside(source: FileSource) -> Path:
     """The path of a downloaded file.
 
-    ModelError if a link leads it out of the folder, or only case tells it from another: some disks take them for one.
+    ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
+    one.
     """
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:
@@ -134,7 +135,7 @@ def _inside(source: FileSource) -> Path:
 
 
 def _remember_drafter(pair: PairEntry) -> None:
-    """Note a drafter of the user's choice beside its target: the hf: name of the target then stands for both."""
+    """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
     record = records.read(pair.target.path)
     if not pair.id.startswith(HUB) or not record or not pair.drafter or record.drafter:
         return

@@ -10,7 +10,7 @@ DrafterKind = Literal["dflash", "dflash2"]
 
 
 def models_folder() -> Path:
-    """Where downloaded files lie, as owner/name/file."""
+    """The folder of downloaded files, as owner/name/file."""
     return cache_folder() / "models"
 
 
@@ -26,7 +26,7 @@ class FileSource:
 
     @property
     def path(self) -> Path:
-        """Where the file lies on this machine once it is there."""
+        """The path of the file on this machine once it is there."""
         return models_folder() / self.repository / self.file if self.repository else Path(self.file)
 
     @property
@@ -44,7 +44,7 @@ class TargetSource(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class DrafterSource(FileSource):
-    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None where only the file says."""
+    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
 
     kind: DrafterKind = "dflash"
     block_size: int | None = None
@@ -57,7 +57,7 @@ class DrafterSource(FileSource):
 
     @property
     def runs(self) -> bool:
-        """Whether any drafter here runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
+        """Whether any backend runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
         return self.kind == "dflash"
 
     @property
@@ -71,7 +71,9 @@ class DrafterSource(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class PairEntry:
-    """An entry. What is None is not known; `memory_gb` (10^9 bytes) is the least that runs it at a small context."""
+    """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
+    context.
+    """
 
     id: str
     description: str
@@ -89,7 +91,7 @@ class PairEntry:
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
-        """Every file that the pair needs; a drafter that nothing here runs is none of them."""
+        """Every file that the pair needs, without a drafter that nothing here runs."""
         drafter = self.drafter if self.drafter and self.drafter.runs else None
         return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
 

@@ -1,7 +1,7 @@
-"""What is known of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
+"""The record of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
 
-So a file is hashed once. The record says which file was hashed (size, time of change, inode): one that was changed or
-exchanged since is not the one that was verified. A record that cannot be read is no record.
+Because of it a file is hashed only once. The record says which file was hashed (size, time of change, inode): a file
+changed or exchanged since is not the one that was verified. A record that cannot be read counts as none.
 """
 
 import json
@@ -29,7 +29,7 @@ class FileRecord:
 
 
 def record_path(file: Path) -> Path:
-    """Where the record of a file lies."""
+    """The path of a file's record."""
     return file.with_name(f".{file.name}.verified")
 
 
@@ -46,7 +46,7 @@ def read(file: Path) -> FileRecord | None:
 
 
 def write(file: Path, record: FileRecord) -> None:
-    """Write the record of a file, whole or not at all."""
+    """Write the record of a file, atomically."""
     place = record_path(file)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     try:
@@ -69,7 +69,7 @@ def current(file: Path) -> FileRecord | None:
 
 
 def check(file: Path) -> None:
-    """ModelError if a file that was verified has another size now; a file without record is the user's own."""
+    """Raise ModelError if a verified file has another size now; a file without a record is the user's own."""
     record = read(file)
     if record and record.size != (size := file.stat().st_size):
         raise ModelError(

@@ -1,8 +1,8 @@
 """The registry of pairs: which target goes with which drafter, where the files come from, what runs them today.
 
 Entries come from the `models.toml` that ships with the package and from the user's own in the configuration folder,
-whose entries replace shipped ones whole. No other place is read, least of all the folder one happens to work in: a
-repository must not choose the files that are loaded.
+whose entries replace shipped ones whole. No other place is read, least of all the current folder: a repository must not
+choose the files that are loaded.
 """
 
 import os
@@ -63,7 +63,7 @@ class Registry:
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
 
     def _pair_on_hub(self, spec: str) -> PairEntry:
-        """The entry with this file; or what an entry says of another file of its repository; or the bare target."""
+        """The entry with this file; or what an entry says of another file of its repository; or only the target."""
         source = _hub_source(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
         near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
@@ -93,7 +93,7 @@ def load_registry() -> Registry:
 
 
 def shipped_file() -> Path:
-    """models.toml: inside an installed package, next to the package in a source tree."""
+    """The path of models.toml: in an installed package, or next to the package in a source tree."""
     installed = PACKAGE / "models.toml"
     return installed if installed.exists() else PACKAGE.parent / "models.toml"
 
@@ -191,7 +191,7 @@ def _pair_at(target: Path) -> PairEntry:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a regular file is there; a path that is too long or cannot exist holds none."""
+    """Whether a regular file is there; False for a path that is too long or cannot exist."""
     try:
         return path.is_file()
     except OSError:

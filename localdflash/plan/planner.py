@@ -32,7 +32,7 @@ from localdflash.weights.gguf import GGUFHeader, read_header
 
 @dataclass(frozen=True)
 class Speed:
-    """The most tokens a second that memory bandwidth allows: an estimate. `drafted` is None where tau is not known."""
+    """The most tokens a second that memory bandwidth allows, an estimate. `drafted` is None if tau is not known."""
 
     bandwidth: measurements.Measurement  # GB/s
     bytes_per_token: int
@@ -43,7 +43,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pair takes and what of it fits. Sizes in bytes."""
+    """The memory that a pair takes, and what of it fits. Sizes in bytes."""
 
     pair: str
     backend: str
@@ -70,9 +70,9 @@ class Plan:
 
 
 def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
-    """Plan a pair of the registry, or any spec that it resolves; a context of 0 is as much as fits.
+    """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
 
-    ModelError where the pair cannot run, Unreachable where it is not here and the hub cannot be asked.
+    ModelError if the pair cannot run; Unreachable if it is not here and the hub cannot be asked.
     """
     pair = load_registry().resolve(spec)
     if not pair.backends:
@@ -89,7 +89,7 @@ def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
 
 
 def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
-    """Target and drafter: the files themselves, or stand-ins in `folder` for those that are still on the hub."""
+    """The files of target and drafter, or stand-ins in `folder` for those that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
     if gone := next((source for source in missing if source.repository is None), None):
@@ -106,7 +106,7 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
 
 
 def _form(drafter: Path | None, preferred: str) -> Path | None:
-    """The form of a drafter that a backend takes first, where both are here."""
+    """The form of a drafter that a backend prefers, if both are here."""
     other = drafter and drafter.with_suffix(preferred)
     return other if other and other.is_file() else drafter
 
@@ -152,7 +152,9 @@ PLANNERS: Mapping[Backend, Callable[[str, Path, Path | None, int, str], Plan]] =
 
 @dataclass(frozen=True)
 class Planned:
-    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not of the budget."""
+    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not part of the
+    budget.
+    """
 
     pair: str
     backend: str
@@ -197,7 +199,7 @@ def _plan(case: Planned, context: int) -> Plan:
 
 
 def _drafting(sizes: Sizes, chosen: Fit) -> int:
-    """Bytes that leaving out the drafter would free."""
+    """The bytes that leaving out the drafter would free."""
     return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
 
 

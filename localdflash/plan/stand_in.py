@@ -1,6 +1,6 @@
-"""Stand-ins for files that are still on the hub: their headers, fetched by range, in files of the full size.
+"""Stand-ins for files that are still on the hub: their headers, fetched by range, in sparse files of the full size.
 
-The rest of a stand-in is a hole that takes no disk and is never read: enough to plan a pair before it is downloaded.
+The rest of a stand-in takes no disk and is never read: enough to plan a pair before it is downloaded.
 """
 
 import io
@@ -39,9 +39,9 @@ class FileHead(io.RawIOBase):
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:
-    """A file in `folder` that has the header of a GGUF on the hub, and its size.
+    """A file in `folder` with the header of a GGUF on the hub, and its size.
 
-    Unreachable where the hub cannot be asked, ModelError where it has no such file or no sound header.
+    Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
     """
     assert source.repository
     remote = hub.look_up(source.repository, source.file, source.revision)
@@ -55,7 +55,7 @@ def stand_in(source: FileSource, folder: Path) -> Path:
 
 
 def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:
-    """The same for a drafter; of safetensors only the config.json beside them, which tells their shapes."""
+    """The same for a drafter; of safetensors only the config.json beside it, which gives the shapes."""
     if source.config is None:
         return stand_in(source, folder)
     assert source.config.repository

@@ -1,4 +1,4 @@
-"""A conversation as the prompt that the model was trained on, by the chat template in its file.
+"""Turn a conversation into the prompt that the model was trained on, by the chat template in its file.
 
 The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). The messages come from
 users, files and tools, so nothing in them may become a marker. What is guaranteed, whatever template and messages do:
@@ -55,7 +55,7 @@ def encode_chat(
     add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
 ) -> list[int]:
-    """The ids of a conversation, with BOS where the model wants one.
+    """The ids of a conversation, with BOS if the model wants one.
 
     `variables` are the template's own switches, such as `enable_thinking`. Errors are those of `render`.
     """
@@ -75,10 +75,10 @@ def encode_chat(
 
 
 def encode_answer(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of an answer that the model has begun, to stand after the prompt that `encode_chat` gives.
+    """The ids of an answer that was begun, to follow the prompt of `encode_chat`.
 
-    Markers that have a text, such as `<think>`, are what the model wrote them as; a control token, which would end the
-    turn, has none and cannot come out of a text that spells it.
+    Markers that have a text, such as `<think>`, are restored; a control token, which would end the turn, has none and
+    cannot come out of a text that spells it.
     """
     ids: list[int] = []
     plain = ""

@@ -1,4 +1,4 @@
-"""From sources to token files: the tokenizer, and one flat file of examples per split.
+"""Turn sources into token files: the tokenizer, and one flat file of examples per split.
 
 `tokens.bin` is uint16 ids, one example after the other; `examples.npy` says for each where it starts, how many of its
 ids are prompt, and of which kind it is. Training needs nothing but these files, so they can travel to a GPU machine.
@@ -66,7 +66,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Ids of the special tokens: they follow the text vocabulary."""
+    """Ids of the special tokens, which follow the text vocabulary."""
     return {token: tokenizer.get_vocab_size() + i for i, token in enumerate(SPECIALS)}
 
 
@@ -94,7 +94,7 @@ def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
 
 
 def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
-    """Write the examples that fit (1 024 ids at most); how many ids were written."""
+    """Write the examples that fit (1 024 ids at most); return how many ids were written."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = special_ids(tokenizer)
     rows: list[tuple[int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Train a DFlash drafter for one target, on what that target itself answered.
+"""Train a DFlash drafter for one target, on that target's own answers.
 
 Random anchors in the answers; every block of a sequence in one pass under the block mask; cross-entropy on slots 1 to
 B-1 with weights exp(-(k-1)/gamma). A block sees the context strictly before its anchor: at that moment of decoding the
@@ -24,7 +24,7 @@ from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 
 @dataclass(frozen=True)
 class DrafterRun:
-    """What decides a training run."""
+    """The parameters of a training run."""
 
     model: DFlashConfig
     budget: TrainingBudget
@@ -119,7 +119,7 @@ def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float
 
 
 def train(run: DrafterRun, target: Decoder, data: Dataset, folder: Path, device: str) -> DFlash:
-    """Train or resume in `folder`; the drafter as it is at the end of the budget."""
+    """Train or resume in `folder`; return the drafter as it is at the end of the budget."""
     torch.manual_seed(run.budget.seed)
     target = target.to(device).eval().requires_grad_(False)
     drafter = DFlash(run.model).to(device)

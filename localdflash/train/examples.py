@@ -33,7 +33,7 @@ PREFIX, MIDDLE, SUFFIX = Special("<|fim_prefix|>"), Special("<|fim_middle|>"), S
 
 @dataclass(frozen=True)
 class Example:
-    """What the model reads (`prompt`) and what it should go on with (`answer`, stop token included)."""
+    """What the model reads (`prompt`) and how it should continue (`answer`, stop token included)."""
 
     kind: ExampleKind
     prompt: tuple[ExamplePiece, ...]
@@ -84,7 +84,7 @@ def _fill_in_the_middle(chunk: str, rng: random.Random) -> Example:
 
 
 def _middle_line(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
-    """From a random column of a non-blank line to its end."""
+    """The text from a random column of a non-blank line to its end."""
     lines = [m for m in re.finditer(r"[^\n]+", chunk) if m.group().strip()]
     line = rng.choice(lines)
     indent = len(line.group()) - len(line.group().lstrip())
@@ -92,7 +92,7 @@ def _middle_line(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]
 
 
 def _middle_block(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
-    """From a random place of a line to the end of the indented block that the line belongs to."""
+    """The text from a random place of a line to the end of the indented block that the line belongs to."""
     spans = list(re.finditer(r"[^\n]*\n?", chunk))[:-1]  # the last match is empty
     first = rng.randrange(len(spans))
     indent = _indent(spans[first].group())

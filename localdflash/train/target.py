@@ -25,7 +25,7 @@ LONG_ROWS = 0.8  # share of the run after which rows are twice as long
 
 @dataclass(frozen=True)
 class TargetRun:
-    """What decides a training run."""
+    """The parameters of a training run."""
 
     model: DecoderConfig
     budget: TrainingBudget
@@ -53,7 +53,7 @@ def loss_of(model: Decoder, batch: Tensor) -> Tensor:
 
 
 def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
-    """Train or resume in `folder`; the model as it is at the end of the budget."""
+    """Train or resume in `folder`; return the model as it is at the end of the budget."""
     torch.manual_seed(run.budget.seed)
     model = Decoder(run.model).to(device)
     initialise(model)

@@ -9,7 +9,7 @@ ContextKind = Literal["import", "definition", "open", "recent", "edit"]
 
 @dataclass(frozen=True, slots=True)
 class ContextPiece:
-    """One piece of context. `name` is the path relative to its root, `weight` from 0 to 1 what it is worth."""
+    """A piece of context. `name` is the path relative to its root; `weight`, from 0 to 1, says what it is worth."""
 
     kind: ContextKind
     name: str
@@ -19,7 +19,7 @@ class ContextPiece:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A document as the editor has it; no path: it was never saved. `language` as in text/syntax."""
+    """A document as the editor has it; without a path if it was never saved. `language` as in text/syntax."""
 
     path: Path | None
     name: str

@@ -1,8 +1,8 @@
-"""What was changed lately in open documents, as few edits: a run of typing is one.
+"""Recent changes of open documents, grouped into few edits: a run of typing is one.
 
 A change next to the newest edit of its file (`NEAR` lines) and soon after it (`SOON` seconds), or on the very lines
-that it changed, goes on with it, until it is `LARGEST`. An edit is a list of hunks; those that touch become one.
-Applied one after the other, the edits of a file lead from what it was to what it is, unless a change alone was too
+that it changed, is added to it, until it reaches `LARGEST`. An edit is a list of hunks; those that touch become one.
+Applied one after the other, the edits of a file lead from what it was to what it is, unless a single change was too
 large.
 """
 
@@ -31,13 +31,13 @@ class EditHunk:
 
     @property
     def delta(self) -> int:
-        """Lines that the hunk added."""
+        """The number of lines that the hunk added."""
         return len(self.new) - len(self.old)
 
 
 @dataclass(slots=True)
 class RecentEdit:
-    """Hunks of one document, sorted, apart from each other."""
+    """Hunks of one document, sorted, not touching each other."""
 
     name: str
     hunks: list[EditHunk] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RecentEdit:
         return min((max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR + 1)
 
     def size(self) -> int:
-        """Characters."""
+        """The number of characters."""
         return sum(len(line) + 1 for hunk in self.hunks for line in (*hunk.old, *hunk.new))
 
 
@@ -67,7 +67,7 @@ class EditHistory:
         self._edits: list[RecentEdit] = []
 
     def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
-        """Lines of a document, from `line` (from 0), were replaced. Lines without their ends; `now` in seconds."""
+        """Note that lines from `line` (from 0) on were replaced. Lines without their ends; `now` in seconds."""
         if is_secret(PurePath(name)):
             return
         line, old, new = _trimmed(line, tuple(old), tuple(new))
@@ -90,15 +90,15 @@ class EditHistory:
         self._edits.append(fresh if fresh.size() <= LARGEST else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
-        """What is known, newest last."""
+        """All edits, newest last."""
         with self._lock:
             return [RecentEdit(edit.name, list(edit.hunks), edit.last) for edit in self._edits if edit.hunks]
 
     def diffs(self, limit: int, typing: tuple[str, int] | None = None) -> list[ContextPiece]:
         """The newest edits, at most `limit`, newest last, as hunks of a unified diff without context.
 
-        `typing`: a document and the line of its cursor; the edit that goes on there changes with every key and is
-        left out: its text is around the cursor anyhow.
+        `typing`: a document and the line of its cursor. The edit under way there is left out: it changes with every
+        key, and its text is around the cursor anyhow.
         """
         known = self.edits()
         if typing and known and known[-1].name == typing[0] and known[-1].distance(typing[1], typing[1] + 1) <= NEAR:
@@ -110,12 +110,12 @@ class EditHistory:
         ]
 
     def replaced(self, limit: int) -> list[str]:
-        """Texts that were replaced or deleted, newest first, at most `limit`: drafts to copy from."""
+        """Texts that were replaced or deleted, newest first, at most `limit`: drafts may be copied from them."""
         texts = ("\n".join(hunk.old) for edit in reversed(self.edits()) for hunk in reversed(edit.hunks))
         return list(dict.fromkeys(text for text in texts if text.strip()))[:limit]
 
     def forget(self, name: str) -> None:
-        """A document was closed, or may no longer be used."""
+        """Drop a document that was closed, or may no longer be used."""
         with self._lock:
             self._edits = [edit for edit in self._edits if edit.name != name]
 
@@ -128,7 +128,7 @@ def _goes_on(edit: RecentEdit, first: int, last: int, now: float) -> bool:
 
 
 def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """Without the lines at either end that stay."""
+    """The lines without those at either end that stay the same."""
     shorter = min(len(old), len(new))
     before = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - before

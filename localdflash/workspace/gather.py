@@ -1,9 +1,9 @@
 """The context of a completion: what other files define and do that matters at the cursor.
 
-Order, from what lives long to what does not, so that a cached prompt stays valid: definitions of imported names, of
-names used near the cursor, similar passages of other open files, recent edits. What is typed adds to the end of its
-group: names below the cursor come before those above it, and the word being typed does not count. The line of the
-cursor counts for nothing else, and where windows begin moves in steps.
+The order goes from what changes rarely to what changes often, so that a cached prompt stays valid: definitions of
+imported names, of names used near the cursor, similar passages of other open files, recent edits. What is typed adds to
+the end of its group: names below the cursor come before those above it, and the word being typed does not count. The
+line of the cursor counts for nothing else, and windows begin at steps.
 """
 
 import re
@@ -50,9 +50,9 @@ def gather(
     edits: EditHistory,
     characters: int,
 ) -> list[ContextPiece]:
-    """Parts in prompt order, their texts together at most `characters` long.
+    """The parts in prompt order, their texts together at most `characters` long.
 
-    `line` is the cursor's, from 0. There is nothing for a file that is not allowed, and nothing of one.
+    `line` is the cursor's, from 0. A file that is not allowed gets no context and gives none.
     """
     if not _allowed(workspace, current):
         return []
@@ -84,7 +84,7 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 
 
 def _definitions(workspace: Workspace, current: OpenFile, names: dict[str, None]) -> tuple[list[_Found], list[_Found]]:
-    """What the imported names are, in the order of the imports, and what other files define of the names near by."""
+    """Definitions of the imported names, in the order of the imports, then of the names near by in other files."""
     path = workspace.real(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
@@ -115,7 +115,7 @@ def _unambiguous(workspace: Workspace, name: str, language: str) -> Sequence[Def
 
 
 def _is_likely(definition: Definition, current: OpenFile) -> bool:
-    """Whether a name that was not imported is this one: its neighbour's, or too telling to be another's."""
+    """Whether a name that was not imported means this definition: a neighbour's, or too distinctive for another."""
     here, there = PurePath(current.name), PurePath(definition.path)
     if "test" in definition.path.lower() and "test" not in current.name.lower():
         return False
@@ -123,7 +123,7 @@ def _is_likely(definition: Definition, current: OpenFile) -> bool:
 
 
 def _as_parts(kind: ContextKind, found: Sequence[_Found], room: int) -> list[ContextPiece]:
-    """The weightiest definitions that fit, in their order; neighbours of one file are one part."""
+    """The weightiest definitions that fit, in their order; neighbours in one file form one part."""
     kept = set()
     for at, one in sorted(enumerate(found), key=lambda pair: (-pair[1].weight, pair[0])):
         if len(one.definition.text) + 1 <= room:

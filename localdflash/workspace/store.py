@@ -1,4 +1,4 @@
-"""The index itself: which files there are and what they define, in memory. Safe to use from several threads."""
+"""The index itself: files and what they define, in memory. Safe to use from several threads."""
 
 import heapq
 import threading
@@ -39,12 +39,12 @@ class FileStore:
         return self._files.get(path)
 
     def folder(self, path: str) -> list[str]:
-        """The files that lie directly in a folder, in order."""
+        """The files directly in a folder, in order."""
         with self._lock:
             return sorted(self._folders.get(path, ()))
 
     def find(self, name: str, language: str) -> list[Definition]:
-        """Definitions of a name in the languages that see each other, in the order of files and lines."""
+        """Definitions of a name in languages that see each other, in the order of files and lines."""
         with self._lock:
             by_file = self._names.get((family(language), name))
             files = heapq.nsmallest(MOST_FOUND, by_file) if by_file else []
@@ -58,7 +58,7 @@ class FileStore:
         return [definition for _, entry in entries for definition in entry.definitions]
 
     def put(self, path: str, entry: IndexedFile) -> None:
-        """Add a file, or put what it is now in place of what it was."""
+        """Add or replace a file."""
         names: defaultdict[str, list[Definition]] = defaultdict(list)
         for definition in entry.definitions:
             names[definition.name].append(definition)
@@ -72,11 +72,11 @@ class FileStore:
                 self._names[family(entry.language), name][path] = tuple(defined)
 
     def drop(self, path: str) -> None:
-        """Forget a file, or all files below a folder."""
+        """Remove a file, or all files below a folder."""
         self.keep_below(path, ())
 
     def keep_below(self, folder: str, seen: Collection[str]) -> None:
-        """Forget the files below a folder, and a file of that name, but for those that are still there."""
+        """Remove the files below a folder, and a file of that name, except those that still exist."""
         with self._lock:
             below = [files for one, files in self._folders.items() if f"{one}/".startswith(f"{folder}/")]
             gone = {path for files in below for path in files if path not in seen}

@@ -1,7 +1,7 @@
-"""Watching folders: one watchdog observer for all roots, and only folders that are read.
+"""Watch folders: one watchdog observer for all roots, and only folders that are read.
 
-On Linux watchdog would watch everything below a root, `node_modules` and all, and say nothing when the system runs out
-of watches: its group of watches is told here which folders are wanted, and what to do then. Files are never polled.
+On Linux watchdog would watch everything below a root, `node_modules` included, and say nothing when the system runs out
+of watches. So it is told here which folders are wanted, and what to do then. Files are never polled.
 """
 
 import errno
@@ -41,7 +41,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class WatchListener:
-    """Who wants to know. All are called from watchdog's threads, and must return at once."""
+    """The callbacks of a watch. They are called from watchdog's threads and must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
     wanted: Callable[[str], bool]  # whether a folder is to be watched
@@ -63,14 +63,14 @@ def start(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
 
 
 def stop(observer: BaseObserver) -> None:
-    """Stop watching; no call to the listener comes afterwards."""
+    """Stop watching; the listener is not called afterwards."""
     observer.stop()
     if observer.is_alive():
         observer.join(1.0)
 
 
 def warning(error: OSError) -> str:
-    """One line: that nothing is watched, why, and what to do."""
+    """A line that says that nothing is watched, why, and what to do."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return (

@@ -1,4 +1,4 @@
-"""Chats: another one, an earlier one, its name, a fork, a file of it."""
+"""Commands about chats: start, open, rename, fork, export and delete one."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -18,7 +18,7 @@ class ChatActions(Base):
     @work
     @told
     async def action_new(self) -> None:
-        """A new chat."""
+        """Start a new chat."""
         await self.talk.settled()
         self.talk.new()
         self.show_chat()
@@ -27,7 +27,7 @@ class ChatActions(Base):
     @work
     @told
     async def action_chats(self, words: str = "") -> None:
-        """Choose an earlier chat."""
+        """Let the user choose an earlier chat."""
         from localdflash.tui.screens.chats import ChatPicker
 
         await self.talk.save()
@@ -48,7 +48,7 @@ class ChatActions(Base):
                     await self._export_of(choice.id)
 
     async def open_chat(self, session: int) -> None:
-        """Show an earlier chat and go on with it."""
+        """Show an earlier chat and continue it."""
         async with self.arriving():
             await self.talk.settled()
             await self.talk.save()
@@ -76,7 +76,7 @@ class ChatActions(Base):
     @work
     @told
     async def action_fork(self, number: str = "") -> None:
-        """A new chat from message N."""
+        """Start a new chat that continues from message N."""
         await self.talk.settled()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
@@ -145,7 +145,7 @@ class ChatActions(Base):
             self.show_chat()
 
     async def _do(self, doing: Awaitable[object], done: str = "") -> None:
-        """Wait for something, and say how it went."""
+        """Await a task and report how it went."""
         try:
             await doing
         except LocaldflashError as error:
@@ -156,7 +156,7 @@ class ChatActions(Base):
 
     @on(Transcript.MessagePicked)
     def _picked(self, event: Transcript.MessagePicked) -> None:
-        """A key on a message of the transcript."""
+        """Run what a key pressed on a message asks for."""
         match event.action:
             case "fork":
                 self.action_fork(str(event.index + 1))

@@ -1,4 +1,4 @@
-"""The model, the instructions before the chat, and how answers are drawn."""
+"""Commands about the model, the instructions before the chat, and sampling."""
 
 from dataclasses import asdict
 
@@ -14,7 +14,7 @@ class ModelActions(Base):
     @work
     @told
     async def action_model(self, name: str = "") -> None:
-        """Another model."""
+        """Choose another model."""
         from localdflash.chat import models
         from localdflash.tui.screens.models import ModelPicker
 
@@ -37,7 +37,7 @@ class ModelActions(Base):
     @work
     @told
     async def action_role(self, name: str = "") -> None:
-        """Named instructions."""
+        """Choose named instructions."""
         from localdflash.chat.roles import role, roles
         from localdflash.tui.screens.roles import RolePicker
 
@@ -49,7 +49,7 @@ class ModelActions(Base):
     @work
     @told
     async def action_system(self, text: str = "") -> None:
-        """Instructions of the user's own."""
+        """Set the user's own instructions."""
         from localdflash.tui.screens.text import AskText
 
         if not text:
@@ -60,13 +60,13 @@ class ModelActions(Base):
         await self.set_system(text.strip(), "instructions set" if text.strip() else "no instructions")
 
     async def set_system(self, text: str, told: str) -> None:
-        """Instructions from the next answer on."""
+        """Use these instructions from the next answer on."""
         await self.talk.instruct(text)
         self.count_used()
         self.say(f"{told}, from the next answer on")
 
     def action_set(self, given: str = "") -> None:
-        """Change how answers are drawn, or show it."""
+        """Show or change the sampling settings."""
         if not given:
             self.say(", ".join(f"{name} {_spelled(value)}" for name, value in asdict(self.talk.settings).items()))
             return
@@ -74,7 +74,7 @@ class ModelActions(Base):
         self._change(name, value)
 
     def action_think(self, value: str = "") -> None:
-        """Thinking first, or not."""
+        """Let the model think before it answers, or not."""
         self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
 
     def _change(self, name: str, value: str) -> None:

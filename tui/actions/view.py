@@ -1,4 +1,4 @@
-"""How the chat looks, help, and the way out."""
+"""Commands about looks, help and leaving."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ class ViewActions(Base):
         self.transcript.thoughts = not self.transcript.thoughts
 
     def action_theme(self, name: str = "") -> None:
-        """Another theme; the next one where none is named."""
+        """Use another theme; the next one if none is named."""
         names = list(THEMES)
         if not name:
             at = names.index(self.theme) if self.theme in names else -1
@@ -37,13 +37,13 @@ class ViewActions(Base):
             self.complain(str(error))
 
     def action_help(self) -> None:
-        """Commands and keys."""
+        """Show commands and keys."""
         from localdflash.tui.screens.help import HelpScreen
 
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Leave; an answer under way is stopped, and what there is of it kept."""
+        """Leave; an answer under way is stopped and kept as far as it came."""
         if self._leaving:  # /quit and Ctrl+Q: the first one still stores what there is
             return
         self._leaving = True
