@@ -94,9 +94,9 @@ def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]
     target.crop(0)
     for start in range(0, len(ids), ROWS):
         anchor, *rest = ids[start : start + ROWS]
-        draft = Draft.chain("none", rest, [1.0] * len(rest))
+        draft = Draft("none", rest, [1.0] * len(rest))
         yield slice(start, start + len(rest) + 1), target.verify(anchor, draft).logits
-        target.keep(range(len(rest) + 1))
+        target.keep(len(rest) + 1)
 
 
 class Difference:

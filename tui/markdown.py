@@ -1,8 +1,8 @@
 """A growing message as lines.
 
 Reading and laying out cost what the end of the text costs, however long it is (see `reading`). `source` and the code of
-fences are unchanged bytes; lines are sanitised copies. A MarkdownDocument belongs to one thread; only `highlight.exact`
-may run in another: `unsettled()` returns its arguments, and `settle` takes its result.
+fences are unchanged bytes; lines are sanitised copies. A document belongs to one thread; only `highlight.exact` may run
+in another: `unsettled()` returns its arguments, and `settle` takes its result.
 """
 
 from collections.abc import Iterator, Sequence

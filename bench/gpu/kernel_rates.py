@@ -19,7 +19,6 @@ from bench.gpu.timing import copies_for_cold_l2, microseconds
 from localdflash.bench.synthetic import POOL, random_blocks
 from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.kernels import matmul as gemm
-from localdflash.kernels import w4a8
 from localdflash.kernels.attention import BUCKETS, CHUNK, Scratch, attention
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.head import HeadScratch, head
@@ -107,7 +106,7 @@ class Inputs:
         self.part = HeadRange(0, heads, heads - 2 * max(heads // 6, 1), max(heads // 6, 1))
         self.q = torch.zeros(ROWS, max(self.part.q_heads, 1), d, dtype=torch.float16, device=device)
         self.rope, self.gains = rope_tables(64, d, 1e6, device), torch.ones(d, device=device)
-        self.start, self.offsets = self.choice[:1].clone(), torch.arange(ROWS, dtype=torch.int32, device=device)
+        self.start = self.choice[:1].clone()
         self.cache = Cache.empty(1, 64, self.part.kv_heads, d, torch.float16, device).layer(0)
 
     def call(self, planes: Planes) -> None:
@@ -115,7 +114,7 @@ class Inputs:
         match self.shape.op:
             case "qkv":
                 qkv(self.a, self.sums, planes, self.norm, self.part, self.gains, self.gains, self.rope, self.start,
-                    self.offsets, self.q, self.cache, self.workspace)  # fmt: skip
+                    self.q, self.cache, self.workspace)  # fmt: skip
             case "residual":
                 residual(self.a, self.sums, planes, self.x, self.gain, self.before, self.out, self.out_sums,
                          self.squares_out, self.workspace, add=False)  # fmt: skip
@@ -126,7 +125,7 @@ class Inputs:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Every shape, attention, and W4A8 against W4A16."""
+    """Every shape, and attention."""
     chips = _multiprocessors(setup.device)
     gemms: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
@@ -148,8 +147,7 @@ def _gemm(shape: GemmShape, device: torch.device, chips: int) -> dict[str, Any]:
     us = microseconds([partial(inputs.call, p) for p in copies], device)
     answer = rate(us, planes.nbytes, chips) | {"plan": plan_fields(cut), "mb": round(planes.nbytes / 1e6, 1)}
     if shape.kind == Q4 and shape.op != "head":
-        answer["w4a16_matmul_us"] = round(_matmul(copies, inputs), 2)
-        answer["w4a8_us"], answer["w4a8_quantize_us"] = (round(us, 2) for us in _w4a8(copies, inputs))
+        answer["matmul_us"] = round(_matmul(copies, inputs), 2)
     return answer
 
 
@@ -157,16 +155,6 @@ def _matmul(copies: list[Planes], inputs: Inputs) -> float:
     i = inputs
     calls = [partial(gemm.matmul, i.a, i.sums, p, i.out, i.workspace, i.norm) for p in copies]
     return microseconds(calls, i.device)
-
-
-def _w4a8(copies: list[Planes], inputs: Inputs) -> tuple[float, float]:
-    """The product, and what quantizing its input costs where no kernel before does it."""
-    i = inputs
-    codes, sums = torch.zeros_like(i.a, dtype=torch.int8), torch.zeros_like(i.sums)
-    scales = torch.zeros(i.a.shape[1] // 128, ROWS, device=i.device)
-    quantizing = microseconds([partial(w4a8.quantize_rows, i.a, codes, scales, sums)] * 20, i.device)
-    calls = [partial(w4a8.w4a8_matmul, codes, scales, sums, p, i.out, i.workspace, i.norm) for p in copies]
-    return microseconds(calls, i.device), quantizing
 
 
 def _attention(

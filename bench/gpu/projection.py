@@ -128,7 +128,7 @@ def _rate_of_a_multiprocessor(report: BenchReport) -> float:
     """GB/s of weights that one reaches here in the largest Q4_K matrix."""
     gemms = [gemm for gemm in report.phase("kernels").get("gemms", {}).values() if "gb_s_per_sm" in gemm]
     large: list[float] = [
-        gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "w4a16_matmul_us" in gemm
+        gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "matmul_us" in gemm
     ]
     return float(max(large or [gemm["gb_s_per_sm"] for gemm in gemms], default=10.0))
 

@@ -62,7 +62,7 @@ def _own_plain(options: Options) -> float:
             began = time.perf_counter()
             for _ in range(PLAIN_TOKENS):
                 token = int(model.verify(token, NOTHING).logits[0].argmax())
-                model.keep((0,))
+                model.keep(1)
             rates.append(PLAIN_TOKENS / (time.perf_counter() - began))
     return sum(rates[1:]) / 3  # the first warms up, as llama-bench does
 

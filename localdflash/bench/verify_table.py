@@ -20,7 +20,7 @@ def verify_table(target: Target, plain: Target) -> dict[str, Any]:
     """
     widths = [rows for rows in WIDTHS if rows <= target.max_rows]
     context = min(CONTEXT, target.context - widths[-1] - 1)
-    drafts = {rows: Draft.chain("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
+    drafts = {rows: Draft("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
     for each in (target, plain):
         _fill(each, context)
     ar, verify = float("inf"), dict.fromkeys(widths, float("inf"))
@@ -52,6 +52,6 @@ def _step_ms(target: Target, draft: Draft) -> float:
     while len(times) < CALLS or sum(times) < TURN:
         began = time.perf_counter()
         target.verify(1, draft)
-        target.keep(())
+        target.keep(0)
         times.append(time.perf_counter() - began)
     return min(times) * 1e3

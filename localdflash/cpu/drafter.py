@@ -102,7 +102,7 @@ class CpuDFlashDrafter:
         self._pass.start = self.length
         self.target.team.forward(self.model, self._pass)
         tokens, confidence = self._best[1 : limit + 1].tolist(), self._confidence[1 : limit + 1].tolist()
-        return Draft.chain(self.name, tokens, confidence)
+        return Draft(self.name, tokens, confidence)
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

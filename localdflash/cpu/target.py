@@ -27,7 +27,7 @@ from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 
 class CpuTarget:
-    """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
     max_rows = MAX_ROWS
 
@@ -83,15 +83,13 @@ class CpuTarget:
 
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
         """See `Target`."""
-        if not draft.is_chain:
-            raise LocaldflashError("the CPU engine verifies chains only, and this draft is a tree")
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """See `Target`; the rows of a chain are its first ones."""
-        self.length += len(rows)
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.length += rows
 
     def crop(self, length: int) -> None:
         """See `Target`."""

@@ -195,8 +195,7 @@ def _shared(
         heads.append(drafter.head)
     most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
     scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
-    offsets = torch.arange(16, dtype=torch.int32, device=device)
-    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
+    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads))
 
 
 def _plans(layers: tuple[LayerWeights, ...], config: DecoderConfig, device: torch.device) -> Iterator[SplitPlan]:

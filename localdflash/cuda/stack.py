@@ -30,12 +30,11 @@ TILE = 128
 
 @dataclass(frozen=True)
 class SharedBuffers:
-    """What every launch needs: scratch memory of the split reductions, and the offsets 0..15 of a chain's rows."""
+    """What every launch needs: scratch memory of the split reductions."""
 
     workspace: SplitWorkspace
     scratch: attention.Scratch
     head_scratch: HeadScratch
-    offsets: Tensor  # int32 [16]
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,6 @@ class Stack:
                 layer.k_gain,
                 self.rope,
                 start,
-                shared.offsets,
                 b.q,
                 cache,
                 shared.workspace,

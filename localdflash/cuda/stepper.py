@@ -203,7 +203,6 @@ class Stepper:
                 weights.context_gain,
                 weights.rope,
                 start,
-                self.shared.offsets,
                 None,
                 b.cache,
                 self.shared.workspace,

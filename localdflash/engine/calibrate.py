@@ -40,11 +40,11 @@ def calibrate(
 
 
 def _verify(target: Target, width: int) -> Callable[[], None]:
-    draft = Draft.chain("none", [1] * (width - 1), [1.0] * (width - 1))
+    draft = Draft("none", [1] * (width - 1), [1.0] * (width - 1))
 
     def run() -> None:
         target.verify(1, draft)
-        target.keep(())
+        target.keep(0)
 
     return run
 

@@ -104,12 +104,12 @@ class HostPair:
         draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
-        committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
-        self.target.keep(rows)
+        committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
+        self.target.keep(len(committed))
         verified = time.perf_counter()
         if self.drafters:
             fresh = [anchor, *committed[:-1]]
-            taps = None if verification.taps is None else verification.taps[rows]
+            taps = None if verification.taps is None else verification.taps[: len(fresh)].copy()
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
@@ -119,7 +119,7 @@ class HostPair:
             self._learn(len(draft) + 1, len(committed), (time.perf_counter() - began) * 1e3, verify_ms)
         elif self.controller:
             self.controller.learn_rest((time.perf_counter() - began) * 1e3)
-        return Step(committed, draft.drafter, len(draft), len(rows) - 1, draft_ms, verify_ms)
+        return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
     def _looks(self, constraint: Constraint | None) -> bool:
         """Whether this step asks the drafters."""
@@ -146,7 +146,7 @@ class HostPair:
             if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), rate):
                 continue
             draft = self._propose(drafter, anchor, limit)
-            if constraint and draft.is_chain:
+            if constraint:
                 draft = draft.first(constraint.allowed(draft.tokens))
             best, rate = self._better(draft, best, rate)
         return best
@@ -230,4 +230,4 @@ class HostPair:
 
 def _forced(constraint: Constraint, limit: int) -> Draft:
     tokens = constraint.forced()[:limit]
-    return Draft.chain(GRAMMAR, tokens, [FORCED] * len(tokens))
+    return Draft(GRAMMAR, tokens, [FORCED] * len(tokens))

@@ -104,7 +104,7 @@ class LookupDrafter:
         if place is None:
             return NOTHING
         tokens = self._continuation(place, anchor, min(limit, self.longest))
-        return Draft.chain(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
+        return Draft(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
 
     def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
         """What followed a place, up to the end of its document; a text that runs into itself repeats."""

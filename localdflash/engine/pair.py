@@ -72,8 +72,8 @@ class Target(Protocol):
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Commit these rows of the last `verify`, in order from row 0, and drop the others."""
+    def keep(self, rows: int) -> None:
+        """Commit the first rows of the last `verify`, and drop the others."""
 
     def crop(self, length: int) -> None:
         """Drop everything from `length` on."""

@@ -65,7 +65,7 @@ class DFlashDrafter:
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, 1:]
         best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
-        return Draft.chain(self.name, best.indices.tolist()[:limit], best.values.tolist()[:limit])
+        return Draft(self.name, best.indices.tolist()[:limit], best.values.tolist()[:limit])
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

@@ -52,8 +52,8 @@ def logits(target: CpuTarget, ids: list[int], width: int) -> torch.Tensor:
     rows = []
     for start in range(0, len(ids), width):
         first, *more = ids[start : start + width]
-        rows.append(target.verify(first, Draft.chain("test", more, [1.0] * len(more))).logits.copy())
-        target.keep(range(1 + len(more)))
+        rows.append(target.verify(first, Draft("test", more, [1.0] * len(more))).logits.copy())
+        target.keep(1 + len(more))
     return torch.from_numpy(np.concatenate(rows))
 
 

@@ -20,11 +20,11 @@ PROMPT = [1, 2, 3, 4, 5, 0, 1, 3]
 
 
 def nothing(ids: list[int], limit: int) -> Any:
-    return (), (), ()
+    return (), ()
 
 
 def three(ids: list[int], limit: int) -> Any:
-    return [1, 2, 3][:limit], range(-1, min(limit, 3) - 1), [0.9] * min(limit, 3)
+    return [1, 2, 3][:limit], [0.9] * min(limit, 3)
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ class Parrot:
         self.seen += ids
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        return Draft.chain(self.name, [anchor] * limit, [0.5] * limit)
+        return Draft(self.name, [anchor] * limit, [0.5] * limit)
 
     def rollback(self, length: int) -> None:
         del self.seen[length:]

@@ -222,7 +222,7 @@ def test_answers_and_halves_are_those_of_a_cold_start(
 
     def invent(ids: list[int], limit: int) -> Any:
         tokens = [int(table[ids[-2] if len(ids) > 1 else 0, ids[-1]].argmax()), 0][:limit]
-        return tokens, range(-1, len(tokens) - 1), [0.5] * len(tokens)
+        return tokens, [0.5] * len(tokens)
 
     def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache | None) -> list[int]:
         return [t for step in generate(pair, Request(ids, 6, SamplingParams()), prefixes) for t in step.tokens]

@@ -164,7 +164,7 @@ def test_a_new_process_computes_only_what_is_new(
     table = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
 
     def pair() -> HostPair:
-        silent = fake_drafter("none", lambda ids, limit: ([], [], []))
+        silent = fake_drafter("none", lambda ids, limit: ([], []))
         return HostPair(fake_target(table, context=200), [silent], eager("none"))
 
     def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache) -> tuple[list[int], int]:
