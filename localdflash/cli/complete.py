@@ -25,14 +25,18 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL")
-@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Longest insertion.")
+@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(
     "--explain",
     is_flag=True,
     help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
 )
-@click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
+@click.option(
+    "--no-draft",
+    is_flag=True,
+    help="Decode without drafting and without the shared engine, to compare; the text is the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
 @pair_options

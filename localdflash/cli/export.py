@@ -29,7 +29,7 @@ def command(
     context: int | None,
     as_json: bool,
 ) -> None:
-    """Print the command that runs the pair ID in another ENGINE. What that needs goes to stderr."""
+    """Print the command that runs the pair ID in another ENGINE. What has to be there first goes to stderr."""
     pair = load_registry().resolve(pair_id, drafter)
     launch = LAUNCHERS[engine](pair, Wishes(target, draft_tokens, context))
     if as_json:
