@@ -82,7 +82,7 @@ class Conversation:
         """The answer to one more message; ContextOverflow where it does not fit, and the history stays as it was."""
         messages = [*self.messages, Message("user", text)]
         prepared = prepare(self.loaded, messages, self.max_tokens, self._params, cancelled=cancelled)
-        return Reply(self, messages, Answer(self.loaded, prepared.request, prepared.stops))
+        return Reply(self, messages, Answer(self.loaded, prepared))
 
 
 class Reply:

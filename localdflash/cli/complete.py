@@ -117,7 +117,7 @@ class Filled(NamedTuple):
 
 def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """By a pair that this process loads."""
-    from localdflash.answers.fill.answer import Completion
+    from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import Context, Hole
     from localdflash.cli.loading import opened
@@ -128,9 +128,11 @@ def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt:
         others = [Context(**part) for part in place.context]
         filler = Filler(loaded, patience=None)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
-        answer = Completion(loaded, filling, interrupt)
+        filling.first.request.cancelled = interrupt
+        answer = Answer(loaded, filling.first)
         text = "".join(answer)
-        return Filled(text, answer.finish, answer.request.stats.as_dict(), filling.prompt.explained())
+        finish = "length" if answer.finish == "context" else answer.finish
+        return Filled(text, finish, answer.request.stats.as_dict(), filling.prompt.explained())
 
 
 def _fill_by_server(

@@ -12,8 +12,8 @@ from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import Sampling
-from localdflash.server.engine import Ending
 from localdflash.text.grammar import Grammars
+from localdflash.text.stream import Ending
 
 MakeConstraint = Callable[[], Constraint]
 ALL_THE_ROOM = 2**31
