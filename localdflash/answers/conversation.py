@@ -8,12 +8,12 @@ from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import Message, encode_answer, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_chat
 
 
 def prepare(
     loaded: LoadedPair,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     max_tokens: int,
     params: SamplingParams,
     *,
@@ -33,7 +33,7 @@ def prepare(
 
 def prompt_ids(
     loaded: LoadedPair,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     *,
     variables: Mapping[str, str | bool] | None = None,
     goes_on: bool = False,

@@ -1,4 +1,4 @@
-"""`localdflash chat`: a conversation on a terminal, line by line, or one answer for a script."""
+"""`localdflash chat`: a conversation on a full screen, line by line, or one answer for a script."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from localdflash.cli import Run
+from localdflash.cli import GlobalOptions
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
@@ -16,8 +16,8 @@ from localdflash.errors import UsageError
 from localdflash.files import paths
 
 if TYPE_CHECKING:
-    from localdflash.chat.settings import Settings
-    from localdflash.chat.sources import Source
+    from localdflash.chat.settings import ChatSettings
+    from localdflash.chat.sources import ServerSource
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
@@ -112,17 +112,17 @@ def chats_file() -> Path:
     return paths.data_folder() / "chats.db"
 
 
-def _settings(params: SamplingParams, max_tokens: int, *, draft: bool = True) -> "Settings":
-    from localdflash.chat.settings import Settings
+def _settings(params: SamplingParams, max_tokens: int, *, draft: bool = True) -> "ChatSettings":
+    from localdflash.chat.settings import ChatSettings
 
     drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
-    return Settings(*drawn, params.seed, max_tokens=max_tokens, draft=draft)
+    return ChatSettings(*drawn, params.seed, max_tokens=max_tokens, draft=draft)
 
 
 def _on_screen(
     ctx: click.Context,
     options: dict[str, Any],
-    settings: "Settings",
+    settings: "ChatSettings",
     chats: Path | None,
     system: str,
     session: Session,
@@ -135,7 +135,7 @@ def _on_screen(
 
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, alone=no_daemon)
-    run = ctx.find_object(Run) or Run()
+    run = ctx.find_object(GlobalOptions) or GlobalOptions()
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
     app.run()
@@ -167,12 +167,14 @@ def _has_screen() -> bool:
     return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _source(ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True) -> "Source":
+def _source(
+    ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
+) -> "ServerSource":
     """Where answers come from."""
-    from localdflash.chat.sources import Named, Private, Shared
+    from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
     if server.url and not alone:
-        return Named(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
+        return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
     engine = wanted(ctx, options)
-    return Private(engine) if alone else Shared(engine, watched=watched)
+    return PrivateDaemon(engine) if alone else SharedDaemon(engine, watched=watched)

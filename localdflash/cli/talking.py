@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from localdflash.chat.engine import Engine
+from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Source
-from localdflash.chat.store import Store
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import ServerSource
+from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
@@ -31,7 +31,7 @@ class Talking:
     @property
     def pair(self) -> str:
         """What answers."""
-        about = self._talk.engine.about
+        about = self._talk.answerer.about
         return about.pair if about else ""
 
     def go_on(self, session: int | Literal["latest"], system: str) -> None:
@@ -40,7 +40,7 @@ class Talking:
 
     async def _go_on(self, session: int | Literal["latest"], system: str) -> None:
         if session == "latest":
-            latest = await self._talk.kept(Store.latest, self._talk.folder)
+            latest = await self._talk.kept(ChatStore.latest, self._talk.folder)
             if latest is None:
                 raise UsageError("--continue: there is no earlier chat in this folder")
             session = latest.id
@@ -80,12 +80,12 @@ class Talking:
 
 @contextmanager
 def here(
-    options: dict[str, Any], no_draft: bool, chats: Path | None, settings: Settings, system: str
+    options: dict[str, Any], no_draft: bool, chats: Path | None, settings: ChatSettings, system: str
 ) -> Iterator[Talking]:
     """With a pair that this process loads."""
+    from localdflash.backend.options import Options
     from localdflash.chat.in_process import InProcess
     from localdflash.cli.loading import opened
-    from localdflash.loading.load import Options
 
     interrupt = Interrupt()
     with (
@@ -97,9 +97,9 @@ def here(
 
 
 @contextmanager
-def by_engine(source: Source, chats: Path | None, settings: Settings, system: str) -> Iterator[Talking]:
+def by_engine(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[Talking]:
     """With the engine of this source, which is found or started first."""
-    engine = Engine(source, say)
+    engine = Answerer(source, say)
     engine.on_stage = _tell_of_restarts()
     with asyncio.Runner() as runner:
         try:
@@ -113,7 +113,7 @@ def by_engine(source: Source, chats: Path | None, settings: Settings, system: st
 
 @contextmanager
 def _talk(
-    engine: Answering, chats: Path | None, settings: Settings, system: str, runner: asyncio.Runner
+    engine: Answering, chats: Path | None, settings: ChatSettings, system: str, runner: asyncio.Runner
 ) -> Iterator[Talk[Any]]:
     talk = Talk(engine, chats, os.getcwd(), say)
     talk.settings, talk.system = settings, system

@@ -96,7 +96,7 @@ class LlamaCppDFlashDrafter:
         tokens = logits.argmax(1)
         top = logits[np.arange(len(tokens)), tokens]
         confidence = 1.0 / np.exp(logits - top[:, None]).sum(1)
-        return Draft.chain(self.name, tokens.tolist(), confidence.tolist())
+        return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

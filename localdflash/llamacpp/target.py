@@ -99,13 +99,11 @@ class LlamaCppTarget:
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """See `Target`."""
         self._decode(ids, logits=False)
-        self.keep(range(len(ids)))
+        self.keep(len(ids))
         return self._read_taps(len(ids))
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """See `Target`."""
-        if not draft.is_chain:
-            raise LocaldflashError("llama.cpp verifies chains only, and this draft is a tree")
         rows = len(draft) + 1
         self._decode((anchor, *draft.tokens), logits=True)
         address = self._logits_address(self.handle)
@@ -113,10 +111,10 @@ class LlamaCppTarget:
             raise LocaldflashError("llama.cpp returned no logits")
         return Verification(self._view(address, rows, self.vocab_size), self._read_taps(rows))
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """See `Target`; the rows of a chain are its first ones."""
-        self.length += len(rows)
-        if self._decoded > len(rows):
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.length += rows
+        if self._decoded > rows:
             api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
 
     def crop(self, length: int) -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
+from localdflash.backend.options import Options
 from localdflash.chat.in_process import InProcess
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow
-from localdflash.loading.load import LoadedPair, Options
-from localdflash.text import chat_template
+from localdflash.loading.load import LoadedPair
+from localdflash.text.chat_template import TemplateMessage
 
 Chat = Talk[InProcess]
 
@@ -35,7 +36,7 @@ def talking(
 ) -> None:
     async def whole() -> None:
         talk = Talk(InProcess(loaded, cancelled), None, "/home/x", print)
-        talk.settings = Settings(**{"max_tokens": 12, **settings})
+        talk.settings = ChatSettings(**{"max_tokens": 12, **settings})
         try:
             await work(talk)
         finally:
@@ -51,8 +52,8 @@ async def ask(talk: Chat, text: str, show: Callable[[str], object] = str) -> Mes
 
 def offline(loaded: LoadedPair, *texts: str, system: str = "", most: int = 12) -> str:
     """The answer to these messages, by turns."""
-    turns = [chat_template.Message("assistant" if i % 2 else "user", text) for i, text in enumerate(texts)]
-    before = [chat_template.Message("system", system)] if system else []
+    turns = [TemplateMessage("assistant" if i % 2 else "user", text) for i, text in enumerate(texts)]
+    before = [TemplateMessage("system", system)] if system else []
     return "".join(Answer(loaded, prepare(loaded, [*before, *turns], most, SamplingParams())))
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from localdflash.chat.messages import Message as StoredMessage
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Shared
-from localdflash.chat.store import Store
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import SharedDaemon
+from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.plain import exchange
@@ -391,8 +391,8 @@ def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
 
         def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[Talking, ScriptedEngine]:
             engine = stack.enter_context(scripted(*answers))
-            shared = source or Shared(Wanted(OPTIONS))
-            return stack.enter_context(by_engine(shared, chats, Settings(), "Be brief.")), engine
+            shared = source or SharedDaemon(Wanted(OPTIONS))
+            return stack.enter_context(by_engine(shared, chats, ChatSettings(), "Be brief.")), engine
 
         yield begun
 
@@ -431,7 +431,7 @@ def test_an_error_of_a_server_ends_no_conversation(
 
 @SHARED
 def test_an_engine_that_cannot_be_started_again_now_may_be_later(talking: Callable[..., Any]) -> None:
-    class Once(Shared):
+    class Once(SharedDaemon):
         opened = 0
 
         async def open(self, say: Any, look: Any) -> Address:
@@ -481,7 +481,7 @@ def test_a_chat_is_gone_on_with(run: Callable[..., Any]) -> None:
         assert "no earlier chat in this folder" in run("chat", "-c", "-p", "one").err
         assert run("chat", "-p", "one").out == "first\n"
         assert "no earlier chat in this folder" in run("chat", "-c", "-p", "two").err  # what -p says is not kept
-        with closing(Store.open(chats_file(), print)) as store:
+        with closing(ChatStore.open(chats_file(), print)) as store:
             session = store.create(folder=os.getcwd(), system="Be brief.")
             question = store.add(session, None, StoredMessage("user", "one"))
             store.add(session, question.id, StoredMessage("assistant", "first", finish="stop"))
@@ -490,7 +490,7 @@ def test_a_chat_is_gone_on_with(run: Callable[..., Any]) -> None:
         assert run("chat", "--resume", session, "-p", "lost").code == 1
         assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
         assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
-    with closing(Store.open(chats_file(), print)) as store:
+    with closing(ChatStore.open(chats_file(), print)) as store:
         kept = store.path(session)
     assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
     assert kept[-1].numbers["tokens"] > 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -23,14 +24,14 @@ from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.text.stream import AnswerText, Ending
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class TextDelta:
     """What one step added. `text` may be empty: half a character, or what could begin a stop string."""
 
     text: str
@@ -38,7 +39,7 @@ class Delta:
     chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
 
 
-class Engine:
+class PairWorker:
     """One pair at a time.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
@@ -156,7 +157,7 @@ class Engine:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
-    ) -> AsyncGenerator[Delta]:
+    ) -> AsyncGenerator[TextDelta]:
         """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
@@ -164,11 +165,11 @@ class Engine:
         loaded = await self.ready()
         if not (scheduler := self.scheduler):
             raise EngineGone("another model is being loaded: ask again")
-        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[Delta | BaseException | None]()
+        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         text = AnswerText(loaded.tokenizer, request.ends, stops, ending)
         deadline = 0.0
 
-        def tell(delta: Delta | BaseException | None) -> None:
+        def tell(delta: TextDelta | BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 loop.call_soon_threadsafe(deltas.put_nowait, delta)
 
@@ -177,7 +178,7 @@ class Engine:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            tell(Delta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+            tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
             if text.stopped:
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
@@ -186,13 +187,13 @@ class Engine:
 
         def on_end(error: BaseException | None) -> None:
             if rest := text.finish():
-                tell(Delta(rest, None))
+                tell(TextDelta(rest, None))
             tell(error)
 
         job = Job(request, on_step, on_end, urgent, document)
         scheduler.submit(job)
         try:
-            while isinstance(delta := await deltas.get(), Delta):
+            while isinstance(delta := await deltas.get(), TextDelta):
                 yield delta
             if delta:
                 raise delta
