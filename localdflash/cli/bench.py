@@ -153,12 +153,9 @@ def command(
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
     from localdflash.bench.server import run
-    from localdflash.cli.remote import server
+    from localdflash.cli.remote import own_engine
 
-    with server(ctx, options) as shared:
-        if not shared.ours:
-            raise UsageError("bench --server measures localdflash's own engine: take [server] url out of the settings")
-        result = run(shared.client, completions)
+    result = run(own_engine(ctx, options, "--server"), completions)
     _write(json_file, result)
     rows = [
         (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
@@ -183,7 +180,7 @@ def _bench_typing(
     from localdflash.bench import picture as pictures
     from localdflash.bench import replay, typing
     from localdflash.bench.passages import Commit
-    from localdflash.cli.remote import server
+    from localdflash.cli.remote import own_engine
 
     if picture:
         pictures.check(picture)
@@ -199,10 +196,7 @@ def _bench_typing(
             jobs = typing.of_files(places, manner)[:limit] if places else typing.held_out(limit, manner)
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
-        with server(ctx, options) as shared:
-            if not shared.ours:
-                raise UsageError("bench --typing measures our own engine: take [server] url out of the settings")
-            done = replay.run(jobs, Path(folder), shared.client, manner, _progress)
+        done = replay.run(jobs, Path(folder), own_engine(ctx, options, "--typing"), manner, _progress)
     print(file=sys.stderr)
     result = {"command": _command(ctx), **typing.report(done, manner)}
     _write(json_file, result)
@@ -252,14 +246,12 @@ def _bench_infill(
     ctx: click.Context, tasks_file: Path, limit: int | None, json_file: Path | None, options: dict[str, Any]
 ) -> int:
     from localdflash.bench import infill
-    from localdflash.cli.remote import server
+    from localdflash.cli.remote import own_engine
 
     tasks = infill.load(tasks_file, limit)
     print(printable(infill.warning(tasks_file)), file=sys.stderr)
-    with server(ctx, options) as shared:
-        if not shared.ours:
-            raise UsageError("bench --infill measures our own engine: take [server] url out of the settings")
-        result = {"command": _command(ctx), **infill.run(shared.client, tasks, _progress)}
+    found = infill.run(own_engine(ctx, options, "--infill"), tasks, _progress)
+    result = {"command": _command(ctx), **found}
     print(file=sys.stderr)
     _write(json_file, result)
     print_fields(

@@ -102,8 +102,7 @@ def _running() -> LocaldflashError:
 
     if not (client := find()):
         return LocaldflashError("another engine is starting or stopping: try again")
-    with client:
-        about = client.get("/ps")
+    about = client.get("/ps")
     return LocaldflashError(
         f"an engine is running already (process {about['pid']}, pair {about['pair']}): use it, or stop it with"
         " `localdflash serve --stop`"

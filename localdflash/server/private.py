@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localdflash.errors import EngineGone
+from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.sockets import is_listening, lock_of, prepare_folder
 from localdflash.server.spawn import LOADING, LOOK, READY, STARTING, Look, apart, ended, last_line, serve_command
@@ -63,7 +64,6 @@ def _is_ready(path: Path) -> bool:
     if not is_listening(path):
         return False
     try:
-        with Client.of_socket(path) as client:
-            return client.health().get("status") == READY
+        return Client(Address(path)).health().get("status") == READY
     except EngineGone:
         return False

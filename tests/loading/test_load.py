@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ from localdflash.backend import free
 from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
+from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.llamacpp import target as llamacpp
 from localdflash.loading.load import LoadedPair
@@ -92,6 +95,24 @@ def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monke
     monkeypatch.setattr("localdflash.llamacpp.load.LlamaCppTarget", loads)
     with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
         LoadedPair(Options(threads=1, context=1024, backend="llama.cpp"))
+
+
+def test_costs_that_are_handed_in_decide_and_are_not_measured() -> None:
+    asked: list[list[str]] = []
+
+    def costs(_target: Target, drafters: Sequence[Drafter]) -> Controller:
+        asked.append([drafter.name for drafter in drafters])
+        return Controller({1: 1.0, 2: 99.0, 32: 99.0}, {drafter.name: 99.0 for drafter in drafters})
+
+    options = Options(threads=1, backend="llama.cpp", costs=costs)
+    request = Request([5, 6, 7] * 8, 8)
+    with LoadedPair(options) as loaded:
+        assert all(not step.drafted for step in generate(loaded.pair, request))
+    assert asked == [["lookup", "dflash"]]
+    with LoadedPair(replace(options, draft=False)) as loaded:
+        assert loaded.host
+        assert loaded.host.controller is None
+    assert len(asked) == 1
 
 
 def test_errors_of_the_loader_stay_its_own(tmp_path: Path) -> None:
