@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from localdflash.bench import synthetic
+from bench import synthetic
 from localdflash.cpu.load import load
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench import synthetic
 from bench.gpu.setup import Report, Setup, guarded
 from bench.gpu.timing import milliseconds
-from localdflash.bench import synthetic
 from localdflash.cuda.load import Settings, load_pair
 from localdflash.cuda.machine import Machine, Way
 from localdflash.cuda.memory import file_bytes, predict

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.bench import synthetic
+from bench import synthetic
 from localdflash.cuda.load import Settings, load_pair
 from localdflash.cuda.machine import Way
 from localdflash.cuda.ops import KERNELS, REFERENCES

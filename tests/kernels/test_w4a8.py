@@ -20,7 +20,7 @@ from localdflash.kernels.w4a8 import (
     w4a8_matmul_reference,
 )
 from tests.kernels.ptx_emulator import run_ptx
-from tests.kernels.random_planes import activations, exact, random_planes
+from tests.support.random_planes import activations, exact, random_planes
 
 CPU = torch.device("cpu")
 NAMES = ["int4 by 128", "int4 by 128, minimum", "q4_k"]
