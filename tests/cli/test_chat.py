@@ -71,6 +71,7 @@ def test_json_has_the_statistics(chat: Callable[..., Any]) -> None:
     assert told["steps"] + told["accepted"] == told["tokens"] <= 24
 
 
+@pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "40")])
 def test_drafting_changes_nothing(sampling: tuple[str, ...], chat: Callable[..., Any]) -> None:
     arguments = ("-p", "Write a function that adds.", "--max-tokens", 120, *sampling)
