@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-all test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -17,9 +17,16 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 chat: $(READY)
 	$(BIN)/localdflash chat
 
-# A file of tests stays in one process: fixtures of a module are made once.
+# A file of tests stays in one process: fixtures of a module are made once. Files start in their order: sorted by how
+# many tests they have, those with a few long ones would come last, and everything would wait for one process.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
+
 test: $(READY)
-	$(BIN)/pytest -m "not editors" --numprocesses auto --dist loadfile
+	$(PYTEST) -m "not editors and not slow"
+
+# Also compiles every kernel for every chip, takes every picture at every size, and fuzzes longer.
+test-all: $(READY)
+	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "not editors"
 
 # The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.
 test-cpus: $(READY)

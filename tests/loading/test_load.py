@@ -25,7 +25,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
     ("body", "loaded"),
     [
         (
-            "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'llama.cpp')).close()",
+            "from localdflash.loading import load; load.LoadedPair(load.Options('embedded', 'llama.cpp')).close()",
             "['llama_cpp']",
         ),
         ("import localdflash.reference.target, localdflash.reference.dflash_files", "['torch']"),
@@ -138,7 +138,9 @@ class TestCpu:
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_it_needs_no_torch(self) -> None:
-        body = "from localdflash.loading import LoadedPair, Options; LoadedPair(Options('embedded', 'cpu')).close()"
+        body = (
+            "from localdflash.loading.load import LoadedPair, Options; LoadedPair(Options('embedded', 'cpu')).close()"
+        )
         test_a_backend_does_not_load_the_other(body, "['llama_cpp']")  # whose tokenizer it has
 
     @pytest.mark.usefixtures("cpu_engine")
