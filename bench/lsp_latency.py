@@ -49,7 +49,7 @@ async def _measured(lines: int) -> dict[str, Any]:
     typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
     oracle = home / "oracle.py"
     oracle.write_text(half + typed + half, encoding="utf-8")
-    command = [sys.executable, "-P", str(ROOT / "tests" / "instant_engine.py"), str(oracle)]
+    command = [sys.executable, "-P", str(ROOT / "tests" / "support" / "instant_engine.py"), str(oracle)]
     engine = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:
         while (client := find()) is None:

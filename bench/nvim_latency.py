@@ -23,7 +23,7 @@ from tests.editors import fetch, nvim_scene
 from tests.editors.nvim_scene import Scene
 from tests.support import daemons
 
-ENGINE = Path(__file__).resolve().parent.parent / "tests" / "instant_engine.py"
+ENGINE = Path(__file__).resolve().parent.parent / "tests" / "support" / "instant_engine.py"
 KEYS = 200
 LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"
 CONTINUATIONS = ["x" * (number + 1) + f" = {number}\n" for number in range(KEYS)]

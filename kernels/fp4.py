@@ -22,7 +22,7 @@ from torch import Tensor
 from localdflash.errors import ModelError
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.planes import E2M1, Planes, unpack_fields, unpack_halves
-from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 
 ROWS = 16
 SPAN = 512  # weights along k of one tile
@@ -284,14 +284,14 @@ def _fp4_matmul(
         tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=n[None, :] < columns)
 
 
-def plan(matrix: Fp4Matrix) -> Plan:
+def plan(matrix: Fp4Matrix) -> SplitPlan:
     """How the GEMM of a matrix is cut; never depends on the rows. A program has at least two spans."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
-    return Plan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
+    return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
 
 
-def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspace) -> None:
+def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
     """Write a @ W^T, a from `quantize_rows_fp4`, into out, float32 or float16 [16, n].
 
     Needs compute capability 12; elsewhere the product is emulated, slower than from planes.
@@ -320,6 +320,6 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspa
     )
 
 
-def fp4_matmul_reference(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspace) -> None:
+def fp4_matmul_reference(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
     """The same in float32."""
     out.copy_(rows.dense[:, : matrix.k] @ matrix.dense.T)

@@ -17,7 +17,7 @@ from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan
+from localdflash.kernels.split_k import SplitPlan
 
 ROWS = 16
 REDUCE = 128  # tiles that the last program reads at once
@@ -32,7 +32,7 @@ class HeadScratch:
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def _plan(planes: Planes, device: torch.device) -> Plan:
+def _plan(planes: Planes, device: torch.device) -> SplitPlan:
     """Heads are wide: the tiles alone keep a GPU busy, so K is not split."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 

@@ -22,7 +22,7 @@ from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.rope import Rope, rotate
-from localdflash.kernels.split_k import ROWS, Workspace, arrive, gather
+from localdflash.kernels.split_k import ROWS, SplitWorkspace, arrive, gather
 
 HEAD_DIMS = (64, 128)
 
@@ -156,7 +156,7 @@ def qkv(
     start: Tensor,
     q_out: Tensor | None,
     cache: Cache,
-    workspace: Workspace,
+    workspace: SplitWorkspace,
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
@@ -206,7 +206,7 @@ def qkv_reference(
     start: Tensor,
     q_out: Tensor | None,
     cache: Cache,
-    workspace: Workspace | None,
+    workspace: SplitWorkspace | None,
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:

@@ -9,12 +9,12 @@ from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import Message, encode_answer, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_chat
 
 
 def prepare(
     loaded: LoadedPair,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     max_tokens: int,
     params: SamplingParams,
     *,
@@ -34,7 +34,7 @@ def prepare(
 
 def prompt_ids(
     loaded: LoadedPair,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     *,
     variables: Mapping[str, str | bool] | None = None,
     goes_on: bool = False,
@@ -60,7 +60,7 @@ class Conversation:
         self.loaded = loaded
         self.max_tokens = max_tokens
         self._params, self._system = params, system
-        self.messages: list[Message] = []
+        self.messages: list[TemplateMessage] = []
         self.clear()
 
     @property
@@ -70,17 +70,17 @@ class Conversation:
 
     def clear(self) -> None:
         """Start over."""
-        self.messages = [Message("system", self._system)] if self._system else []
+        self.messages = [TemplateMessage("system", self._system)] if self._system else []
 
     def recall(self, system: str, messages: Sequence[tuple[str, str]]) -> None:
         """Go on from these instructions and messages: (role, text)."""
         self._system = system
         self.clear()
-        self.messages += [Message("user" if role == "user" else "assistant", text) for role, text in messages]
+        self.messages += [TemplateMessage("user" if role == "user" else "assistant", text) for role, text in messages]
 
     def ask(self, text: str, cancelled: Cancelled = never) -> "Reply":
         """The answer to one more message; ContextOverflow where it does not fit, and the history stays as it was."""
-        messages = [*self.messages, Message("user", text)]
+        messages = [*self.messages, TemplateMessage("user", text)]
         prepared = prepare(self.loaded, messages, self.max_tokens, self._params, cancelled=cancelled)
         return Reply(self, messages, Answer(self.loaded, prepared.request, prepared.stops))
 
@@ -88,7 +88,7 @@ class Conversation:
 class Reply:
     """Iterate for the answer's text; afterwards it is part of the conversation, a cancelled one as far as it went."""
 
-    def __init__(self, conversation: Conversation, messages: list[Message], answer: Answer) -> None:
+    def __init__(self, conversation: Conversation, messages: list[TemplateMessage], answer: Answer) -> None:
         self.request = answer.request
         self._conversation, self._messages, self._answer = conversation, messages, answer
 
@@ -109,4 +109,4 @@ class Reply:
                 parts.append(text)
                 yield text
         finally:
-            self._conversation.messages = [*self._messages, Message("assistant", "".join(parts))]
+            self._conversation.messages = [*self._messages, TemplateMessage("assistant", "".join(parts))]

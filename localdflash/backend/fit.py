@@ -45,7 +45,7 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free."""
 
     free: int
@@ -67,7 +67,7 @@ class Fit:
     notice: str = ""
 
 
-def largest_context(sizes: Sizes, drafter: str, budget: Budget, most: int) -> int:
+def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
     """Tokens of context that fit, at most `most`; below that a multiple of `STEP`, and 0 where nothing fits.
 
     Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
@@ -86,7 +86,7 @@ def largest_context(sizes: Sizes, drafter: str, budget: Budget, most: int) -> in
     return fits * STEP
 
 
-def fit(sizes: Sizes, budget: Budget, wanted: int) -> Fit:
+def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
     """The pair to load: with the context wanted, or, where that is 0, the largest up to the trained one.
 
     OutOfMemory says what is needed, what is free and what would fit.
@@ -105,7 +105,7 @@ def fit(sizes: Sizes, budget: Budget, wanted: int) -> Fit:
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 
 
-def _notice(sizes: Sizes, budget: Budget, chosen: Fit, most: int) -> str:
+def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
     free = f"{gigabytes(budget.free)} of {budget.what} are free"
     said = []
     if chosen.drafter != sizes.drafters[0]:
@@ -117,7 +117,7 @@ def _notice(sizes: Sizes, budget: Budget, chosen: Fit, most: int) -> str:
     return f"{', '.join(said)}; {free}" if said else ""
 
 
-def _refusal(sizes: Sizes, budget: Budget, drafter: str, most: int, largest: int) -> str:
+def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
     context = most if largest else min(most, LEAST)
     needed = gigabytes(total(sizes.parts(context, drafter)) + budget.margin)
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
@@ -133,7 +133,7 @@ def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
     return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
 
 
-def best_quantization(parts: Parts, budget: Budget, candidates: Mapping[str, int]) -> str | None:
+def best_quantization(parts: Parts, budget: MemoryBudget, candidates: Mapping[str, int]) -> str | None:
     """The first of the candidates (bytes of weights by name) with which everything fits."""
     for name, size in candidates.items():
         if budget.holds(parts | {TARGET: size}):

@@ -13,7 +13,8 @@ CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds:
 
 
 def verify_table(target: Target, plain: Target) -> dict[str, Any]:
-    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both.
+    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both
+    caches.
 
     `plain` is the same model as plain decoding has it: without the taps that a drafter reads.
     """
@@ -46,7 +47,7 @@ def _fill(target: Target, tokens: int) -> None:
 
 
 def _step_ms(target: Target, draft: Draft) -> float:
-    """One forward, of which nothing is kept; the fastest of some in a row."""
+    """The time of one forward that keeps nothing; the fastest of some in a row."""
     times: list[float] = []
     while len(times) < CALLS or sum(times) < TURN:
         began = time.perf_counter()

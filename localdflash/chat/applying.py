@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from localdflash.chat.confined import Folder, Found, checked, read_at
+from localdflash.chat.confined import Folder, FoundFile, checked, read_at
 from localdflash.chat.proposals import Proposal
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files.paths import create_private
@@ -171,7 +171,7 @@ def undo(journal: Journal) -> Undone | None:
 
 
 def _entry(target: Folder, one: Proposal) -> _Entry:
-    found: Found | None = None
+    found: FoundFile | None = None
     with suppress(UsageError):
         found = target.read(one.path)
     parents = [str(parent) for parent in reversed(Path(one.path).parents) if parent != Path()]
@@ -221,7 +221,7 @@ def _write(
         raise
 
 
-def _put(here: int, last: str, data: bytes, found: Found | None, temporary: str, mode: int | None) -> None:
+def _put(here: int, last: str, data: bytes, found: FoundFile | None, temporary: str, mode: int | None) -> None:
     """Write beside the file, then put it in its place in one step."""
     try:
         descriptor = os.open(temporary, _NEW, 0o666 if mode is None else mode & 0o777, dir_fd=here)
@@ -237,7 +237,7 @@ def _put(here: int, last: str, data: bytes, found: Found | None, temporary: str,
             os.unlink(temporary, dir_fd=here)
 
 
-def _place(here: int, last: str, found: Found | None, temporary: str) -> None:
+def _place(here: int, last: str, found: FoundFile | None, temporary: str) -> None:
     """A last look, as short before the step as can be; a new file is linked, which fails where there is one."""
     if found is None:
         try:

@@ -22,7 +22,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """What is on disk: the bytes of a plain file, its mode, and what tells it from another one in its place."""
 
     data: bytes
@@ -69,7 +69,7 @@ class Folder:
         finally:
             os.close(here)
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> FoundFile | None:
         """A file that may be changed, None where there is none; UsageError where it is no plain, small file."""
         with reading(name), self.reach(name) as place:
             return read_at(*place) if place else None
@@ -102,7 +102,7 @@ def reading(name: str) -> Iterator[None]:
         raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
-def read_at(folder: int, name: str) -> Found | None:
+def read_at(folder: int, name: str) -> FoundFile | None:
     """The same for a file in an open folder."""
     try:
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -119,7 +119,7 @@ def read_at(folder: int, name: str) -> Found | None:
         raise UsageError("is not a plain file")
     if max(about.st_size, len(data)) > LARGEST:
         raise UsageError("is larger than 1 MB")
-    return Found(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
+    return FoundFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
 def _make(here: int, folder: str) -> bool:

@@ -23,7 +23,7 @@ class Splice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hunk:
+class ShownHunk:
     """Lines around a change, to be shown: each begins with its sign, " ", "-", "+", or a backslash for a remark.
 
     `old` and `new` are the numbers of the first line before and after, from 1.
@@ -98,7 +98,7 @@ def splices(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
     return [Splice(start, stop, new[first:last]) for start, stop, first, last in _changes(old, new)]
 
 
-def hunks(before: bytes | None, after: bytes | None) -> tuple[Hunk, ...]:
+def hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
     """What is to be shown of a change, as `diff -u` does; both are text."""
     old, new = _rows(before), _rows(after)
     return tuple(_hunk(old, new, group) for group in _groups(_changes(old, new)))
@@ -135,7 +135,7 @@ def _groups(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
         yield group
 
 
-def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], group: Sequence[_Change]) -> Hunk:
+def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], group: Sequence[_Change]) -> ShownHunk:
     first = max(group[0][0] - CONTEXT, 0)
     lead = group[0][0] - first
     lines: list[str] = []
@@ -153,4 +153,4 @@ def _hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]], grou
         show("+", new[begin:end])
         at = stop
     show(" ", old[at : at + CONTEXT])
-    return Hunk(first + 1, group[0][2] - lead + 1, tuple(lines))
+    return ShownHunk(first + 1, group[0][2] - lead + 1, tuple(lines))

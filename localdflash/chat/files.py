@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from localdflash.chat.fuzzy import Found, Haystack, matched
+from localdflash.chat.fuzzy import FuzzyMatch, Haystack, matched
 from localdflash.chat.messages import Attachment
 from localdflash.errors import UsageError
 
@@ -122,7 +122,7 @@ class Files:
 
     def _matches(self, query: str, limit: int) -> list[Hit]:
         names, (defined, paths) = self._names, self._defined
-        found: list[tuple[Found, Hit]] = []
+        found: list[tuple[FuzzyMatch, Hit]] = []
         for one in names.best(query, limit):
             name = names.names[one.at]
             found.append((one, Hit(name, "", matched(query, name))))

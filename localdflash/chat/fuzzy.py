@@ -17,7 +17,7 @@ _LOOSELY = 5  # the last tier, in its order
 _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
-class Found(NamedTuple):
+class FuzzyMatch(NamedTuple):
     """One of the names; the lower `tier` the better."""
 
     tier: int
@@ -33,16 +33,16 @@ class Haystack:
         self._last = [name.rpartition(separator)[2] for name in self._folded]
         self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
 
-    def best(self, query: str, limit: int) -> list[Found]:
+    def best(self, query: str, limit: int) -> list[FuzzyMatch]:
         """So many names at most, best first; none for an empty query."""
-        query, found, seen = query.lower(), list[Found](), set[int]()
+        query, found, seen = query.lower(), list[FuzzyMatch](), set[int]()
         if not query:
             return []
         for tier, matching in enumerate(self._tiers(query)):
             new = (index for index in matching if index not in seen)
             best = new if tier == _LOOSELY else heapq.nsmallest(limit - len(found), new, key=self._order)
             best = list(itertools.islice(best, limit - len(found)))
-            found += [Found(tier, index) for index in best]
+            found += [FuzzyMatch(tier, index) for index in best]
             seen.update(best)
             if len(found) == limit:
                 break

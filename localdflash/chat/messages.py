@@ -43,7 +43,7 @@ class Message:
     text: str
     attachments: tuple[Attachment, ...] = ()
     finish: Finish = ""  # of answers, as what stands below
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # see `localdflash.chat.engine`
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # see `localdflash.chat.answerer`
     steps: tuple[StepRecord, ...] = ()
     id: int = 0  # in the store; 0: not stored yet
     created: float = field(default_factory=time.time)  # seconds since 1970

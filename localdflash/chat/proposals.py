@@ -16,14 +16,14 @@ from typing import Literal
 from localdflash.chat import patches
 from localdflash.chat.blocks import Block, Exchange, Fence, blocks
 from localdflash.chat.confined import LARGEST, Folder
-from localdflash.chat.file_text import FileText, Hunk, Splice, hunks
+from localdflash.chat.file_text import FileText, ShownHunk, Splice, hunks
 from localdflash.chat.naming import fits, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import rewritten
 from localdflash.errors import UsageError
 from localdflash.workspace.files import clean
 
-Kind = Literal["change", "new", "delete"]
+ProposalKind = Literal["change", "new", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Proposal:
     path: str
     before: bytes | None
     after: bytes | None
-    kind: Kind = "change"
-    hunks: tuple[Hunk, ...] = ()
+    kind: ProposalKind = "change"
+    hunks: tuple[ShownHunk, ...] = ()
     problem: str = ""
 
 
@@ -150,5 +150,5 @@ def _exchanged(before: bytes | None, text: FileText, exchange: Exchange) -> byte
 
 
 def _proposal(path: str, before: bytes | None, after: bytes | None) -> Proposal:
-    kind: Kind = "new" if before is None else "delete" if after is None else "change"
+    kind: ProposalKind = "new" if before is None else "delete" if after is None else "change"
     return Proposal(path, before, after, kind, hunks(before, after))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from localdflash.chat.messages import Message
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.errors import StoreFailed, StoreLost
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ class Saver:
 
     def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None]) -> None:
         self._path, self._folder, self._tell = path, folder, tell
-        self._store: Store | None = None
+        self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._saving = asyncio.Lock()
         self._unsaved: list[Chat] = []
@@ -45,12 +45,12 @@ class Saver:
         """Whether there is something that could not be stored."""
         return bool(self._unsaved)
 
-    async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+    async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store, in its thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
 
-    def _opened(self, loop: asyncio.AbstractEventLoop) -> Store:
+    def _opened(self, loop: asyncio.AbstractEventLoop) -> ChatStore:
         """The store; one in memory where that on disk cannot be had."""
         if self._store is None:
 
@@ -58,10 +58,10 @@ class Saver:
                 loop.call_soon_threadsafe(self._tell, line)
 
             try:
-                self._store = Store.open(self._path, tell)
+                self._store = ChatStore.open(self._path, tell)
             except StoreFailed as error:
                 tell(f"chats are not kept: {error}")
-                self._store = Store.open(None, tell)
+                self._store = ChatStore.open(None, tell)
         return self._store
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class Saver:
         if not self._closed:
             self._closed = True
             if self._store:
-                await self.kept(Store.close)
+                await self.kept(ChatStore.close)
             self._disk.shutdown()
 
     def forget(self, session: int) -> None:
@@ -110,11 +110,13 @@ class Saver:
             if parent == 0 or (not message.id and _is_empty(message)):
                 return  # an answer joins the store with its first text
             if chat.session is None:
-                chat.session = await self.kept(Store.create, folder=self._folder, model=chat.model, system=chat.system)
+                chat.session = await self.kept(
+                    ChatStore.create, folder=self._folder, model=chat.model, system=chat.system
+                )
             if not message.id:
-                stored = await self.kept(Store.add, chat.session, parent, message)
+                stored = await self.kept(ChatStore.add, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
-                stored = await self.kept(Store.update, message, before)
+                stored = await self.kept(ChatStore.update, message, before)
             else:
                 continue
             chat.stored[stored.id] = stored

@@ -10,7 +10,7 @@ from localdflash.files.strict_toml import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ChatSettings:
     """Of the next answer. `max_tokens` 0 is all the room that is left in the context."""
 
     temperature: float = 0.0

@@ -18,7 +18,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.schema import stored
 from localdflash.errors import StoreLost, UsageError
 
-__all__ = ["SessionInfo", "Store"]
+__all__ = ["ChatStore", "SessionInfo"]
 
 # Up from a message to its root.
 _BRANCH = f"""
@@ -32,7 +32,7 @@ _BRANCH = f"""
 """
 
 
-class Store:
+class ChatStore:
     """Chats (sessions), each a tree of messages with a head."""
 
     def __init__(self, database: Database) -> None:

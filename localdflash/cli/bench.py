@@ -1,7 +1,7 @@
-"""`localdflash bench`: speed, acceptance and identity with plain decoding, written as one JSON object.
+"""`localdflash bench`: measure speed, acceptance and identity with plain decoding, as one JSON object.
 
 Other measurements of the same engine: as clients feel it (`--server`), as a person who types does (`--typing`), and
-what its infillings are worth (`--infill`).
+how good its infillings are (`--infill`).
 """
 
 import json
@@ -97,8 +97,8 @@ def command(
         return _bench_typing(ctx, files, revision, limit, manner, json_file, picture, options)
     if tasks_file:
         return _bench_infill(ctx, tasks_file, limit, json_file, options)
+    from localdflash.backend.options import Options
     from localdflash.bench.run import run
-    from localdflash.loading.load import Options
 
     result = run(Options(**options), limit, repeats, _progress)
     print(file=sys.stderr)
@@ -253,7 +253,7 @@ def _bench_infill(
 
 
 def _command(ctx: click.Context) -> str:
-    """What was asked for, but for where the result goes."""
+    """The command line without the option that says where the result goes."""
     words = ["localdflash", "bench"]
     for parameter in ctx.command.params:
         name, value = str(parameter.name), ctx.params.get(str(parameter.name))

@@ -1,4 +1,4 @@
-"""`localdflash chat`: a conversation on a terminal, line by line, or one answer for a script."""
+"""`localdflash chat`: a conversation on a full screen, line by line, or one answer for a script."""
 
 import gc
 import os
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from localdflash.cli import Run
+from localdflash.cli import GlobalOptions
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
 from localdflash.errors import UsageError
 
 if TYPE_CHECKING:
-    from localdflash.chat.settings import Settings
-    from localdflash.chat.sources import Source
+    from localdflash.chat.settings import ChatSettings
+    from localdflash.chat.sources import ServerSource
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
@@ -87,10 +87,10 @@ def command(
         from localdflash.tui.early_keys import kept as early_keys_kept
 
         with early_keys_kept():
-            from localdflash.chat.settings import Settings
+            from localdflash.chat.settings import ChatSettings
 
             drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
-            settings = Settings(*drawn, params.seed, max_tokens=max_tokens or 0, draft=not no_draft)
+            settings = ChatSettings(*drawn, params.seed, max_tokens=max_tokens or 0, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
@@ -120,7 +120,7 @@ def command(
 def _on_screen(
     ctx: click.Context,
     options: dict[str, Any],
-    settings: "Settings",
+    settings: "ChatSettings",
     chats: Path | None,
     system: str,
     session: Session,
@@ -133,7 +133,7 @@ def _on_screen(
 
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, no_daemon)
-    run = ctx.find_object(Run) or Run()
+    run = ctx.find_object(GlobalOptions) or GlobalOptions()
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
     app.run()
@@ -165,12 +165,12 @@ def _has_screen() -> bool:
     return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _source(ctx: click.Context, options: dict[str, Any], no_daemon: bool) -> "Source":
+def _source(ctx: click.Context, options: dict[str, Any], no_daemon: bool) -> "ServerSource":
     """Where the screen's answers come from."""
-    from localdflash.chat.sources import Named, Private, Shared
+    from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
     if server.url and not no_daemon:
-        return Named(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
+        return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
     engine = wanted(ctx, options)
-    return Private(engine) if no_daemon else Shared(engine)
+    return PrivateDaemon(engine) if no_daemon else SharedDaemon(engine)

@@ -1,4 +1,4 @@
-"""`localdflash export`: how to run a pair in vLLM, SGLang or llama-server."""
+"""`localdflash export`: print how to run a pair in vLLM, SGLang or llama-server."""
 
 import sys
 

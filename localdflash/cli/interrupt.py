@@ -21,7 +21,7 @@ class Interrupt:
         return self.set
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
-        """Items up to the first SIGINT, which need not wait for the next one; the generator is closed then."""
+        """The items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
         with closing(items):
             while not self.set:
                 try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from localdflash.chat.messages import Finish, Message, prompt_text
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.cli.headless import say
 from localdflash.cli.talking import Reply
 from localdflash.errors import StoreFailed, StoreLost, UsageError
@@ -24,7 +24,7 @@ class Kept:
     """The chat under way, which joins the store with its first message; `system` are the instructions before it."""
 
     def __init__(self, chats: Path | None, model: str, system: str) -> None:
-        self._store, self._model, self._system = Store.open(chats, say), model, system
+        self._store, self._model, self._system = ChatStore.open(chats, say), model, system
         self._session: int | None = None
         self._last: int | None = None
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
+from localdflash.backend.names import BACKENDS
+from localdflash.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.wanted import Wanted
 
@@ -74,21 +75,21 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4 mode."""
+    """Add the options that say which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4."""
     for option in reversed(_PAIR):
         command = option(command)
     return command
 
 
 def daemon_option(command: Command) -> Command:
-    """Whether to ask the shared engine, or to load one for this command alone."""
+    """Add the option to load a pair for this command alone instead of asking the shared engine."""
     return click.option(
         "--no-daemon", is_flag=True, help="Load the pair for this command alone; do not use the shared engine."
     )(command)
 
 
 def sampling_options(command: Command) -> Command:
-    """How to draw tokens: the fields of `SamplingParams`."""
+    """Add the options that say how tokens are drawn: the fields of `SamplingParams`."""
     for option in reversed(_SAMPLING):
         command = option(command)
     return command
@@ -97,29 +98,29 @@ def sampling_options(command: Command) -> Command:
 def sampling(
     temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int | None
 ) -> SamplingParams:
-    """The parameters that these options give."""
+    """The sampling parameters that these options give."""
     return SamplingParams(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
 
 
 def take_sampling(options: dict[str, Any]) -> SamplingParams:
-    """Take the sampling options out of a command's; what stays is for `localdflash.loading.load.Options`."""
+    """Remove the sampling options from a command's; what stays is for `localdflash.loading.load.Options`."""
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return sampling(**{name: options.pop(name) for name in names})
 
 
 def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
-    """The engine that a command's pair options ask for; what was given on the command line has to hold."""
+    """The engine that a command's pair options ask for; those given on the command line must hold."""
     options = {**options, "pair": _absolute(options["pair"])}
     return Wanted(options, given(ctx, options), load_config().server.idle_minutes)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
-    """The names of those that stand on the command line."""
+    """The names of the options that stand on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def _absolute(pair: str) -> str:
-    """A pair's name for a process in another folder."""
+    """A pair's name as a process in another folder would need it."""
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
         return pair
     return str(Path(pair).expanduser().absolute())

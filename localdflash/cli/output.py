@@ -1,4 +1,4 @@
-"""What commands print: aligned tables, fields and JSON, on stdout. Text from files and paths is made harmless first."""
+"""Print aligned tables, fields and JSON to stdout. Text from files and paths is made harmless first."""
 
 import json
 from collections.abc import Iterable, Sequence

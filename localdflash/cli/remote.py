@@ -28,7 +28,7 @@ GONE = "The engine went away: started again."
 WITH_USAGE = {"stream_options": {"include_usage": True}}
 
 
-class Server:
+class RemoteServer:
     """Where answers come from: a client that `connect` makes, and makes again when the engine is gone.
 
     `fields` go into every request. `ours`: it is our own engine, which knows more than OpenAI's interface.
@@ -61,13 +61,13 @@ class Server:
             say(GONE)
 
 
-def server(ctx: click.Context, options: dict[str, Any]) -> Server:
+def server(ctx: click.Context, options: dict[str, Any]) -> RemoteServer:
     """The server that the settings name, else our engine, with the pair options that a command was given."""
     config = load_config()
     if config.server.url:
         return _named_server(config, options["pair"] if "pair" in given(ctx, options) else None)
     engine = wanted(ctx, options)
-    return Server(lambda: connect(engine, say), {}, ours=True)
+    return RemoteServer(lambda: connect(engine, say), {}, ours=True)
 
 
 def say(line: str) -> None:
@@ -75,20 +75,20 @@ def say(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def _named_server(config: Config, model: str | None) -> Server:
+def _named_server(config: Config, model: str | None) -> RemoteServer:
     """Another server; its first model where none was asked for."""
     key = read_key(config.server.key_file) if config.server.key_file else ""
     client = Client.of_url(config.server.url, key)
     if model is None:
         models = client.get("/v1/models").get("data") or [{}]
         model = str(models[0].get("id", "default"))
-    return Server(lambda: client, {"model": model}, ours=False)
+    return RemoteServer(lambda: client, {"model": model}, ours=False)
 
 
 class RemoteAnswer:
     """Iterate for the text, up to an interrupt; `finish` and `numbers` tell afterwards how it went."""
 
-    def __init__(self, server: Server, path: str, body: Mapping[str, object], interrupt: Interrupt) -> None:
+    def __init__(self, server: RemoteServer, path: str, body: Mapping[str, object], interrupt: Interrupt) -> None:
         self._server, self._path = server, path
         self._body: dict[str, Any] = {**body, "stream": True}
         self._interrupt = interrupt
@@ -122,7 +122,7 @@ class RemoteAnswer:
 class RemoteConversation:
     """Messages so far, and how to answer the next one; an answer joins them as far as it went."""
 
-    def __init__(self, server: Server, fields: Mapping[str, object], system: str = "") -> None:
+    def __init__(self, server: RemoteServer, fields: Mapping[str, object], system: str = "") -> None:
         self._server, self._fields, self._system = server, fields, system
         self.messages: list[dict[str, str]] = []
         self.clear()
@@ -177,7 +177,13 @@ def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object
 
 
 def completion(
-    server: Server, prefix: str, suffix: str, fields: Mapping[str, object], interrupt: Interrupt, *, one_line: bool
+    server: RemoteServer,
+    prefix: str,
+    suffix: str,
+    fields: Mapping[str, object],
+    interrupt: Interrupt,
+    *,
+    one_line: bool,
 ) -> RemoteAnswer:
     """The text between prefix and suffix by any server that speaks OpenAI's completions."""
     prefix, suffix = prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n")

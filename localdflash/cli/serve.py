@@ -1,4 +1,4 @@
-"""`localdflash serve`: the daemon in the foreground, and how to stop the one that runs."""
+"""`localdflash serve`: run the daemon in the foreground, or stop the one that runs."""
 
 import sys
 from collections.abc import Collection
@@ -57,11 +57,11 @@ def command(
     config = load_config()
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.loading.load import Options
-    from localdflash.server.daemon import Settings, serve
+    from localdflash.backend.options import Options
+    from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    settings = Settings(
+    settings = DaemonSettings(
         Options(**options),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
         disk_bytes=0 if private else config.server.disk_cache_mb * MB,
@@ -92,7 +92,7 @@ def _stop() -> None:
 
 
 def _running() -> LocaldflashError:
-    """What to say of the daemon that is there already."""
+    """The error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
 
     if not (client := find()):
@@ -106,7 +106,7 @@ def _running() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
-    """Where to listen on TCP; UsageError for an address that others can reach, unless that is wanted."""
+    """The TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
     from localdflash.server.daemon import Tcp
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.key import own_key
@@ -129,7 +129,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_names(host: str) -> Collection[str]:
-    """Names and addresses that other machines may call this one by, as in a Host header."""
+    """Names and addresses that other machines may use for this one, as in a Host header."""
     import socket
 
     import psutil

@@ -47,8 +47,8 @@ def here(
 ) -> Iterator[Talk]:
     """With a pair that this process loads."""
     from localdflash.answers.conversation import Conversation
+    from localdflash.backend.options import Options
     from localdflash.cli.loading import opened
-    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded:
         yield Conversation(loaded, params, max_tokens, system)

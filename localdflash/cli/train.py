@@ -1,4 +1,6 @@
-"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder; what was stopped goes on."""
+"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder and resumes where it
+stopped.
+"""
 
 import re
 import sys
@@ -88,11 +90,11 @@ def target(
     from localdflash.model.decoder_config import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
-    from localdflash.train.loop import Budget
+    from localdflash.train.loop import TrainingBudget
 
     tokenizer, data = _tokenizer(folder), Dataset.load(folder / "corpus" / "train")
     shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
-    run = training.TargetRun(shape, Budget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
+    run = training.TargetRun(shape, TrainingBudget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
     model = training.train(run, data, folder / "target", chosen)
     loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
     print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
@@ -143,7 +145,7 @@ def drafter(
     from localdflash.train import drafter as training
     from localdflash.train.dataset import Dataset, special_ids
     from localdflash.train.export import write_drafter, write_drafter_safetensors
-    from localdflash.train.loop import Budget
+    from localdflash.train.loop import TrainingBudget
     from localdflash.train.regenerate import regenerate
 
     tokenizer, path = _tokenizer(folder), _target_of(folder)
@@ -158,7 +160,7 @@ def drafter(
     else:
         ends = Tokenizer.load(path).ends
         regenerate(model.to(chosen), Dataset.load(folder / "corpus" / "train"), answers, tokens, ends, seed, _report)
-    run = training.DrafterRun(config, Budget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
+    run = training.DrafterRun(config, TrainingBudget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
     trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
     write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")
     write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)
@@ -203,7 +205,7 @@ def _target_of(folder: Path) -> Path:
 
 
 def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
-    """Before hours of training, not after them: what attention and quantization ask for."""
+    """Check before hours of training, not after them, that the sizes suit attention and quantization."""
     if hidden != 64 and hidden % 128:
         raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
     if mlp % 32:

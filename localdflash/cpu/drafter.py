@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
-from localdflash.cpu.library import MAX_ROWS, address
-from localdflash.cpu.machine import (
+from localdflash.cpu.bound import (
     KeysAndValues,
     aligned,
     bound_layers,
@@ -19,6 +18,7 @@ from localdflash.cpu.machine import (
     check_shape,
     rope_tables,
 )
+from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import NOTHING, Draft
@@ -59,13 +59,19 @@ class CpuDFlashDrafter:
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
-        self._pass = library.Pass(
+        self._pass = library.PassStruct(
             address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
         )
         self._injected = 0
         self._waiting: list[Floats] = []
 
-    def _bind(self) -> library.Model:
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
+        return sum(array.nbytes for array in held)
+
+    def _bind(self) -> library.ModelStruct:
         packed, c = self.packed, self.config.decoder
         model = bound_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity

@@ -35,7 +35,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageEntry:
     """A matrix, or float32 numbers of a shape."""
 
     name: str
@@ -53,7 +53,7 @@ class Header(msgspec.Struct, frozen=True):
 
     stamp: Stamp
     config: msgspec.Raw
-    entries: tuple[Entry, ...]
+    entries: tuple[ImageEntry, ...]
 
     def encoded(self) -> bytes:
         """The first bytes of an image."""
@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True):
         return PREFIX.pack(MAGIC, VERSION, len(text), _digest(text)) + text
 
 
-class Place(NamedTuple):
+class PlacedArray(NamedTuple):
     """An array of an entry, and where it starts."""
 
     array: Array
@@ -73,18 +73,18 @@ class Place(NamedTuple):
         return int(np.dtype(self.array.dtype).itemsize * np.prod(self.array.shape, dtype=np.int64))
 
 
-class Layout:
+class ImageLayout:
     """Where everything lies in an image with this header, its size in all and that of the arrays alone."""
 
     def __init__(self, header: Header) -> None:
-        self.places: dict[str, tuple[Place, ...]] = {}
+        self.places: dict[str, tuple[PlacedArray, ...]] = {}
         self.weights = 0
         self.size = len(header.encoded())
         for entry in header.entries:
             self.places[entry.name] = tuple(self._place(array) for array in entry.arrays)
 
-    def _place(self, array: Array) -> Place:
-        place = Place(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
+    def _place(self, array: Array) -> PlacedArray:
+        place = PlacedArray(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
         self.size = place.offset + place.nbytes
         self.weights += place.nbytes
         return place
@@ -120,17 +120,17 @@ def mapped(path: Path) -> mmap.mmap | None:
 
 def parts_of(header: Header, buffer: mmap.mmap) -> dict[str, PackedMatrix | NDArray[np.float32]]:
     """The entries of an image by name, as views that keep the buffer; its size has been checked."""
-    places = Layout(header).places
+    places = ImageLayout(header).places
     return {entry.name: _part(entry, buffer, iter(places[entry.name])) for entry in header.entries}
 
 
-def _part(entry: Entry, buffer: mmap.mmap, places: Iterator[Place]) -> PackedMatrix | NDArray[np.float32]:
+def _part(entry: ImageEntry, buffer: mmap.mmap, places: Iterator[PlacedArray]) -> PackedMatrix | NDArray[np.float32]:
     views = [_view(buffer, place) for place in places]
     m = entry.matrix
     return PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
 
 
-def _view(buffer: mmap.mmap, place: Place) -> NDArray[Any]:
+def _view(buffer: mmap.mmap, place: PlacedArray) -> NDArray[Any]:
     shape = place.array.shape
     view = np.frombuffer(buffer, place.array.dtype, int(np.prod(shape, dtype=np.int64)), place.offset).reshape(shape)
     view.flags.writeable = False

@@ -20,7 +20,7 @@ MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
 
 
-class Matrix(ctypes.Structure):
+class MatrixStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [
@@ -33,31 +33,31 @@ class Matrix(ctypes.Structure):
     ]
 
 
-class Rows(ctypes.Structure):
+class RowsStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p)]
 
 
-class Cache(ctypes.Structure):
+class CacheStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [("keys", c_void_p), ("values", c_void_p)]
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
-        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, MatrixStruct) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         *((name, c_void_p) for name in ("router", "keys", "values")),
         ("causal", c_int32),
         ("window", c_int32),
     ]
 
 
-class Model(ctypes.Structure):
+class ModelStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
@@ -66,19 +66,19 @@ class Model(ctypes.Structure):
         ("eps", c_float),
         ("cosines", c_void_p),
         ("sines", c_void_p),
-        ("embedding", Matrix),
-        ("head", Matrix),
+        ("embedding", MatrixStruct),
+        ("head", MatrixStruct),
         ("norm", c_void_p),
-        ("layers", POINTER(Layer)),
+        ("layers", POINTER(LayerStruct)),
         ("taps", c_void_p),
         ("tap_count", c_int32),
-        ("fuse", Matrix),
+        ("fuse", MatrixStruct),
         ("fuse_norm", c_void_p),
         ("workspace", c_void_p),
     ]
 
 
-class Pass(ctypes.Structure):
+class PassStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
@@ -89,21 +89,23 @@ class Pass(ctypes.Structure):
     ]
 
 
-class Kernels(ctypes.Structure):
+class KernelsStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         ("name", c_char_p),
-        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(Rows))),
+        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(RowsStruct))),
         (
             "product",
-            ctypes.CFUNCTYPE(None, POINTER(Matrix), POINTER(Rows), c_int32, c_int32, c_int32, c_void_p, c_ssize_t),
+            ctypes.CFUNCTYPE(
+                None, POINTER(MatrixStruct), POINTER(RowsStruct), c_int32, c_int32, c_int32, c_void_p, c_ssize_t
+            ),
         ),
         (
             "attend",
             ctypes.CFUNCTYPE(
                 None,
-                POINTER(Cache),
+                POINTER(CacheStruct),
                 c_void_p,
                 c_ssize_t,
                 c_void_p,
@@ -115,18 +117,25 @@ class Kernels(ctypes.Structure):
                 c_ssize_t,
             ),
         ),
-        ("put_key", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
-        ("put_value", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
+        ("put_key", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
+        ("put_value", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
         ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
         ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
-        ("forward", ctypes.CFUNCTYPE(None, POINTER(Model), POINTER(Pass), c_void_p)),
-        ("inject", ctypes.CFUNCTYPE(None, POINTER(Model), c_void_p, c_int32, c_int32, c_void_p)),
+        ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
+        ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
         ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
     ]
 
 
-STRUCTS: tuple[type[ctypes.Structure], ...] = (Matrix, Rows, Layer, Model, Pass, Kernels)
+STRUCTS: tuple[type[ctypes.Structure], ...] = (
+    MatrixStruct,
+    RowsStruct,
+    LayerStruct,
+    ModelStruct,
+    PassStruct,
+    KernelsStruct,
+)
 
 
 class Library:
@@ -139,10 +148,10 @@ class Library:
         sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
         if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
             raise OSError("it was built from other sources")
-        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(Kernels), [c_char_p]
+        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(KernelsStruct), [c_char_p]
         dll.ldf_instruction_set.restype, dll.ldf_instruction_set.argtypes = c_char_p, [ctypes.c_int]
         dll.ldf_workspace_bytes.restype = c_size_t
-        dll.ldf_workspace_bytes.argtypes = [POINTER(Model), ctypes.c_int]
+        dll.ldf_workspace_bytes.argtypes = [POINTER(ModelStruct), ctypes.c_int]
         dll.ldf_pool_new.restype, dll.ldf_pool_new.argtypes = c_void_p, [ctypes.c_int, c_void_p, c_int32]
         dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
 
@@ -163,7 +172,7 @@ class Library:
             raise NoDevice(f"this processor cannot run {name}: it has {', '.join(self.instruction_sets)}")
         return table.contents
 
-    def workspace_bytes(self, model: Model, threads: int) -> int:
+    def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
         """Bytes that a model's passes need besides weights and cache."""
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 

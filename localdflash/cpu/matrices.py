@@ -91,6 +91,11 @@ class PackedMatrix:
     scales: NDArray[Any]  # [experts, panels, groups, 16] float16; Q4_K and Q6_K: [..., groups, 2, 16] uint8 and int8
     supers: NDArray[np.float16] | None = None  # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.codes.nbytes + self.scales.nbytes + (0 if self.supers is None else self.supers.nbytes)
+
 
 def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
     """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, super-scales.

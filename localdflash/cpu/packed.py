@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from localdflash.cpu.files import SUFFIX, NotKept, Output, clean, remove
-from localdflash.cpu.image import Header, Layout, Stamp, mapped, parts_of, read_header
+from localdflash.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, read_header
 from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedLayer
 from localdflash.cpu.packing import Progress, header_of, pack
-from localdflash.cpu.source import Config, Source, drafter_source, target_source
+from localdflash.cpu.source import CheckedFile, Config, drafter_source, target_source
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.files import paths
 from localdflash.files.regular import open_model
@@ -56,7 +56,7 @@ def _layers(parts: dict[str, Any], count: int) -> tuple[PackedLayer, ...]:
 
 
 def _opened(
-    path: Path, kind: type[Config], read_source: Callable[[Path], Source[Config]], progress: Progress | None
+    path: Path, kind: type[Config], read_source: Callable[[Path], CheckedFile[Config]], progress: Progress | None
 ) -> tuple[Config, dict[str, Any], str]:
     """Configuration, parts and notice of a model, packed before or now."""
     path = Path(os.path.abspath(path))
@@ -107,7 +107,7 @@ def _kept(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str,
     header = read_header(buffer)
     if (
         header is None
-        or Layout(header).size != len(buffer)
+        or ImageLayout(header).size != len(buffer)
         or header.stamp != _stamp(path, kind, header.stamp.header_bytes)
     ):
         return None
@@ -117,14 +117,14 @@ def _kept(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str,
         return None
 
 
-def _check_same(source: Source[Config], header: Header) -> None:
+def _check_same(source: CheckedFile[Config], header: Header) -> None:
     if _stamp(source.path, type(source.config), source.data_offset) != header.stamp:
         raise ModelError(f"{source.path}: changed while it was read; try again")
 
 
-def _keep(file: Path, source: Source[Config], header: Header, progress: Progress | None) -> None:
+def _keep(file: Path, source: CheckedFile[Config], header: Header, progress: Progress | None) -> None:
     """Write a packed file; NotKept says why that is not possible."""
-    size = Layout(header).size
+    size = ImageLayout(header).size
     try:
         paths.create_private(file.parent)
         clean(file.parent)
@@ -145,11 +145,11 @@ def _keep(file: Path, source: Source[Config], header: Header, progress: Progress
         remove(unfinished)
 
 
-def _in_memory(source: Source[Config], header: Header, progress: Progress | None) -> mmap.mmap:
+def _in_memory(source: CheckedFile[Config], header: Header, progress: Progress | None) -> mmap.mmap:
     """The image of a source; OutOfMemory where there is no room for it."""
     import psutil
 
-    size, free = Layout(header).size, psutil.virtual_memory().available
+    size, free = ImageLayout(header).size, psutil.virtual_memory().available
     try:
         if size > free:
             raise OSError

@@ -11,10 +11,10 @@ import numpy as np
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cpu import library
+from localdflash.cpu.bound import KEYS, bound_model, check_shape
 from localdflash.cpu.drafter import check_drafter
-from localdflash.cpu.machine import KEYS, bound_model, check_shape
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
-from localdflash.cpu.source import OTHERWISE, Part, drafter_source, target_source
+from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
 from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
@@ -84,7 +84,7 @@ def _drafter_bytes(path: Path, config: DFlashConfig) -> int:
     return sum(_matrix_bytes(MatrixShape(Kind.Q8_0, n, k)) for n, k in matrices) + norms * FLOAT
 
 
-def _bytes_of(part: Part) -> int:
+def _bytes_of(part: FileTensor) -> int:
     return _matrix_bytes(part.matrix) if part.matrix else prod(part.tensor.shape) * FLOAT
 
 

@@ -68,7 +68,7 @@ class _Vector:
 
 
 class CheckpointSource:
-    """Tensors of a folder by their GGUF names; see `Source`. ModelError tells what is missing or not supported."""
+    """A folder's tensors by their GGUF names; see `TensorSource`. ModelError tells what is missing or not supported."""
 
     def __init__(self, folder: Path, device: torch.device, progress: Progress | None = None) -> None:
         document = _read_json(folder / "config.json")
@@ -96,12 +96,12 @@ class CheckpointSource:
         return self._matrix_bytes(self._matrices[name])
 
     def kind(self, name: str) -> object:
-        """See `Source`. Only the weights tell: zero points may be in one layer and not in the next."""
+        """See `TensorSource`. Only the weights tell: zero points may be in one layer and not in the next."""
         self._loaded[name] = self._linear(self._matrices[name], 0)
         return layout(self._loaded[name])
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """See `Source`."""
+        """See `TensorSource`."""
         places = [self._matrices[name] for name in names]
         if interleave:
             turns = in_turn(places[0].n, len(names))
@@ -119,7 +119,7 @@ class CheckpointSource:
             raise ModelError(f"{self._folder}: the layers {layers} {problem}; {INSTEAD}") from None
 
     def vector(self, name: str) -> Tensor | None:
-        """See `Source`."""
+        """See `TensorSource`."""
         vector = self._vectors.get(name)
         return None if vector is None else self._read(vector.name).float().to(self._device)
 

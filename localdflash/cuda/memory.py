@@ -9,8 +9,8 @@ from math import prod
 
 import torch
 
-from localdflash.cuda.machine import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.cuda.stack import ROWS
+from localdflash.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS

@@ -17,7 +17,7 @@ from localdflash.cuda.weights import Dense, TargetWeights
 from localdflash.errors import ModelError
 from localdflash.kernels.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
 from localdflash.kernels.planes import COLUMNS, Planes
-from localdflash.kernels.split_k import ROWS, Plan, Workspace
+from localdflash.kernels.split_k import ROWS, SplitPlan, SplitWorkspace
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class NativeFp4:
             raise ModelError("the FP4 mode needs a target with MXFP4 or NVFP4 weights: leave out --native-fp4")
         return replace(target, layers=tuple(layers))
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[SplitPlan]:
         """What the GEMMs need of the workspace."""
         return [plan(native.matrix) for native in self._natives.values()]
 
@@ -78,7 +78,7 @@ class NativeFp4:
         def run(a: Tensor, sums: Tensor, planes: Planes, *rest: Any, **options: Any) -> None:
             native = self._natives.get(id(planes))
             if native:
-                workspace = next(item for item in (*rest, *options.values()) if isinstance(item, Workspace))
+                workspace = next(item for item in (*rest, *options.values()) if isinstance(item, SplitWorkspace))
                 quantize_rows_fp4(a, native.rows)
                 fp4_matmul(native.rows, native.matrix, planes.base, workspace)
             op(a, sums, planes, *rest, **options)

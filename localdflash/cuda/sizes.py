@@ -4,8 +4,7 @@ from pathlib import Path
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.cuda.load import KV_TYPES
-from localdflash.cuda.machine import SLACK
+from localdflash.cuda.assembly import KV_TYPES
 from localdflash.cuda.memory import (
     LONGEST,
     check_kinds,
@@ -17,6 +16,7 @@ from localdflash.cuda.memory import (
     short_head_bytes,
     tensor_bytes,
 )
+from localdflash.cuda.stepper import SLACK
 from localdflash.model import short_vocabulary
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.model.gguf_config import decoder_config

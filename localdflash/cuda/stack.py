@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
-from localdflash.cuda.weights import Layer, Mixture
+from localdflash.cuda.weights import LayerWeights, Mixture
 from localdflash.kernels import attention
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.head import HeadScratch
@@ -21,7 +21,7 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import Rope
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from localdflash.model.decoder_config import DecoderConfig
 
 ROWS = 16  # of every forward: plain decoding, verification and drafting run the same instructions
@@ -29,10 +29,10 @@ TILE = 128
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedBuffers:
     """What every launch needs: scratch memory of the split reductions."""
 
-    workspace: Workspace
+    workspace: SplitWorkspace
     scratch: attention.Scratch
     head_scratch: HeadScratch
 
@@ -100,11 +100,11 @@ class Stack:
         self,
         ops: Ops,
         config: DecoderConfig,
-        layers: Sequence[Layer],
+        layers: Sequence[LayerWeights],
         final_gain: Tensor,
         rope: Rope,
         caches: Sequence[Cache],
-        shared: Shared,
+        shared: SharedBuffers,
         live: Tensor,
         dtype: torch.dtype,
     ) -> None:

@@ -14,9 +14,10 @@ from localdflash.engine.sampling import Sampler
 def accept(
     draft: Draft, logits: Logits, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
 ) -> list[int]:
-    """Tokens to commit after `ids`, at most `limit`, ending at an end token; logits [rows, V], row 0 the anchor's.
+    """Return the tokens to commit after `ids`: at most `limit`, ending at an end token.
 
-    The last token is the bonus, whose keys and values no row holds: as many rows are kept as tokens are committed.
+    Row 0 of logits [rows, V] is the anchor's. The last token is the bonus, whose keys and values no row
+    holds: as many rows are kept as tokens are committed.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
     committed: list[int] = []

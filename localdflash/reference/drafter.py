@@ -34,6 +34,12 @@ class DFlashDrafter:
         """Committed tokens observed."""
         return self.context.shape[3]
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, and of the target's embedding and head."""
+        weights = [*self.model.parameters(), self._embedding, self._head]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
+
     @torch.inference_mode()
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """See `Drafter`."""

@@ -15,9 +15,9 @@ from localdflash.errors import LocaldflashError
 from localdflash.server.api import chat, complete, completions, control, native, tokens
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ ROUTES = [
 
 
 def create_app(
-    engine: Engine,
+    worker: PairWorker,
     metrics: Metrics | None = None,
     *,
     stop: Callable[[], None] | None = None,
@@ -53,14 +53,14 @@ def create_app(
     `metrics` is what the engine was made with. `stop` is called by /stop; `idle` tells the seconds without a request.
     """
     metrics = metrics or Metrics()
-    metrics.watch(engine)
+    metrics.watch(worker)
     app = Starlette(
         routes=ROUTES,
         middleware=[Middleware(Counted, metrics=metrics)],
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = State(engine, metrics, stop, idle)
+    app.state.shared = AppState(worker, metrics, stop, idle)
     return app
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wanted:
-    """The engine that a user wants: fields of `localdflash.loading.load.Options`, and which of them have to hold.
+    """The engine that a user wants: fields of `localdflash.backend.options.Options`, and which of them have to hold.
 
     The others are for a daemon that is started; what runs already may have other ones. `idle`: minutes until such a
     daemon leaves.

@@ -1,4 +1,4 @@
-"""From a stream of token ids to a stream of text that can be shown at once and never has to be taken back.
+"""Turn a stream of token ids into a stream of text that can be shown at once and never has to be taken back.
 
 `Detokenizer` holds bytes back until they are whole characters, `StopStrings` holds text back while it could still turn
 out to be the start of a stop string; `AnswerText` is both, for the tokens of one answer. They give the same total for
@@ -24,12 +24,12 @@ class Detokenizer:
         return self._decoder.decode(self._tokenizer.spell(ids))
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD; the object can then be used anew."""
+        """An unfinished character, as U+FFFD; the object can then be used again."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Passes text on up to the stop string that is complete first (of those that end together, the longest)."""
+    """Passes text through up to the stop string that is complete first (of those that end together, the longest)."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
@@ -40,7 +40,7 @@ class StopStrings:
         self._stopped = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text that is certain by now, and whether a stop string was met. After that nothing comes any more."""
+        """The text that is certain by now, and whether a stop string was met, after which nothing comes."""
         if self._stopped:
             return "", True
         text = self._held + text
@@ -53,7 +53,7 @@ class StopStrings:
         return text[:certain], False
 
     def finish(self) -> str:
-        """The text held back, now that no more comes."""
+        """The text held back so far, at the end of the input."""
         held, self._held = self._held, ""
         return held
 
@@ -67,7 +67,7 @@ class StopStrings:
 
 
 class AnswerText:
-    """The text of an answer whose tokens arrive step by step; `stopped` once a stop string was met."""
+    """The text of an answer whose tokens arrive step by step; `stopped` is set once a stop string was met."""
 
     def __init__(self, tokenizer: Tokenizer, ends: Container[int], stops: Sequence[str] = ()) -> None:
         self._detokenizer, self._stops, self._ends = Detokenizer(tokenizer), StopStrings(stops), ends
@@ -80,7 +80,7 @@ class AnswerText:
         return certain
 
     def finish(self) -> str:
-        """The text held back, now that the answer is over."""
+        """The text held back so far, at the end of the answer."""
         if self.stopped:
             return ""
         text, self.stopped = self._stops.push(self._detokenizer.finish())

@@ -5,10 +5,11 @@ import gguf
 import pytest
 
 from localdflash.answers.conversation import Conversation
+from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError
-from localdflash.loading.load import LoadedPair, Options
-from localdflash.text.chat_template import Message
+from localdflash.loading.load import LoadedPair
+from localdflash.text.chat_template import TemplateMessage
 
 GREEDY = SamplingParams()
 
@@ -41,7 +42,7 @@ def test_a_question_is_put_as_the_model_was_trained(loaded: LoadedPair, conversa
 
 def test_answers_join_the_history(loaded: LoadedPair, conversation: Conversation) -> None:
     first = "".join(conversation.ask("One?"))
-    assert conversation.messages == [Message("user", "One?"), Message("assistant", first)]
+    assert conversation.messages == [TemplateMessage("user", "One?"), TemplateMessage("assistant", first)]
     second = conversation.ask("Two?")
     ids = second.request.ids
     assert ids == spelled(
@@ -71,7 +72,7 @@ def test_a_cancelled_answer_is_kept_as_far_as_it_went(conversation: Conversation
         parts.append(text)
         stop = True
     assert reply.request.finish == "cancelled"
-    assert conversation.messages[-1] == Message("assistant", "".join(parts))
+    assert conversation.messages[-1] == TemplateMessage("assistant", "".join(parts))
     assert len("".join(parts)) > 0
 
 
@@ -80,7 +81,7 @@ def test_an_answer_that_nobody_reads_to_the_end_is_kept_too(conversation: Conver
     texts = iter(conversation.ask("Tell me."))
     first = next(texts)
     texts.close()  # type: ignore[attr-defined]  # a generator
-    assert conversation.messages[-1] == Message("assistant", first)
+    assert conversation.messages[-1] == TemplateMessage("assistant", first)
 
 
 def test_a_question_that_does_not_fit_leaves_the_history_as_it_was(conversation: Conversation) -> None:
@@ -101,7 +102,7 @@ def test_starting_over_keeps_the_system_message(loaded: LoadedPair) -> None:
     )
     text = "".join(first)
     conversation.clear()
-    assert conversation.messages == [Message("system", "Be brief.")]
+    assert conversation.messages == [TemplateMessage("system", "Be brief.")]
     assert "".join(conversation.ask("One?")) == text
 
 

@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
     """An engine that knows the file; the file."""
-    command = [sys.executable, "-P", str(root / "tests" / "instant_engine.py"), str(file)]
+    command = [sys.executable, "-P", str(root / "tests" / "support" / "instant_engine.py"), str(file)]
     engine = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         daemons.until(lambda: engine.poll() is not None or daemons.is_ready())

@@ -19,7 +19,7 @@ from localdflash.cli import remote
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.kept import Kept
 from localdflash.cli.plain import exchange
-from localdflash.cli.remote import RemoteConversation, Server
+from localdflash.cli.remote import RemoteConversation, RemoteServer
 from localdflash.errors import OutOfMemory
 from localdflash.files import paths
 from localdflash.server.client import Client
@@ -388,7 +388,7 @@ def test_the_history_goes_with_the_question() -> None:
         return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
 
     made = Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
-    talk = RemoteConversation(Server(lambda: made, {"model": "m"}, ours=False), {"temperature": 0.0}, "Be brief.")
+    talk = RemoteConversation(RemoteServer(lambda: made, {"model": "m"}, ours=False), {"temperature": 0.0}, "Be brief.")
     assert [list(talk.ask(text, Interrupt())) for text in ("one", "two")] == [["answer 1"], ["answer 2"]]
     assert [message["content"] for message in asked[1]["messages"]] == ["Be brief.", "one", "answer 1", "two"]
     assert (asked[1]["model"], asked[1]["temperature"], asked[1]["stream"]) == ("m", 0.0, True)
@@ -401,7 +401,7 @@ def test_the_history_goes_with_the_question() -> None:
 def test_an_error_of_a_server_ends_no_conversation(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     refuses = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"error": {"message": "too much"}}))
     made = Client(httpx2.Client(transport=refuses, base_url="http://x"), "x")
-    exchange(RemoteConversation(Server(lambda: made, {}, ours=False), {}), "one", Kept(None, "", ""))
+    exchange(RemoteConversation(RemoteServer(lambda: made, {}, ours=False), {}), "one", Kept(None, "", ""))
     assert capsys.readouterr().err == "too much\n"
 
 
@@ -420,7 +420,7 @@ def test_an_engine_that_cannot_be_started_again_now_may_be_later() -> None:
             raise OutOfMemory("too large")
         return Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
 
-    talk = RemoteConversation(Server(connect, {}, ours=True), {})
+    talk = RemoteConversation(RemoteServer(connect, {}, ours=True), {})
     with pytest.raises(OutOfMemory):
         list(talk.ask("one", Interrupt()))
     assert list(talk.ask("one", Interrupt())) == ["answer"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.cli.kept import Kept
 
 
@@ -14,7 +14,7 @@ def test_a_chat_that_is_deleted_elsewhere_goes_on_as_another_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "data" / "chats.db"
-    kept, other = Kept(path, "tiny", ""), Store.open(path, print)
+    kept, other = Kept(path, "tiny", ""), ChatStore.open(path, print)
     reply: Any = SimpleNamespace(finish="stop", numbers={})
     kept.add("one", "1", reply)
     (first,) = other.sessions()

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from localdflash.cpu import library
 from localdflash.cpu.library import MAX_ROWS
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.gguf_decoder import load_decoder

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.cpu.library import MAX_ROWS, load
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.errors import LocaldflashError, ModelError, NoDevice, UsageError
 from localdflash.reference.gguf_decoder import load_decoder

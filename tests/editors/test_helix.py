@@ -19,7 +19,7 @@ from tests.support import daemons
 
 pytestmark = pytest.mark.editors
 
-ENGINE = Path(__file__).parent.parent / "instant_engine.py"
+ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 SECONDS, PAUSE = 20.0, 0.5
 COMPLETE = "\x18"  # C-x
 LANGUAGES = """

@@ -14,7 +14,7 @@ from tests.editors.nvim_scene import ADD
 from tests.support import daemons
 
 pytestmark = [pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
-ENGINE = Path(__file__).parent.parent / "instant_engine.py"
+ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tests.editors.fetch_vscode import ROOT, Tools
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
-ENGINE = ROOT / "tests" / "instant_engine.py"
+ENGINE = ROOT / "tests" / "support" / "instant_engine.py"
 PICTURES = Path(os.environ.get("LOCALDFLASH_ARTIFACTS") or ROOT / "build" / "editors")  # what a run leaves to look at
 SECONDS = 30.0  # for anything to happen: a machine may be busy
 SETTINGS: Mapping[str, Any] = {

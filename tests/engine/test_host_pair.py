@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import State, Verification
+from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
@@ -201,7 +201,7 @@ def test_a_state_that_cannot_be_loaded_leaves_a_pair_that_works(pair: HostPair) 
     pair.prefill(PROMPT)
     state = pair.save()
     with pytest.raises(AssertionError):  # the fake's own check
-        pair.load(State(state.ids, state.target, (b"",)))
+        pair.load(SavedSequence(state.ids, state.target, (b"",)))
     assert pair.prefill(PROMPT) == 7
     assert pair.drafters[0].save() == pair.target.save()
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import State
+from localdflash.engine.pair import SavedSequence
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 
@@ -24,8 +24,8 @@ Make = Callable[..., Any]
 BIG = 1 << 20
 
 
-def state(first: int, length: int = 50, fill: bytes = b"x") -> State:
-    return State(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
+def state(first: int, length: int = 50, fill: bytes = b"x") -> SavedSequence:
+    return SavedSequence(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
 
 
 def files(root: Path) -> list[Path]:

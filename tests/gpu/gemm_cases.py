@@ -10,13 +10,13 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
 from tests.kernels.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
-def _workspace(n: int, k: int) -> Callable[[torch.device], Workspace]:
-    return lambda device: Workspace(device, [matmul.plan(n, k, device, BN=columns) for columns in (64, 128)])
+def _workspace(n: int, k: int) -> Callable[[torch.device], SplitWorkspace]:
+    return lambda device: SplitWorkspace(device, [matmul.plan(n, k, device, BN=columns) for columns in (64, 128)])
 
 
 def _norm(size: int) -> Norm:
@@ -133,7 +133,7 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
                       "squares_out": torch.zeros(n // 128, 16)},
         ][steps]  # fmt: skip
 
-    plans = {"workspace": lambda device: Workspace(device, [moe.router_plan(experts, k)])}
+    plans = {"workspace": lambda device: SplitWorkspace(device, [moe.router_plan(experts, k)])}
     return [
         Case("route", moe.route, moe.route_reference, built(lambda: after(0), **plans), ("routing",)),
         Case("experts_gate_up", moe.experts_gate_up, moe.experts_gate_up_reference, built(lambda: after(1)),

@@ -22,7 +22,7 @@ from localdflash.kernels.fp4 import (
     quantize_rows_fp4_reference,
 )
 from localdflash.kernels.planes import E2M1, Planes, pack_fields, pack_halves
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 
 MXFP4, NVFP4 = 32, 16
 FORMATS = pytest.mark.parametrize("group", [MXFP4, NVFP4])
@@ -76,9 +76,9 @@ def quantized(a: Tensor, matrix: Fp4Matrix) -> Fp4Rows:
     return rows
 
 
-def multiply(rows: Fp4Rows, matrix: Fp4Matrix, workspace: Workspace | None = None) -> Tensor:
+def multiply(rows: Fp4Rows, matrix: Fp4Matrix, workspace: SplitWorkspace | None = None) -> Tensor:
     out = torch.full((16, matrix.n), torch.nan)
-    fp4_matmul(rows, matrix, out, workspace or Workspace(out.device, [plan(matrix)]))
+    fp4_matmul(rows, matrix, out, workspace or SplitWorkspace(out.device, [plan(matrix)]))
     return out
 
 
@@ -165,7 +165,7 @@ def test_product(group: int, n: int, k: int) -> None:
     if group == NVFP4:
         matrix = dataclasses.replace(matrix, scales=bounded(matrix.scales))
         rows = dataclasses.replace(rows, scales=bounded(rows.scales))
-    workspace = Workspace(matrix.codes.device, [plan(matrix)])
+    workspace = SplitWorkspace(matrix.codes.device, [plan(matrix)])
     weights = decode(matrix.codes, read(matrix.scales)) * matrix.factor.double().unsqueeze(1)
     expected = decode(rows.codes, read(rows.scales)) * rows.factor.double().unsqueeze(1) @ weights.T
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_the_reference_means_what_the_formats_say(group: int) -> None:
     rows = Fp4Rows.empty(matrix)
     quantize_rows_fp4_reference(torch.randn(16, 700), rows)
     out = torch.empty(16, 96)
-    fp4_matmul_reference(rows, matrix, out, Workspace(out.device, []))
+    fp4_matmul_reference(rows, matrix, out, SplitWorkspace(out.device, []))
     weights = decode(matrix.codes, meant(matrix.scales)) * matrix.factor.double().unsqueeze(1)
     expected = decode(rows.codes, meant(rows.scales)) * rows.factor.double().unsqueeze(1) @ weights.T
     torch.testing.assert_close(out.double(), expected[:, :96], rtol=1e-5, atol=1e-6 * float(expected.abs().max()))

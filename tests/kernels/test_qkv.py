@@ -14,7 +14,7 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv, qkv_reference
 from localdflash.kernels.rope import rope_tables, rotate
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.reference import decoder as torch_decoder
 
 CPU = torch.device("cpu")
@@ -58,8 +58,8 @@ class Case:
         stack = Cache.empty(max(self.layers, 1), SLOTS, self.part.kv_heads, self.head_dim, self.dtype, CPU)
         cache = stack if self.layers else stack.layer(0)
         q = torch.zeros(16, max(self.part.q_heads, 1), self.head_dim, dtype=self.wide)
-        cut: Plan = vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU, BN=self.head_dim)
-        workspace = Workspace(CPU, [cut])
+        cut: SplitPlan = vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU, BN=self.head_dim)
+        workspace = SplitWorkspace(CPU, [cut])
         (qkv if kernel else qkv_reference)(
             self.a,
             self.sums,
@@ -107,7 +107,7 @@ def group_sums(a: Tensor) -> Tensor:
 def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many programs share a tile; 1 unless a test says otherwise."""
     split = getattr(request, "param", 1)
-    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: Plan(n // BN, BN, split))
+    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: SplitPlan(n // BN, BN, split))
 
 
 def close(got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:

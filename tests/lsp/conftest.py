@@ -15,7 +15,7 @@ from pygls.lsp.client import LanguageClient
 from tests.support import daemons
 
 URI = "file:///project/example.py"
-ORACLE = Path(__file__).parent.parent / "instant_engine.py"
+ORACLE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 
 
 class Editor:

@@ -23,7 +23,7 @@ from tests.support import daemons
 KEYS = 10_000
 DOCUMENTS = 3
 PENDING = 12  # requests that an impatient editor leaves unanswered
-ENGINE = Path(__file__).parent.parent / "instant_engine.py"
+ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 INSTANT, CANCELLED = "textDocument/inlineCompletion", -32800
 
 

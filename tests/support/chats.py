@@ -14,10 +14,10 @@ from tests.support.scripted_answers import Answer
 from tests.support.scripted_engine import ScriptedEngine, script, scripted
 from tests.support.terminal import Terminal
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 READY = "Ask something"  # what an empty prompt says
 # The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
-_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from tests.scripted_engine import main; main()"
+_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from tests.support.scripted_engine import main; main()"
 SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
 
 

@@ -1,6 +1,6 @@
 """An engine that knows what comes: /complete answers from texts at once, to measure and test everything around a model.
 
-`python -P tests/instant_engine.py FILE... [--delay MS]`: listens where the daemon would, under the
+`python -P tests/support/instant_engine.py FILE... [--delay MS]`: listens where the daemon would, under the
 LOCALDFLASH_HOME it is given. A request whose text around the cursor stands in one of the files gets what is missing: to
 the end of the line, or after a line that opens a block (and on an empty one) to the next empty line. Between two
 lines it waits `--delay` milliseconds. Any other request gets an empty answer.

@@ -1,9 +1,9 @@
 """A daemon whose answers are written down beforehand, to measure and test the chat from outside.
 
-In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `python -P tests/scripted_engine.py`, with the
-root of the source tree on PYTHONPATH; it then takes its script from POST /script, or in SCRIPT of the environment. It
-listens where the daemon would, under the LOCALDFLASH_HOME it is given, and answers in the daemon's shapes. What was
-asked is in `asked`, or at GET /script. The script's last answer is given again when there are no more.
+In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: this file, run by `python -P` with the root of
+the source tree on PYTHONPATH; it then takes its script from POST /script, or in SCRIPT of the environment. It listens
+where the daemon would, under the LOCALDFLASH_HOME it is given, and answers in the daemon's shapes. What was asked is in
+`asked`, or at GET /script. The script's last answer is given again when there are no more.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import Rows, empty, fill, half_scales
+from localdflash.cuda.repack.packing import UnpackedRows, empty, fill, half_scales
 from localdflash.errors import ModelError
 from localdflash.kernels.planes import COLUMNS, Planes, pack_halves, unpack_halves
 from localdflash.weights.ggml_types import GGMLType
@@ -33,7 +33,7 @@ def planes_of_blocks(
     planes = empty(layout, n, k, experts, raw.device)
     for expert, matrix in enumerate(raw.view(experts, n, k // ggml_type.block_weights, ggml_type.block_bytes)):
 
-        def some_rows(rows: slice, matrix: Tensor = matrix, expert: int = expert) -> Rows:
+        def some_rows(rows: slice, matrix: Tensor = matrix, expert: int = expert) -> UnpackedRows:
             unpacked = unpack(matrix[rows])
             if factors is None:
                 return unpacked

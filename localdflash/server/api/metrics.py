@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
 from localdflash.engine.scheduler import Scheduler
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 PREFIX = "localdflash_"
 STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)  # seconds
@@ -33,9 +33,9 @@ class Metrics:
         self._draft = self._histogram("draft_seconds", "Drafts", STEP_BUCKETS)
         self._first_token = self._histogram("first_token_seconds", "From request to first token", WAIT_BUCKETS)
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, worker: PairWorker) -> None:
         """Report the counters of this engine too."""
-        self._registry.register(_EngineCollector(engine))
+        self._registry.register(_WorkerCollector(worker))
 
     def observe(self, step: Step) -> None:
         """Count the times of one step. Called on the engine thread."""
@@ -59,17 +59,17 @@ class Metrics:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self._registry)
 
 
-class _EngineCollector:
+class _WorkerCollector:
     """The engine's own counters at the moment of asking."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, worker: PairWorker) -> None:
+        self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
-        yield _gauge("model_loaded", "Whether a model is loaded", self._engine.loaded is not None)
-        if scheduler := self._engine.scheduler:
+        yield _gauge("model_loaded", "Whether a model is loaded", self._worker.loaded is not None)
+        if scheduler := self._worker.scheduler:
             yield from _of_scheduler(scheduler)
             yield from _of_steps(scheduler)
 

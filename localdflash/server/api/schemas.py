@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from localdflash.backend.names import Backend
+
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -22,7 +24,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Sampling(Struct, kw_only=True):
+class SamplingFields(Struct, kw_only=True):
     """What every request that generates may say."""
 
     model: str | None = None
@@ -42,7 +44,7 @@ class Sampling(Struct, kw_only=True):
     draft: bool | None = None  # False: plain decoding, to compare
 
 
-class OpenAI(Sampling, kw_only=True):
+class OpenAI(SamplingFields, kw_only=True):
     """What OpenAI's two requests that generate have in common."""
 
     max_tokens: Limit | None = None
@@ -116,7 +118,7 @@ class Extra(Struct):
     filename: str = ""
 
 
-class NativeRequest(Sampling, kw_only=True):
+class NativeRequest(SamplingFields, kw_only=True):
     """What llama-server's own requests have in common."""
 
     response_fields: list[str] | None = None
@@ -204,7 +206,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.load.Options`."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
-    backend: Literal["auto", "cpu", "cuda", "llama.cpp", "torch"] | UnsetType = UNSET
+    backend: Backend | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
     draft: bool | UnsetType = UNSET

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT4, INT8, Layout
+from localdflash.cuda.repack.packing import INT4, INT8, PlaneLayout
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
@@ -55,7 +55,7 @@ MATMULS = {
 }
 
 
-def _matmul(layout: Layout) -> None:
+def _matmul(layout: PlaneLayout) -> None:
     matmul(*rows(H), planes(H, H, layout), halves(16, H), workspace(), norm())
 
 

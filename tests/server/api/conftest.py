@@ -17,12 +17,13 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.engine import Engine
 from localdflash.server.guard import Guard
+from localdflash.server.worker import PairWorker
 
 KEY = "a-key-of-this-test"
 
@@ -33,17 +34,17 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture(scope="session")
-def engine(metrics: Metrics) -> Iterator[Engine]:
-    engine = Engine(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
-    engine.start()
-    asyncio.run(engine.ready())
-    yield engine
-    engine.close()
+def worker(metrics: Metrics) -> Iterator[PairWorker]:
+    worker = PairWorker(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
+    worker.start()
+    asyncio.run(worker.ready())
+    yield worker
+    worker.close()
 
 
 @pytest.fixture(scope="session")
-def app(engine: Engine, metrics: Metrics) -> Starlette:
-    return create_app(engine, metrics)
+def app(worker: PairWorker, metrics: Metrics) -> Starlette:
+    return create_app(worker, metrics)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Live:
     socket: Path
     port: int
     key: str
-    engine: Engine
+    worker: PairWorker
 
     def client(self) -> httpx2.Client:
         transport = httpx2.HTTPTransport(uds=str(self.socket))
@@ -117,8 +118,8 @@ class Live:
 
     @property
     def scheduler(self) -> Scheduler:
-        assert self.engine.scheduler
-        return self.engine.scheduler
+        assert self.worker.scheduler
+        return self.worker.scheduler
 
     def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
         """Wait until something holds."""
@@ -132,7 +133,7 @@ class Live:
 
 
 @pytest.fixture(scope="session")
-def live(app: Starlette, engine: Engine) -> Iterator[Live]:
+def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -142,7 +143,7 @@ def live(app: Starlette, engine: Engine) -> Iterator[Live]:
         port = tcp.getsockname()[1]
         stack.enter_context(serving(app, unix))
         stack.enter_context(serving(Guard(app, key=KEY, port=port), tcp))
-        yield Live(folder / "s", port, KEY, engine)
+        yield Live(folder / "s", port, KEY, worker)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import Message
+from localdflash.text.chat_template import TemplateMessage
 
 CHAT = "/v1/chat/completions"
 QUESTION = "Write a function that adds two numbers."
@@ -25,7 +25,7 @@ def sampled(seed: int | None) -> dict[str, Any]:
 
 def offline(plain: LoadedPair, limit: int, params: SamplingParams, *stops: str) -> tuple[str, str]:
     """The text, and how it ended, of plain decoding in this process."""
-    prepared = prepare(plain, [Message("user", QUESTION)], limit, params)
+    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
     answer = Answer(plain, prepared.request, stops)
     return "".join(answer), answer.request.finish
 
@@ -250,7 +250,7 @@ def test_json_of_a_schema_with_drafts_and_without(client: Any, plain: LoadedPair
     from localdflash.text.grammar import Grammars
 
     params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
-    prepared = prepare(plain, [Message("user", QUESTION)], 120, params)
+    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], 120, params)
     prepared.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
     text = "".join(Answer(plain, prepared.request))
     bodies = [

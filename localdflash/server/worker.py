@@ -16,6 +16,7 @@ from typing import Protocol
 
 import psutil
 
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -24,14 +25,14 @@ from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.text.stream import AnswerText
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class TextDelta:
     """What one step added. `text` may be empty: half a character, or what could begin a stop string."""
 
     text: str
@@ -53,7 +54,7 @@ class Ending(Protocol):
         """The text held back, now that no more comes."""
 
 
-class Engine:
+class PairWorker:
     """One pair at a time.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
@@ -171,7 +172,7 @@ class Engine:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
-    ) -> AsyncGenerator[Delta]:
+    ) -> AsyncGenerator[TextDelta]:
         """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
@@ -179,11 +180,11 @@ class Engine:
         loaded = await self.ready()
         if not (scheduler := self.scheduler):
             raise EngineGone("another model is being loaded: ask again")
-        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[Delta | BaseException | None]()
+        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
         text = AnswerText(loaded.tokenizer, request.ends, stops)
         deadline = 0.0
 
-        def tell(delta: Delta | BaseException | None) -> None:
+        def tell(delta: TextDelta | BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 loop.call_soon_threadsafe(deltas.put_nowait, delta)
 
@@ -192,7 +193,7 @@ class Engine:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            tell(Delta(_ended(text, ending, step, chosen) if ending else text.push(step.tokens), step, chosen))
+            tell(TextDelta(_ended(text, ending, step, chosen) if ending else text.push(step.tokens), step, chosen))
             if text.stopped or (ending and ending.ended):
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
@@ -202,13 +203,13 @@ class Engine:
         def on_end(error: BaseException | None) -> None:
             rest = text.finish()
             if rest := ending.push(rest) + ending.finish() if ending else rest:
-                tell(Delta(rest, None))
+                tell(TextDelta(rest, None))
             tell(error)
 
         job = Job(request, on_step, on_end, urgent, document)
         scheduler.submit(job)
         try:
-            while isinstance(delta := await deltas.get(), Delta):
+            while isinstance(delta := await deltas.get(), TextDelta):
                 yield delta
             if delta:
                 raise delta

@@ -1,6 +1,5 @@
-"""What target and drafter of a CPU pair share: the library with its threads, caches, packed arrays as its structs."""
+"""What the library's structs point to: the caches of keys and values, the packed arrays, the shape of a model."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,52 +10,10 @@ from localdflash.cpu import library
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import Floats, PackedLayer
-from localdflash.errors import LocaldflashError
 from localdflash.model.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
 Halves = NDArray[np.float16]
-
-
-class Team:
-    """The library with its threads. Close it after the models that run on it."""
-
-    def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
-        self.library = library.load()
-        self.kernels = self.library.kernels(instruction_set)
-        self.threads = threads
-        self._pool: int | None = self.library.new_pool(threads, list(cpus))
-        self._models: list[object] = []
-        # Kept, because reading a function from a struct makes it anew: microseconds of each step.
-        self._forward, self._inject = self.kernels.forward, self.kernels.inject
-
-    @property
-    def instruction_set(self) -> str:
-        """That of its kernels."""
-        return str(self.kernels.name.decode())
-
-    def keep(self, *parts: object) -> None:
-        """Keep a model's structs until the threads have ended: one of them may still be on its way out of a pass."""
-        self._models += parts
-
-    def forward(self, model: library.Model, job: library.Pass) -> None:
-        """See kernels.h."""
-        self._forward(ctypes.byref(model), ctypes.byref(job), self._open())
-
-    def inject(self, model: library.Model, taps: Floats, start: int) -> None:
-        """See kernels.h; taps [rows, n_taps * H]."""
-        self._inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
-
-    def _open(self) -> int:
-        if self._pool is None:
-            raise LocaldflashError("the CPU engine was closed: load the pair again")
-        return self._pool
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self.library.delete_pool(self._pool)
-            self._pool = None
 
 
 class KeysAndValues:
@@ -67,6 +24,11 @@ class KeysAndValues:
         self.capacity = -(-capacity // KEYS) * KEYS
         self.keys: Halves = aligned((blocks, heads, self.capacity // KEYS, size, KEYS), np.float16)
         self.values: Halves = aligned((blocks, heads, self.capacity, size), np.float16)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.values.nbytes
 
     def save(self, length: int) -> bytes:
         """Those of the first `length` positions."""
@@ -98,17 +60,17 @@ def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
     return np.cos(angles), np.sin(angles)
 
 
-def bound_matrix(packed: PackedMatrix) -> library.Matrix:
+def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
     """A matrix, or the first of a mixture's."""
     p = packed
-    return library.Matrix(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
+    return library.MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
 
 
 def bound_layers(
     layers: Sequence[PackedLayer], cache: KeysAndValues, causal: Sequence[bool], windows: Sequence[int]
 ) -> Any:
     """The blocks as an array of structs; whoever keeps it keeps layers and cache too."""
-    bound = (library.Layer * len(layers))()
+    bound = (library.LayerStruct * len(layers))()
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
         for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
             setattr(to, name, address(getattr(layer, name)))
@@ -119,9 +81,9 @@ def bound_layers(
     return bound
 
 
-def bound_model(config: DecoderConfig, blocks: int) -> library.Model:
+def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
     """The shape of a model; weights and memory are the caller's to fill in."""
-    model = library.Model()
+    model = library.ModelStruct()
     model.blocks, model.hidden = blocks, config.hidden_size
     model.heads, model.kv_heads, model.head_dim = (
         config.num_attention_heads,
