@@ -1,7 +1,7 @@
-"""Compiles the CPU engine, and puts models.toml, which lies at the root, into the package. The rest: pyproject.toml.
+"""Compile the CPU engine, and copy models.toml, which is at the root, into the package. The rest: pyproject.toml.
 
-The engine is a plain shared library, localdflash/cpu/_kernels.so, with no Python in it. Where it cannot be compiled
-the package goes on without it: llama.cpp then runs every pair.
+The engine is a plain shared library, localdflash/cpu/_kernels.so, with no Python in it. If it cannot be compiled the
+package is installed without it: llama.cpp then runs every pair.
 """
 
 import os
@@ -23,7 +23,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 class BuildWithRegistry(build_py):
-    """An editable install reads the file where it lies; see localdflash.pairs.registry.shipped_file."""
+    """Copies the registry; an editable install reads the original (localdflash.pairs.registry.shipped_file)."""
 
     def run(self) -> None:
         """Build as usual, then copy the registry beside the modules."""
@@ -33,7 +33,7 @@ class BuildWithRegistry(build_py):
 
 
 class BuildLibrary(build_ext):
-    """Each source has flags of its own, which setuptools cannot say: kernels/cpu/sources.py compiles."""
+    """Compiles by kernels/cpu/sources.py, because each source has flags of its own, which setuptools cannot express."""
 
     def build_extension(self, ext: Extension) -> None:
         """Compile the library, or say in one line why there is none."""
@@ -51,17 +51,17 @@ class BuildLibrary(build_ext):
         self.copy_file(str(library), str(place))
 
     def copy_extensions_to_source(self) -> None:
-        """An editable install uses the library where the sources lie: never that of an earlier build."""
+        """Give an editable install the library beside its sources, never an earlier build's."""
         Path("localdflash/cpu/_kernels.so").unlink(missing_ok=True)
         super().copy_extensions_to_source()
 
     def get_ext_filename(self, fullname: str) -> str:
-        """One name for every Python: this is no module."""
+        """Return one name for every Python: the library is no module."""
         return os.path.join(*fullname.split(".")) + ".so"
 
 
 class WheelOfEveryPython(bdist_wheel):
-    """The library suits one platform and every Python 3."""
+    """A wheel for one platform and every Python 3."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """See bdist_wheel."""
@@ -69,7 +69,7 @@ class WheelOfEveryPython(bdist_wheel):
 
 
 def compiler() -> list[str]:
-    """$CXX, or the first that is here. OSError where there is none."""
+    """The compiler: $CXX, or the first that is installed. OSError if there is none."""
     if sys.platform == "win32":
         raise OSError("it is not built on Windows")
     if given := shlex.split(os.environ.get("CXX", "")):

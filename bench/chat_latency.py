@@ -122,7 +122,7 @@ def fence(rate: int = 400) -> Times:
 
 
 async def _fence(text: str) -> tuple[float, list[float]]:
-    from localdflash.chat.sources import Shared
+    from localdflash.chat.sources import SharedDaemon
     from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
@@ -135,9 +135,9 @@ async def _fence(text: str) -> tuple[float, list[float]]:
             await asyncio.sleep(TICK)
             late.append(max(time.perf_counter() - due, 0.0))
 
-    app = ChatApp(Start(Shared(Wanted({})), Path.cwd(), None))
+    app = ChatApp(Start(SharedDaemon(Wanted({})), Path.cwd(), None))
     async with app.run_test(size=(100, 30)) as pilot:
-        await app.talk.engine.ready()
+        await app.talk.answerer.ready()
         await pilot.pause()
         gc.freeze()  # as the app does on a terminal
         app.ask("go")
@@ -164,10 +164,10 @@ def opening(messages: int = 1000) -> Times:
 
 def _long_chat(messages: int) -> tuple[int, str]:
     from localdflash.chat.messages import Message
-    from localdflash.chat.store import Store
-    from localdflash.cli.kept import chats_file
+    from localdflash.chat.store import ChatStore
+    from localdflash.cli.chat import chats_file
 
-    store = Store.open(chats_file(), print)
+    store = ChatStore.open(chats_file(), print)
     session, parent = store.create(folder=str(Path.cwd())), None
     for number in range(messages):
         answer = number % 2

@@ -27,14 +27,14 @@ def read_lines(path, encoding="utf-8"):
 
 async def pictures(folder: Path) -> None:
     """Go through the chat and save what it looks like."""
-    from localdflash.chat.settings import Settings
-    from localdflash.chat.sources import Private
+    from localdflash.chat.settings import ChatSettings
+    from localdflash.chat.sources import PrivateDaemon
     from localdflash.server.wanted import Wanted
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
     options = {"pair": "embedded", "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
-    app = ChatApp(Start(Private(Wanted(options)), folder, folder / "chats.db", Settings(max_tokens=110)))
+    app = ChatApp(Start(PrivateDaemon(Wanted(options)), folder, folder / "chats.db", ChatSettings(max_tokens=110)))
 
     async def until(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
@@ -46,7 +46,7 @@ async def pictures(folder: Path) -> None:
         (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title="localdflash chat"))
 
     async with app.run_test(size=SIZE) as pilot:
-        await until(lambda: app.talk.engine.stage == "ready")
+        await until(lambda: app.talk.answerer.stage == "ready")
         save("chat-welcome")
         for question in QUESTIONS:
             app.ask(question)

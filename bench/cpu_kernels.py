@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bench import synthetic
 from localdflash.cpu import library
+from localdflash.cpu.bound import aligned
 from localdflash.cpu.library import address
-from localdflash.cpu.machine import aligned
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.machine.cores import physical_cores
 from localdflash.machine.hardware import bandwidth, commit, device
@@ -48,7 +48,7 @@ MACS_OF_GROUP = GROUP * PANEL
 
 
 @dataclass(frozen=True)
-class Shape:
+class StackedShape:
     """A matrix [n, k], `copies` of them stacked."""
 
     model: str
@@ -64,15 +64,15 @@ class Shape:
         return -(-COLD_BYTES // weight_bytes(MatrixShape(kind, self.n, self.k)))
 
 
-def shapes(model: str, config: DecoderConfig) -> Iterator[Shape]:
+def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
     """The matrices of a block; of the embedded pair, whose head is a large part of it, that too."""
     c = config
-    yield Shape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
-    yield Shape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
-    yield Shape(model, "gate", c.intermediate_size, c.hidden_size, c.num_hidden_layers)
-    yield Shape(model, "down", c.hidden_size, c.intermediate_size, c.num_hidden_layers)
+    yield StackedShape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "gate", c.intermediate_size, c.hidden_size, c.num_hidden_layers)
+    yield StackedShape(model, "down", c.hidden_size, c.intermediate_size, c.num_hidden_layers)
     if model == "embedded":
-        yield Shape(model, "head", c.vocab_size, c.hidden_size, 1)
+        yield StackedShape(model, "head", c.vocab_size, c.hidden_size, 1)
 
 
 class Crew:
@@ -146,7 +146,7 @@ def weight_bytes(shape: MatrixShape) -> int:
 class Product:
     """A stack of matrices and rows to multiply it with."""
 
-    def __init__(self, kernels: Any, shape: Shape, kind: Kind) -> None:
+    def __init__(self, kernels: Any, shape: StackedShape, kind: Kind) -> None:
         self.kernels = kernels
         self.copies = shape.copies(kind)
         stacked = MatrixShape(kind, shape.n * self.copies, shape.k)
@@ -155,14 +155,14 @@ class Product:
         self.bytes = weight_bytes(stacked)
         self.macs = stacked.n * stacked.k
         places = [address(array) for array in (*self.arrays, None)][:3]
-        self.matrix = library.Matrix(kind, stacked.n, stacked.k, *places)
+        self.matrix = library.MatrixStruct(kind, stacked.n, stacked.k, *places)
         self.panels = stacked.n // PANEL
         most = max(WIDTHS)
         x = np.random.default_rng(1).standard_normal((most, shape.k)).astype(np.float32)
         self.codes = aligned((most, shape.k), np.int8)
         self.scales = aligned((most, shape.k // GROUP), np.float32)
         self.sums = aligned((most, shape.k // 16), np.int32)
-        self.rows = library.Rows(address(self.codes), address(self.scales), address(self.sums))
+        self.rows = library.RowsStruct(address(self.codes), address(self.scales), address(self.sums))
         kernels.quantize(address(x), most, shape.k, ctypes.byref(self.rows))
         self.out = aligned((most, stacked.n), np.float32)
 
@@ -178,7 +178,7 @@ class Product:
         return multiply
 
 
-class Attention:
+class TimedAttention:
     """The keys and values of all layers that a context fills, and rows that attend to them."""
 
     def __init__(self, kernels: Any, config: DecoderConfig, context: int) -> None:
@@ -193,7 +193,7 @@ class Attention:
         self.values = aligned((heads, capacity * c.head_dim), np.float16)
         pool = np.random.default_rng(2).standard_normal(capacity * c.head_dim).astype(np.float16)
         self.keys[...], self.values[...] = pool, pool
-        self.caches = [library.Cache(address(k), address(v)) for k, v in zip(self.keys, self.values, strict=True)]
+        self.caches = [library.CacheStruct(address(k), address(v)) for k, v in zip(self.keys, self.values, strict=True)]
         self.group = c.num_attention_heads // c.num_key_value_heads
         most = max(WIDTHS) * self.group
         self.q = aligned((most, c.head_dim), np.float32)
@@ -226,7 +226,9 @@ def peak(crew: Crew, kernels: Any) -> float:
     return crew.threads * count * MACS_OF_GROUP / min(crew.seconds(work) for _ in range(ROUNDS)) / 1e9
 
 
-def measure_product(crew: Crew, kernels: Any, shape: Shape, kind: Kind, limits: tuple[float, float]) -> dict[str, Any]:
+def measure_product(
+    crew: Crew, kernels: Any, shape: StackedShape, kind: Kind, limits: tuple[float, float]
+) -> dict[str, Any]:
     """One matrix of one type at all widths. `limits`: integer peak and memory bandwidth."""
     product = Product(kernels, shape, kind)
     seconds = fastest(crew, {rows: product.work(rows, crew.threads) for rows in WIDTHS}, ROUNDS)
@@ -247,7 +249,7 @@ def measure_product(crew: Crew, kernels: Any, shape: Shape, kind: Kind, limits: 
 
 def measure_attention(crew: Crew, kernels: Any, model: str, context: int, memory: float) -> dict[str, Any]:
     """Attention of a layer of a model at all widths, the calls' own time taken off."""
-    attention = Attention(kernels, MODELS[model], context)
+    attention = TimedAttention(kernels, MODELS[model], context)
     seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
     calls = seconds.pop(0)
     c, table = attention.config, {}

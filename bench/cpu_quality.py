@@ -95,9 +95,9 @@ def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]
     target.crop(0)
     for start in range(0, len(ids), ROWS):
         anchor, *rest = ids[start : start + ROWS]
-        draft = Draft.chain("none", rest, [1.0] * len(rest))
+        draft = Draft("none", rest, [1.0] * len(rest))
         yield slice(start, start + len(rest) + 1), target.verify(anchor, draft).logits
-        target.keep(range(len(rest) + 1))
+        target.keep(len(rest) + 1)
 
 
 class Difference:
@@ -151,11 +151,15 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
 
 def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]:
     """The CPU engine, then llama.cpp, one in memory at a time."""
-    from localdflash.cpu.load import load
+    from localdflash.backend.options import Options
     from localdflash.llamacpp.target import LlamaCppTarget
+    from localdflash.loading.backends import load_on
+    from localdflash.pairs.pair import LocalPair
 
-    with closing(load(path, None, context, threads)[0]) as target:
-        yield "cpu", target
+    options = Options(path.stem, "cpu", threads, context, draft=False)
+    with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None, None), options)) as ours:
+        assert ours.host
+        yield "cpu", ours.host.target
     with closing(LlamaCppTarget(path, context, threads)) as target:
         yield "llama.cpp", target
 

@@ -11,15 +11,18 @@ import json
 import os
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bench import synthetic
-from localdflash.cpu.load import load
+from localdflash.backend.options import Options
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.loading.backends import load_on
 from localdflash.machine.hardware import bandwidth, commit, device
+from localdflash.pairs.pair import LocalPair
 from localdflash.weights.ggml_types import GGMLType
 
 SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
@@ -30,11 +33,11 @@ SECONDS = 20.0  # to repeat for
 
 def forward_ms(target: Target, rows: int) -> float:
     """One verify, nothing kept; the second, because the first has the caches of what ran before."""
-    draft = Draft.chain("none", [1] * (rows - 1), [1.0] * (rows - 1))
+    draft = Draft("none", [1] * (rows - 1), [1.0] * (rows - 1))
     for _ in range(2):
         began = time.perf_counter()
         target.verify(1, draft)
-        target.keep(())
+        target.keep(0)
     return (time.perf_counter() - began) * 1e3
 
 
@@ -72,13 +75,11 @@ def run(folder: Path, shape: str, kind: str, threads: int, seconds: float) -> di
     path = folder / f"{shape}-{kind}.gguf"
     if not path.exists():
         synthetic.write_target(path, SHAPES[shape], f"random {shape}", GGMLType[kind])
-    ours, _ = load(path, None, CONTEXT, threads)
-    theirs = LlamaCppTarget(path, CONTEXT, threads)
-    try:
-        return report(measure({"cpu": ours, "llama.cpp": theirs}, seconds))
-    finally:
-        ours.close()
-        theirs.close()
+    options = Options(shape, "cpu", threads, CONTEXT, draft=False)
+    ours = load_on("cpu", LocalPair(shape, path, None, None, None, None), options)
+    assert ours.host
+    with closing(ours), closing(LlamaCppTarget(path, CONTEXT, threads)) as theirs:
+        return report(measure({"cpu": ours.host.target, "llama.cpp": theirs}, seconds))
 
 
 def main() -> None:

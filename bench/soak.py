@@ -25,15 +25,16 @@ import psutil
 from localdflash.answers.answer import Answer
 from localdflash.answers.completion import prepare as prepare_completion
 from localdflash.answers.conversation import prepare as prepare_chat
+from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import EngineGone, LocaldflashError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect, stop
 from localdflash.server.wanted import Wanted
-from localdflash.text.chat_template import Message
+from localdflash.text.chat_template import TemplateMessage
 
 PROCESSES, THREADS = 8, 4  # clients
 KILL_EVERY = 1.0  # seconds
@@ -62,11 +63,11 @@ def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
         for body in asked:
             params = SamplingParams(body["temperature"], seed=body["seed"])
             if "messages" in body:
-                messages = [Message("user", body["messages"][0]["content"])]
+                messages = [TemplateMessage("user", body["messages"][0]["content"])]
                 prepared = prepare_chat(loaded, messages, body["max_tokens"], params)
             else:
                 prepared = prepare_completion(loaded, body["prompt"], body["suffix"], body["max_tokens"], params)
-            answers.append("".join(Answer(loaded, prepared.request, prepared.stops)))
+            answers.append("".join(Answer(loaded, prepared)))
     return answers
 
 

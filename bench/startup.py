@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import median
 
 from localdflash.answers.completion import complete
+from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
 
 ROUNDS = 11

@@ -81,7 +81,7 @@ class Tensor:
 
 
 def write_target(path: Path, config: DecoderConfig, name: str, kind: GGMLType = GGMLType.Q4_K) -> None:
-    """A target of one type, Q4_0 or Q8_0; Q4_K is Q4_K_M's mix. An embedding that is the head too has the head's."""
+    """Write a target of one type, Q4_0 or Q8_0; Q4_K is Q4_K_M's mix. A tied embedding has the head's type."""
     c, prefix, head = config, "qwen3", HEADS[kind]
     tensors = [
         Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), head if c.tie_word_embeddings else kind),
@@ -95,7 +95,7 @@ def write_target(path: Path, config: DecoderConfig, name: str, kind: GGMLType = 
 
 
 def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -> None:
-    """A drafter whose matrices all are of one type; embedding and head are the target's."""
+    """Write a drafter whose matrices all are of one type; embedding and head are the target's."""
     c, prefix = config.decoder, "dflash"
     tensors = [
         Tensor("fc.weight", (c.hidden_size, len(config.taps) * c.hidden_size), kind),
@@ -192,7 +192,7 @@ def _strings(key: str, values: Sequence[str]) -> bytes:
 
 
 def _write(path: Path, metadata: Sequence[bytes], tensors: Sequence[Tensor]) -> None:
-    """Header, tensor descriptions and data, in this order; under another name until it is complete."""
+    """Write header, tensor descriptions and data, under another name until the file is complete."""
     header, offset = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata), 0
     for tensor in tensors:
         dimensions = tensor.shape[::-1]

@@ -1,10 +1,9 @@
 """Attention of a block of 16 rows over the key/value cache, at batch 1: flash decoding, split over the context.
 
-Row t sits in slot start + t of the cache and, but for trees, at that position. What it sees:
+Row t sits in slot start + t of the cache, which is its position. What it sees:
 
 * "chain": slots up to its own. A causal layer of a drafter is a chain too.
 * "block": every slot up to the last of the block. A bidirectional layer of a drafter.
-* "tree": the context (slots before start) and, within the block, slot start + j where bit j of its `ancestors` is set.
 
 With a window W a row of a chain sees positions above start + t - W only, one of a block those less than W away.
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from localdflash.kernels.cache import Cache, decode
 from localdflash.kernels.launch import ASM, pdl, release, wait
 
-Mask = Literal["chain", "block", "tree"]
+Mask = Literal["chain", "block"]
 ROWS = 16
 CHUNK = 256  # slots of a program: it sets the order of summation, so it is the same for every launch
 TILE = 64  # slots of a step; divides CHUNK
@@ -87,20 +86,16 @@ def _halves(codes, ASM: tl.constexpr):
 
 
 @triton.jit
-def _visible(node, t, ancestors_ptr, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
+def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
     """Whether row t [M, 1] sees slot start + node [1, TILE]."""
     if MASK == "chain":
         visible = node <= t
         if WINDOW:
             visible &= node > t - WINDOW
-    elif MASK == "block":
+    else:
         visible = (node < BLOCK) & (t >= 0)
         if WINDOW:
             visible &= (node > t - WINDOW) & (node < t + WINDOW)
-    else:
-        ancestors = tl.load(ancestors_ptr + t, mask=t < 16, other=0).to(tl.int32)
-        bit = tl.minimum(tl.maximum(node, 0), 31)
-        visible = (node < 0) | ((node < 16) & (((ancestors >> bit) & 1) != 0))
     return visible
 
 
@@ -151,7 +146,7 @@ def _merge(
 
 @triton.jit
 def attention_kernel(
-    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, ancestors_ptr, start_ptr, partial_ptr, stats_ptr, counter_ptr,
+    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, start_ptr, partial_ptr, stats_ptr, counter_ptr,
     out_ptr, sums_ptr, scale,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr,
@@ -192,7 +187,7 @@ def attention_kernel(
         if SCALED:
             scores *= tl.load(k_scale_ptr + at)[None, :]
         if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows see all slots
-            visible = _visible(n[None, :] - start, t[:, None], ancestors_ptr, MASK, BLOCK, WINDOW)
+            visible = _visible(n[None, :] - start, t[:, None], MASK, BLOCK, WINDOW)
             scores = tl.where(visible, scores, -float("inf"))
         peak = tl.maximum(top, tl.max(scores, 1))
         fade = _exp2((top - peak) * scale, ASM)
@@ -253,7 +248,6 @@ def attention(
     scratch: Scratch,
     mask: Mask,
     block: int = ROWS,
-    ancestors: Tensor | None = None,
     window: int = 0,
     splits: int = BUCKETS[-1],
 ) -> None:
@@ -261,20 +255,19 @@ def attention(
 
     q float16 [16, HQ, D], D 64 or 128; start int32 [1], the tokens before the block; out float16 [16, >= HQ * D], of
     which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], sums over groups of 32 of what is
-    stored. `block`: rows of a "block"; those after it are dead. `ancestors` int64 [16]: for a "tree". `window`: how
-    many positions a row sees, its own included, or 0; a tree has none. `splits`: chunks of 256 slots that are
-    launched, enough for start + 16 and no more than the scratch has; the result does not depend on it.
+    stored. `block`: rows of a "block"; those after it are dead. `window`: how many positions a row sees, its own
+    included, or 0. `splits`: chunks of 256 slots that are launched, enough for start + 16 and no more than the scratch
+    has; the result does not depend on it.
     """
     (_, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
     if window:
         splits = min(splits, triton.cdiv(window + ROWS - 2, CHUNK) + 1)
     assert splits * ROWS * heads * head_dim <= scratch.partial.numel(), "the scratch is too small"
-    assert not (window and mask == "tree"), "slots of a tree are not positions"
     options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK,
                "CHUNKS": triton.next_power_of_2(splits), "WINDOW": window, "ASM": ASM} | pdl(q.device)  # fmt: skip
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](
-        q, cache.k, cache.v, cache.k_scale, cache.v_scale, ancestors, start, scratch.partial, scratch.stats,
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, scratch.partial, scratch.stats,
         scratch.counter, out, sums, scale, M=rows, TILE=TILE, STAGES=2, MASK=mask, BLOCK=block,
         SCALED=cache.k_scale is not None, FUSED=splits <= FUSED, num_warps=rows // 16, **options,
     )  # fmt: skip
@@ -293,7 +286,6 @@ def attention_reference(
     scratch: Scratch | None,
     mask: Mask,
     block: int = ROWS,
-    ancestors: Tensor | None = None,
     window: int = 0,
     splits: int = BUCKETS[-1],
 ) -> None:
@@ -301,7 +293,7 @@ def attention_reference(
     begin, (rows, heads, head_dim) = int(start), q.shape
     width = heads * head_dim
     for t in range(block if mask == "block" else rows):
-        slots = _slots(t, begin, mask, block, ancestors, window)
+        slots = _slots(t, begin, mask, block, window)
         keys = decode(cache.k[slots], None if cache.k_scale is None else cache.k_scale[slots])
         values = decode(cache.v[slots], None if cache.v_scale is None else cache.v_scale[slots])
         grouped = q[t].float().view(keys.shape[1], heads // keys.shape[1], head_dim)  # [HKV, G, D]
@@ -310,12 +302,8 @@ def attention_reference(
     sums[: width // 32] = out[:, :width].float().reshape(rows, -1, 32).sum(-1).t()
 
 
-def _slots(t: int, begin: int, mask: Mask, block: int, ancestors: Tensor | None, window: int) -> slice | Tensor:
-    """The slots that row t sees: a range, or the list that a tree needs."""
-    if mask == "tree":
-        assert ancestors is not None
-        seen = [begin + j for j in range(ROWS) if int(ancestors[t]) >> j & 1]
-        return torch.tensor([*range(begin), *seen], device=ancestors.device)
+def _slots(t: int, begin: int, mask: Mask, block: int, window: int) -> slice:
+    """The slots that row t sees."""
     position, last = begin + t, begin + (t if mask == "chain" else block - 1)
     if not window:
         return slice(0, last + 1)

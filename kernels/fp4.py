@@ -21,9 +21,8 @@ from torch import Tensor
 
 from localdflash.errors import ModelError
 from localdflash.kernels.launch import pdl, release, wait
-from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import E2M1, Planes, unpack_fields, unpack_halves
-from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 
 ROWS = 16
 SPAN = 512  # weights along k of one tile
@@ -246,17 +245,12 @@ def _fp4_matmul(
     base_ptr,
     scale_ptr,
     factor_ptr,
-    squares_ptr,
-    before_ptr,
     out_ptr,
     partials_ptr,
     counters_ptr,
     spans,
     N,
     columns,
-    size,
-    eps,
-    P: tl.constexpr,
     GROUP: tl.constexpr,
     SPAN: tl.constexpr,
     BN: tl.constexpr,
@@ -285,30 +279,24 @@ def _fp4_matmul(
     release(PDL)
     if arrive(acc, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
         acc = gather(acc, partials_ptr, counters_ptr, tile, BN, SPLIT_K)
-        factor = tl.load(a_factor_ptr + m) * norm_factor(squares_ptr, before_ptr, P, size, eps)
-        acc *= factor[:, None] * tl.load(factor_ptr + n)[None, :]
+        acc *= tl.load(a_factor_ptr + m)[:, None] * tl.load(factor_ptr + n)[None, :]
         out = out_ptr + m[:, None] * columns + n[None, :]
         tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=n[None, :] < columns)
 
 
-def plan(matrix: Fp4Matrix) -> Plan:
+def plan(matrix: Fp4Matrix) -> SplitPlan:
     """How the GEMM of a matrix is cut; never depends on the rows. A program has at least two spans."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
-    return Plan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
+    return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
 
 
-def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspace, norm: Norm | None = None) -> None:
-    """Write (a @ W^T) * factor of the norm, a from `quantize_rows_fp4`, into out, float32 or float16 [16, n].
+def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
+    """Write a @ W^T, a from `quantize_rows_fp4`, into out, float32 or float16 [16, n].
 
     Needs compute capability 12; elsewhere the product is emulated, slower than from planes.
     """
     cut = plan(matrix)
-    squares, before, parts, size, eps = (
-        (rows.factor, rows.factor, 0, 1, 0.0)
-        if norm is None
-        else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
-    )
     _fp4_matmul[(cut.tiles, cut.SPLIT_K)](
         rows.codes,
         rows.scales,
@@ -316,17 +304,12 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspa
         matrix.codes,
         matrix.scales,
         matrix.factor,
-        squares,
-        before,
         out,
         workspace.partials,
         workspace.counters,
         matrix.codes.shape[0],
         matrix.codes.shape[1],
         out.shape[1],
-        size,
-        eps,
-        P=parts,
         GROUP=matrix.group,
         SPAN=SPAN,
         BN=cut.BN,
@@ -337,8 +320,6 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspa
     )
 
 
-def fp4_matmul_reference(
-    rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: Workspace, norm: Norm | None = None
-) -> None:
+def fp4_matmul_reference(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
     """The same in float32."""
-    out.copy_(rows.dense[:, : matrix.k] @ matrix.dense.T * norm_factor_reference(norm))
+    out.copy_(rows.dense[:, : matrix.k] @ matrix.dense.T)

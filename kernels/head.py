@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.keys import index_of, is_nan, key_of, value_of
+from localdflash.kernels.keys import index_of, is_nan, key_of
 from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan
+from localdflash.kernels.split_k import SplitPlan
 
 ROWS = 16
 REDUCE = 128  # tiles that the last program reads at once
@@ -29,22 +29,21 @@ class HeadScratch:
     def __init__(self, device: torch.device, heads: Iterable[Planes]) -> None:
         tiles = max(_plan(planes, device).tiles for planes in heads)
         self.keys = torch.zeros(tiles, ROWS, dtype=torch.int64, device=device)
-        self.sums = torch.zeros(tiles, ROWS, dtype=torch.float32, device=device)
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def _plan(planes: Planes, device: torch.device) -> Plan:
+def _plan(planes: Planes, device: torch.device) -> SplitPlan:
     """Heads are wide: the tiles alone keep a GPU busy, so K is not split."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
 
 @triton.jit
-def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, logits, confidence, ids,
-          part_keys, part_sums, counter, K, N, V, stride, size, eps, scale, softcap, P: tl.constexpr,
+def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, logits, ids,
+          part_keys, counter, K, N, V, stride, size, eps, scale, softcap, P: tl.constexpr,
           CAPPED: tl.constexpr, REDUCE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
           SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
           STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles,). logits, confidence and ids may be None."""
+    """Grid (tiles,). logits and ids may be None."""
     tile = tl.program_id(0)
     tiles = tl.num_programs(0)
     m = tl.arange(0, 16)
@@ -60,11 +59,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
     if logits is not None:
         tl.store(logits + m[:, None] * stride + n[None, :], value, mask=inside)
     keys = tl.where(inside, key_of(value, tl.broadcast_to(n[None, :], (16, BN))), -0x8000000000000000)
-    best = tl.max(keys, 1)
-    tl.store(part_keys + tile * 16 + m, best)
-    if confidence is not None:
-        shifted = value - _finite(value_of(best))[:, None]
-        tl.store(part_sums + tile * 16 + m, tl.sum(tl.where(inside, tl.exp(shifted), 0.0), 1))
+    tl.store(part_keys + tile * 16 + m, tl.max(keys, 1))
     tl.debug_barrier()  # all threads have stored before one of them takes the ticket
     ticket = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
     if ticket == tiles - 1:
@@ -78,16 +73,6 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
         if ids is not None:
             choice = tl.load(ids + choice)
         tl.store(out + m, tl.where(is_nan(top), -1, choice))
-        if confidence is not None:
-            peak = _finite(value_of(top))[None, :]
-            shares = tl.zeros((REDUCE, 16), tl.float32)
-            for first in tl.range(0, tiles, REDUCE, loop_unroll_factor=4):
-                i = first + tl.arange(0, REDUCE)[:, None]
-                weight = tl.exp(value_of(_winners(part_keys, i, i < tiles)) - peak)
-                part = tl.load(part_sums + i * 16 + m[None, :], mask=i < tiles, other=0.0, cache_modifier=".cg")
-                shares += tl.where(i < tiles, part * weight, 0.0)
-            total = tl.sum(shares, 0)  # at least the winner's own 1, or NaN
-            tl.store(confidence + m, tl.where(total >= 1.0, 1.0 / total, 0.0))
         tl.store(counter, 0)
 
 
@@ -98,12 +83,6 @@ def _winners(part_keys, i, mask):
     return tl.load(at, mask=mask, other=-0x8000000000000000, cache_modifier=".cg")
 
 
-@triton.jit
-def _finite(peak):
-    """A maximum that may be subtracted: 0 for a row of nothing but -inf."""
-    return tl.where(peak == -float("inf"), 0.0, peak)
-
-
 def head(
     a: Tensor,
     sums: Tensor,
@@ -112,7 +91,6 @@ def head(
     out: Tensor,
     scratch: HeadScratch,
     logits: Tensor | None = None,
-    confidence: Tensor | None = None,
     scale: float = 1.0,
     softcap: float = 0.0,
     ids: Tensor | None = None,
@@ -121,16 +99,15 @@ def head(
 
     A logit is the product times the norm's factor times `scale`, then softcap * tanh(logit / softcap) unless softcap
     is 0. a: float16 [16, padded_k]. sums: float32 [padded_k / 32, 16]. out: int32 [16]. Options: `logits` float32
-    [16, n] gets them; `confidence` float32 [16] gets the softmax probability of the winner, 0 for a row with NaN or
-    without a finite logit; `ids` int32 [n], ascending, maps rows of a short draft vocabulary to token ids in `out`.
+    [16, n] gets them; `ids` int32 [n], ascending, maps rows of a short draft vocabulary to token ids in `out`.
     """
     cut = _plan(planes, a.device)
     squares, before = (sums, sums) if norm is None else (norm.squares, norm.before)
     parts, size, eps = (0, 1, 0.0) if norm is None else (norm.parts, norm.size, norm.eps)
     stride = 0 if logits is None else logits.stride(0)
     _head[(cut.tiles,)](
-        a, sums, *pointers(planes), squares, before, out, logits, confidence, ids,
-        scratch.keys, scratch.sums, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
+        a, sums, *pointers(planes), squares, before, out, logits, ids,
+        scratch.keys, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
         scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=cut.BN, STAGES=cut.STAGES,
         num_warps=cut.num_warps, **switches(planes), **pdl(a.device),
     )  # fmt: skip
@@ -144,7 +121,6 @@ def head_reference(
     out: Tensor,
     scratch: HeadScratch | None,
     logits: Tensor | None = None,
-    confidence: Tensor | None = None,
     scale: float = 1.0,
     softcap: float = 0.0,
     ids: Tensor | None = None,
@@ -157,5 +133,3 @@ def head_reference(
     out.copy_(torch.where(broken, -1, winner if ids is None else ids[winner]))
     if logits is not None:
         logits.copy_(values)
-    if confidence is not None:
-        confidence.copy_(values.softmax(-1).amax(-1).nan_to_num(0.0))

@@ -15,7 +15,7 @@ from torch import Tensor
 from localdflash.kernels.launch import ASM, pdl, release, wait
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import SUPER, Planes
-from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 from localdflash.kernels.unpack import TINY, byte, half, unit, unpack, unpack_minimums, unpack_scaled
 
 MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
@@ -214,7 +214,7 @@ def _matmul(
 
 
 @functools.cache
-def plan(n: int, k: int, device: torch.device, BN: int = 128) -> Plan:
+def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
     """How to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
 
     It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
@@ -228,7 +228,7 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> Plan:
         rounds = triton.cdiv(tiles * split, (3 if roomy else 2) * processors)
         return rounds * (triton.cdiv(blocks, split) + 4 + (2 if split > 1 else 0))
 
-    return Plan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time), STAGES=6 if roomy else 4)
+    return SplitPlan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time), STAGES=6 if roomy else 4)
 
 
 def _multiprocessors(device: torch.device) -> tuple[int, bool]:
@@ -240,7 +240,7 @@ def _multiprocessors(device: torch.device) -> tuple[int, bool]:
 
 
 def matmul(
-    a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace, norm: Norm | None = None
+    a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace, norm: Norm | None = None
 ) -> None:
     """Store (a @ W^T) * the norm's factor in out, float32 or float16 [16, n].
 
@@ -258,7 +258,7 @@ def matmul(
 
 
 def matmul_reference(
-    a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: Workspace, norm: Norm | None = None
+    a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace, norm: Norm | None = None
 ) -> None:
     """The same from the dense weights, in float32; a may be float32."""
     out.copy_(a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm))

@@ -23,7 +23,7 @@ from localdflash.kernels.matmul import accumulate, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, norm_factor, norm_factor_reference, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import GROUP, TAP_SCALE, Tap, store_sums
-from localdflash.kernels.split_k import ROWS, Plan, Workspace, arrive
+from localdflash.kernels.split_k import ROWS, SplitPlan, SplitWorkspace, arrive
 from localdflash.kernels.swiglu import SWIGLU_SCALE, silu
 
 ROUTER_TILE = 32  # experts under one program of the router
@@ -53,10 +53,10 @@ class Routing:
         return self.active.shape[0]
 
 
-def router_plan(experts: int, width: int) -> Plan:
+def router_plan(experts: int, width: int) -> SplitPlan:
     """What `route` needs of the workspace, for inputs [16, width], a multiple of 128."""
     splits = min(8, width // ROUTER_BLOCK)
-    return Plan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
+    return SplitPlan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, we
 
 
 def route(
-    a: Tensor, router: Tensor, norm: Norm, live: Tensor, routing: Routing, workspace: Workspace, normalise: bool
+    a: Tensor, router: Tensor, norm: Norm, live: Tensor, routing: Routing, workspace: SplitWorkspace, normalise: bool
 ) -> None:
     """Fill `routing` with the experts of the first live[0] rows: softmax of (a @ router^T) * factor, the best of each.
 
@@ -140,7 +140,7 @@ def route_reference(
     norm: Norm,
     live: Tensor,
     routing: Routing,
-    workspace: Workspace | None,
+    workspace: SplitWorkspace | None,
     normalise: bool,
 ) -> None:
     """The same in plain torch, computed in float32; a may be float32."""

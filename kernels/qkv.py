@@ -1,7 +1,7 @@
 """Query, key and value heads of 16 rows: GEMM, norm per head, RoPE and the write into the cache, in one launch.
 
-One tile is one head. Row m sits at position start + offsets[m] (its place in a chain, or its depth in a tree) and its
-key and value go into slot start + m, both computed in float32 and rounded once, when they are stored.
+One tile is one head. Row m sits at position start + m, into whose slot its key and value go, both computed in float32
+and rounded once, when they are stored.
 
 The heads that a call computes need not be all of a layer: files often keep values in another quantization, so that
 they come as planes of their own. And they may be the keys and values of many layers: a DFlash drafter projects its
@@ -22,7 +22,7 @@ from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.rope import Rope, rotate
-from localdflash.kernels.split_k import ROWS, Workspace, arrive, gather
+from localdflash.kernels.split_k import ROWS, SplitWorkspace, arrive, gather
 
 HEAD_DIMS = (64, 128)
 
@@ -93,7 +93,7 @@ def store_cache(x, y, codes_ptr, scale_ptr, row, D: tl.constexpr, LIMIT: tl.cons
 
 @triton.jit
 def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, squares_ptr, before_ptr,
-         bias_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, start_ptr, offsets_ptr,
+         bias_ptr, q_gain_ptr, k_gain_ptr, cos_ptr, sin_ptr, start_ptr,
          q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, partials_ptr, counters_ptr, K, N, size, eps, head_eps, first,
          slots, P: tl.constexpr, D: tl.constexpr, Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BIAS: tl.constexpr,
          HEAD_NORM: tl.constexpr, LIMIT: tl.constexpr, LARGEST: tl.constexpr, SMALLEST: tl.constexpr,
@@ -127,7 +127,7 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
                 rstd = tl.math.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / D + head_eps)
                 x *= rstd[:, None] * tl.load(gain_ptr + d)[None, :]
                 y *= rstd[:, None] * tl.load(gain_ptr + HALF + d)[None, :]
-            angle = (start + tl.load(offsets_ptr + m))[:, None] * HALF + d[None, :]
+            angle = (start + m)[:, None] * HALF + d[None, :]
             cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
             rotated = x * cos - y * sin
             y = y * cos + x * sin
@@ -154,10 +154,9 @@ def qkv(
     k_gain: Tensor | None,
     rope: Rope,
     start: Tensor,
-    offsets: Tensor,
     q_out: Tensor | None,
     cache: Cache,
-    workspace: Workspace,
+    workspace: SplitWorkspace,
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
@@ -165,15 +164,15 @@ def qkv(
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None where a is normed already; q_gain float32 [D]
     and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None
-    where the model has none; start int32 [1] and offsets int32 [16] of 0 .. 15, in device memory; q_out float16
-    [16, q_heads, D], None for a stack; bias float32 [count * D]. Tables and cache reach 16 past the largest start.
+    where the model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
+    float32 [count * D]. Tables and cache reach 16 past the largest start.
     """
     head_dim = _check(planes, part, cache)
     cut = plan(planes.n, planes.padded_k, a.device, BN=head_dim)
     squares, before, parts, size, norm_eps = (
         (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
     )
-    given = (bias, q_gain, k_gain, rope.cos, rope.sin, start, offsets, q_out, cache.k, cache.v, cache.k_scale)
+    given = (bias, q_gain, k_gain, rope.cos, rope.sin, start, q_out, cache.k, cache.v, cache.k_scale)
     tensors = (sums if tensor is None else tensor for tensor in (*given, cache.v_scale))
     _qkv[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, *tensors, workspace.partials, workspace.counters,
@@ -205,10 +204,9 @@ def qkv_reference(
     k_gain: Tensor | None,
     rope: Rope,
     start: Tensor,
-    offsets: Tensor,
     q_out: Tensor | None,
     cache: Cache,
-    workspace: Workspace | None,
+    workspace: SplitWorkspace | None,
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
@@ -217,8 +215,7 @@ def qkv_reference(
     if bias is not None:
         product = product + bias
     heads = product.unflatten(1, (part.count, -1))  # [16, count, D]
-    positions = (start + offsets).long()
-    slots = (start + torch.arange(ROWS, device=start.device)).long()
+    positions = (start + torch.arange(ROWS, device=start.device)).long()  # and slots
     stacked = cache.k.ndim == 4
     for layer in range(cache.k.shape[0] if stacked else 1):
         one = cache.layer(layer) if stacked else cache
@@ -227,9 +224,9 @@ def qkv_reference(
         if q_out is not None:
             q_out[:, its] = rotate(_head_norm(heads[:, mine], q_gain, eps), rope, positions).to(q_out.dtype)
         mine, its = part.of(layer, part.q_heads, part.q_heads + part.kv_heads)
-        one.write(slots, rotate(_head_norm(heads[:, mine], gain, eps), rope, positions), None, its)
+        one.write(positions, rotate(_head_norm(heads[:, mine], gain, eps), rope, positions), None, its)
         mine, its = part.of(layer, part.q_heads + part.kv_heads, part.heads)
-        one.write(slots, None, heads[:, mine], its)
+        one.write(positions, None, heads[:, mine], its)
 
 
 def _head_norm(heads: Tensor, gain: Tensor | None, eps: float) -> Tensor:

@@ -17,7 +17,7 @@ from localdflash.kernels.launch import pdl, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import ROWS, Workspace, arrive, gather
+from localdflash.kernels.split_k import ROWS, SplitWorkspace, arrive, gather
 
 TAP_SCALE = 1 / 16
 GROUP = 32  # columns under one entry of `sums`
@@ -86,7 +86,7 @@ def residual(
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
-    workspace: Workspace,
+    workspace: SplitWorkspace,
     add: bool = True,
     tap: Tap | None = None,
 ) -> None:
@@ -121,7 +121,7 @@ def residual_reference(
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
-    workspace: Workspace | None,
+    workspace: SplitWorkspace | None,
     add: bool = True,
     tap: Tap | None = None,
 ) -> None:

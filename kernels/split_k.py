@@ -15,7 +15,7 @@ ROWS = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class SplitPlan:
     """How a GEMM is cut: `tiles` of BN columns, each by SPLIT_K programs, with the launch options that go with it."""
 
     tiles: int
@@ -25,13 +25,13 @@ class Plan:
     num_warps: int = 4
 
 
-class Workspace:
+class SplitWorkspace:
     """Partial tiles and counters for every GEMM of a device; they run one after another, so one workspace does.
 
     Counters hold zero except while a kernel runs.
     """
 
-    def __init__(self, device: torch.device, plans: Iterable[Plan]) -> None:
+    def __init__(self, device: torch.device, plans: Iterable[SplitPlan]) -> None:
         split = [plan for plan in plans if plan.SPLIT_K > 1]
         elements = max((plan.tiles * plan.SPLIT_K * ROWS * plan.BN for plan in split), default=1)
         self.partials = torch.zeros(elements, dtype=torch.float32, device=device)

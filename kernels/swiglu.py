@@ -15,7 +15,7 @@ from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import GROUP, store_sums
-from localdflash.kernels.split_k import Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitWorkspace, arrive, gather
 
 SWIGLU_SCALE = 1 / 16
 
@@ -53,7 +53,7 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
 
 
 def swiglu(
-    a: Tensor, sums: Tensor, planes: Planes, norm: Norm | None, out: Tensor, sums_out: Tensor, workspace: Workspace
+    a: Tensor, sums: Tensor, planes: Planes, norm: Norm | None, out: Tensor, sums_out: Tensor, workspace: SplitWorkspace
 ) -> None:
     """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * factor of the norm, and sums_out to its sums over 32 columns.
 
@@ -79,7 +79,7 @@ def swiglu_reference(
     norm: Norm | None,
     out: Tensor,
     sums_out: Tensor,
-    workspace: Workspace | None,
+    workspace: SplitWorkspace | None,
 ) -> None:
     """The same in plain torch, computed in float32; a and out may be float32."""
     product = a[:, : planes.k].float() @ planes.dense.T * norm_factor_reference(norm)

@@ -1,4 +1,4 @@
-"""The k best tokens of each of 16 rows of logits, for draft trees and candidate selectors.
+"""The k best tokens of each of 16 rows of logits, for candidate selectors (DFlash 2).
 
 A program sorts the best k out of one slice of a row; the last one of a row merges the slices.
 """
@@ -61,7 +61,6 @@ def top_k(logits: Tensor, values: Tensor, tokens: Tensor, scratch: TopKScratch, 
 
     Of equal logits the lower index comes first; NaN comes before all, with token -1. logits: float32 [16, n]. values:
     float32 [16, k], tokens: int32 [16, k], k <= 16 and k <= n. ids: int32 [n]. UsageError for another k.
-    With the winner's probability p (`confidence` of the head), the log probability is values - values[:, :1] + log p.
     """
     n, k = logits.shape[1], values.shape[1]
     _check(n, k)

@@ -1,8 +1,8 @@
-"""Settings: `config.toml` in the user's configuration folder, and environment variables that replace them.
+"""Settings: `config.toml` in the user's configuration folder, and environment variables that override it.
 
 A flag of a command comes first, then LOCALDFLASH_<TABLE>_<KEY>, then the file, then the default. No other place is
-read, least of all the folder one works in: a repository must not choose models or servers. Every value remembers
-where it comes from.
+read, least of all the current folder: a repository must not choose models or servers. Every value remembers where it
+comes from.
 """
 
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from localdflash.backend.names import BACKENDS
 from localdflash.errors import UsageError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
 
-BACKENDS = ("auto", "cpu", "cuda", "llama.cpp", "torch")
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)
 DEFAULT = "default"
@@ -29,7 +29,7 @@ Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and where t
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelConfig:
     """Which pair to run, and how. Zeros mean: what the model and the machine suggest."""
 
     pair: str = "embedded"  # a pair of the registry, hf:owner/name/file.gguf, or the absolute path of a .gguf file
@@ -41,8 +41,8 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Server:
-    """Who answers, and how the daemon runs."""
+class ServerConfig:
+    """Which server to ask, and how the daemon runs."""
 
     url: str = ""  # an OpenAI-compatible server to ask instead of the daemon
     key_file: Path | None = None  # holds the bearer key for `url`
@@ -57,13 +57,13 @@ class Server:
 class Config:
     """All settings. `origins` names for every setting (`model.pair`) its variable, its file and line, or `default`."""
 
-    model: Model = field(default_factory=Model)
-    server: Server = field(default_factory=Server)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def config_file() -> Path:
-    """The file of settings, which need not be there."""
+    """The path of the settings; the file need not exist."""
     return config_folder() / "config.toml"
 
 
@@ -80,7 +80,7 @@ def load_config() -> Config:
         table, key = name.split(".")
         values[table][key] = value
     origins = {name: found[name][1] if name in found else DEFAULT for name in _names()}
-    config = Config(Model(**values["model"]), Server(**values["server"]), origins)
+    config = Config(ModelConfig(**values["model"]), ServerConfig(**values["server"]), origins)
     _check_key(config)
     return config
 
@@ -121,7 +121,7 @@ def _from_environment() -> Found:
 
 
 def _converted(value: str, convert: Convert) -> Any:
-    """Text, or the number that it spells where text does not do."""
+    """The text, or the number that it spells if the setting is not a text."""
     try:
         return convert(value)
     except ValueError:
@@ -131,7 +131,7 @@ def _converted(value: str, convert: Convert) -> Any:
 
 
 def _check_key(config: Config) -> None:
-    """A bearer key must not go over the network for all to read."""
+    """Refuse to send a bearer key unencrypted over the network."""
     url = urlsplit(config.server.url)
     if url.scheme == "http" and config.server.key_file and not is_loopback(url.hostname or ""):
         raise UsageError(
@@ -149,7 +149,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _pair(value: object) -> str:
-    """An id or an hf: name as it is; a path only where it means the same file in every folder."""
+    """An id or an hf: name as it is; a path only if it means the same file in every folder."""
     pair = text(value)
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or "\\" in pair):
         return pair

@@ -44,7 +44,7 @@ class QueueFull(LocaldflashError):
 
 
 class EngineGone(LocaldflashError):
-    """The connection to a server broke, or there is none: what was asked for may be asked for again (exit code 1)."""
+    """The connection to a server broke, or there is none; the request may be repeated (exit code 1)."""
 
 
 class TrainingError(LocaldflashError):
@@ -56,4 +56,4 @@ class StoreFailed(LocaldflashError):
 
 
 class StoreLost(StoreFailed):
-    """What has an id is no longer in the file: that was damaged and begun anew, or the chat was deleted elsewhere."""
+    """An id is no longer in the file: it was damaged and started anew, or the chat was deleted elsewhere."""

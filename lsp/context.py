@@ -1,7 +1,7 @@
-"""What a request says besides the text at the cursor: where the file lies, what other code belongs to it, recent edits.
+"""What a request says besides the text at the cursor: where the file is, what other code belongs to it, recent edits.
 
-Code of other files is looked up off the key path, in a thread, and stays as it is until the next pause: it stands at
-the head of the prompt, so a new one costs the whole prompt.
+Code of other files is looked up in a thread, never while a key waits, and stays as it is until the next pause: it
+stands at the head of the prompt, so changing it costs reading the whole prompt again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pygls.uris import to_fs_path
 
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
-from localdflash.workspace.context import OpenFile, Part
+from localdflash.workspace.context import ContextPiece, OpenFile
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
 from localdflash.workspace.gather import gather
@@ -26,19 +26,19 @@ REPLACED = 8  # texts that edits took away, as drafts
 NEIGHBOURS = 8  # open files that are looked through
 
 
-class Context:
-    """For all documents of a client. `documents` are the open ones."""
+class EditorContext:
+    """The context for all documents of a client. `documents` are the open ones."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents = roots, documents
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[ContextPiece]] = {}
         self._recent: dict[str, None] = {}  # open documents, the one used last at the end
         self._looking = asyncio.Lock()
 
     def start(self) -> None:
-        """Begin to read the workspace, in the background."""
+        """Start reading the workspace in the background."""
         self._workspace.start()
 
     def close(self) -> None:
@@ -46,12 +46,12 @@ class Context:
         self._workspace.close()
 
     def allowed(self, uri: str) -> bool:
-        """Whether a document may be completed: not one that holds secrets."""
+        """Whether a document may be completed: files of secrets may not."""
         path = path_of(uri)
         return self._workspace.allowed(path) if path else not is_secret(PurePosixPath(_elsewhere(uri)))
 
     def describe(self, uri: str) -> dict[str, Any]:
-        """The fields of a request that tell of the document and what is around it."""
+        """The fields of a request that describe the document and its surroundings."""
         name, parts = self._name(uri), self._parts.get(uri, [])
         return {
             "path": name,
@@ -61,30 +61,30 @@ class Context:
         }
 
     def opened(self, uri: str) -> None:
-        """A document is open: what is on the disk may be new, too."""
+        """Take note that a document was opened; the file on disk may be new, too."""
         self._used(uri)
         self.saved(uri)
 
     def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Lines of a document were replaced."""
+        """Take note that lines of a document were replaced."""
         self._used(document.uri)
         if self.allowed(document.uri):
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
-        """A file was written."""
+        """Take note that a file was written."""
         if path := path_of(uri):
             self._workspace.refresh(path)
 
     def closed(self, uri: str) -> None:
-        """A document is no longer open."""
+        """Take note that a document was closed."""
         self._parts.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
             self._edits.forget(self._name(uri))  # it may be saved under any name, one of a secret file too
 
     async def look(self, uri: str, line: int) -> bool:
-        """Look up what belongs to a cursor; whether it is something else than before."""
+        """Look up the code that belongs to a cursor; return whether it differs from before."""
         async with self._looking:
             document = self._documents.get(uri)
             if document is None:
@@ -97,7 +97,7 @@ class Context:
         self._parts[uri] = parts
         return True
 
-    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[Part]:
+    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[ContextPiece]:
         for name in {edit.name for edit in self._edits.edits()}:
             if not self._workspace.allowed_name(name):  # any more
                 self._edits.forget(name)
@@ -112,7 +112,7 @@ class Context:
         return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
     def _name(self, uri: str) -> str:
-        """A document's path as a prompt has it: relative to its root."""
+        """A document's path as the prompt shows it: relative to its root."""
         path = path_of(uri)
         if path is None:
             return _elsewhere(uri).rpartition("/")[2] or "untitled"
@@ -123,7 +123,7 @@ class Context:
 
 
 def path_of(uri: str) -> Path | None:
-    """The path of a file: URI on this machine; None of any other."""
+    """The path that a file: URI names on this machine; None for any other URI."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -135,7 +135,7 @@ def path_of(uri: str) -> Path | None:
 
 
 def _elsewhere(uri: str) -> str:
-    """The path in a URI that is of no file on this machine."""
+    """The path in a URI that names no file on this machine."""
     try:
         return unquote(urlsplit(uri).path).replace("\\", "/")
     except ValueError:

@@ -1,4 +1,4 @@
-"""An open document as LSP defines it: lines end at LF, CRLF and CR and nowhere else, columns count the client's units.
+"""An open document as LSP defines it: only LF, CRLF and CR end a line, and columns count in the client's units.
 
 Positions are clamped as the specification says: a column beyond its line is the line's end, a line beyond the last is
 the document's end. A position in the middle of a character is before it. Source: LSP 3.18, "Text Documents".
@@ -17,7 +17,7 @@ _CHUNK = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
-class Place(NamedTuple):
+class LineColumn(NamedTuple):
     """Line and column, both from 0; the column in characters, not in the client's units."""
 
     line: int
@@ -32,8 +32,10 @@ class Window(NamedTuple):
     after: str
 
 
-class Edit(NamedTuple):
-    """Lines that went and lines that came, without their ends, and the number of the first of them."""
+class LineEdit(NamedTuple):
+    """The lines that were removed and those that were added, without their ends, and the number of the first of
+    them.
+    """
 
     first_line: int
     old: Sequence[str]
@@ -41,7 +43,9 @@ class Edit(NamedTuple):
 
 
 class Document:
-    """Text, kept as its lines: an edit costs what it touches. `version` and `language` are the client's words."""
+    """A text kept as its lines, so that an edit costs what it touches. `version` and `language` are what the client
+    said.
+    """
 
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
@@ -59,33 +63,33 @@ class Document:
 
     @property
     def line_count(self) -> int:
-        """Lines; the last one has no end, and may be empty."""
+        """The number of lines; the last one has no end and may be empty."""
         return len(self._lines)
 
     def line(self, number: int) -> str:
         """A line without its end."""
         return _bare(self._lines[number])
 
-    def around(self, place: Place) -> tuple[str, str]:
+    def around(self, place: LineColumn) -> tuple[str, str]:
         """The text before and after a place."""
         offset = sum(map(len, self._lines[: place.line])) + place.column
         return self.text[:offset], self.text[offset:]
 
     def is_text(self, largest: int, longest_line: int) -> bool:
-        """Whether it is what people edit: no NUL, and no more characters in all and on a line than given."""
+        """Whether this is something people edit: no NUL, and no more characters in all and on a line than given."""
         if self._zeros or self.size > largest:
             return False
         if self._longest > longest_line:
             self._longest = max(map(len, self._lines))
         return self._longest <= longest_line
 
-    def range(self, start: Place, end: Place) -> types.Range:
-        """From one place to another, in the client's units."""
+    def range(self, start: LineColumn, end: LineColumn) -> types.Range:
+        """The range between two places, in the client's units."""
         first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
         return types.Range(first, last)
 
-    def window(self, place: Place, before_characters: int, after_characters: int) -> Window:
-        """At most so much text before and after a place; costs what it returns, and the line of the place."""
+    def window(self, place: LineColumn, before_characters: int, after_characters: int) -> Window:
+        """At most so much text before and after a place; the cost is what it returns and the line of the place."""
         line, (number, column) = self._lines[place.line], place
         before, length = [line[max(column - before_characters, 0) : column]], column
         while length < before_characters and number:
@@ -99,18 +103,18 @@ class Document:
             length += len(after[-1])
         return Window("".join(reversed(before)), number, "".join(after))
 
-    def place(self, line: int, units: int) -> Place:
-        """A client's position."""
+    def place(self, line: int, units: int) -> LineColumn:
+        """The place of a client's position."""
         if line >= len(self._lines):
-            return Place(len(self._lines) - 1, len(self._lines[-1]))
-        return Place(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
+            return LineColumn(len(self._lines) - 1, len(self._lines[-1]))
+        return LineColumn(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
 
-    def units(self, place: Place) -> int:
+    def units(self, place: LineColumn) -> int:
         """The column of a place in the client's units."""
         return _length(self._lines[place.line][: place.column], self.encoding)
 
-    def replace(self, start: Place, end: Place, text: str) -> Edit:
-        """Put `text` where the text between two places was; places in the wrong order are taken the other way round."""
+    def replace(self, start: LineColumn, end: LineColumn, text: str) -> LineEdit:
+        """Replace the text between two places; places in the wrong order are swapped."""
         if end < start:
             start, end = end, start
         # One line more on either side: a CR and an LF that come to stand side by side are one line end.
@@ -127,8 +131,8 @@ class Document:
         self._zeros += sum(line.count("\0") for line in fresh) - sum(line.count("\0") for line in old)
         return _edit(first, old, fresh)
 
-    def replace_all(self, text: str) -> Edit:
-        """Put `text` in place of everything."""
+    def replace_all(self, text: str) -> LineEdit:
+        """Replace the whole text."""
         old, self._lines, self._text = self._lines, _split(text), None
         self.size = self._longest = len(text)
         self._zeros = text.count("\0")
@@ -136,17 +140,17 @@ class Document:
 
 
 def line_feeds(text: str) -> str:
-    """With the line ends that models know."""
+    """The text with LF as its line ends, the only ones that models know."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _edit(first: int, old: list[str], new: list[str]) -> Edit:
-    """What differs between the old and the new lines from `first` on; nothing where they are equal."""
+def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
+    """The difference between the old and the new lines from `first` on; nothing if they are equal."""
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
     went, came = old[head : len(old) - tail], new[head : len(new) - tail]
-    return Edit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
+    return LineEdit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
 
 
 def _bare(line: str) -> str:
@@ -162,7 +166,7 @@ def _split(text: str) -> list[str]:
 
 
 def _column(line: str, units: int, encoding: Encoding) -> int:
-    """How many characters of a line lie within so many units."""
+    """How many characters of a line fit into so many units."""
     line = line[: max(units, 0)]  # a character has at least one unit
     if encoding == "utf-32" or line.isascii():
         return len(line)
@@ -177,7 +181,7 @@ def _column(line: str, units: int, encoding: Encoding) -> int:
 
 
 def _length(text: str, encoding: Encoding) -> int:
-    """Units of a text. JSON can hold half of a surrogate pair: it counts as it would if it were written."""
+    """The length of a text in units. Half of a surrogate pair, which JSON can hold, counts as one character."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-16":

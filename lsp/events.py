@@ -1,4 +1,4 @@
-"""The events of a completion, as the daemon tells them."""
+"""The events of a completion, as the daemon sends them."""
 
 from typing import Annotated, NotRequired, TypedDict
 
@@ -8,13 +8,13 @@ from localdflash.server.refusals import refusal
 
 
 class Timings(TypedDict):
-    """How an answer was made; of its times only what is shown."""
+    """How an answer was made; only the times that are shown."""
 
     predicted_per_second: NotRequired[float]
 
 
 class Event(TypedDict):
-    """A part of an answer; with `finish` the last one of its index."""
+    """A part of an answer; the last one of its index has a `finish`."""
 
     index: Annotated[int, msgspec.Meta(ge=0)]
     text: str
@@ -26,7 +26,7 @@ class Event(TypedDict):
 
 
 def decode(data: bytes) -> Event:
-    """An event; LocaldflashError where it tells of an error, or is no event."""
+    """Decode an event; LocaldflashError if it reports an error or is not an event."""
     try:
         return msgspec.json.decode(data, type=Event)
     except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too

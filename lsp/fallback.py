@@ -1,7 +1,7 @@
-"""For editors without inline completions: the same suggestion as the one item of an ordinary completion list.
+"""For editors without inline completions: the same suggestion as the only item of an ordinary completion list.
 
-The item stands for the word that is being typed and is filtered by its own first line: it stays in the list while that
-is typed along, and comes after the items of other servers. Editors ask again at every key (`is_incomplete`).
+The item replaces the word that is being typed and is filtered by its own first line: it stays in the list while that
+is typed along, and sorts after the items of other servers. Editors ask again at every key (`is_incomplete`).
 """
 
 import re
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from localdflash.lsp.document import Document, Place
+from localdflash.lsp.document import Document, LineColumn
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import Server
+    from localdflash.lsp.server import SuggestionServer
 
 LABEL = 60  # characters of a suggestion that stand in the list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
@@ -24,7 +24,7 @@ _WORDS = {  # by the editors' names of languages: what is a word to their own fi
 _TICKS = re.compile("`+")
 
 
-def register(server: "Server") -> None:
+def register(server: "SuggestionServer") -> None:
     """Offer `textDocument/completion`."""
 
     @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=TRIGGERS))
@@ -32,7 +32,7 @@ def register(server: "Server") -> None:
         return await _complete(server, params)
 
 
-async def _complete(server: "Server", params: types.CompletionParams) -> types.CompletionList:
+async def _complete(server: "SuggestionServer", params: types.CompletionParams) -> types.CompletionList:
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])
@@ -43,10 +43,10 @@ async def _complete(server: "Server", params: types.CompletionParams) -> types.C
     return types.CompletionList(is_incomplete=True, items=items)
 
 
-def _item(document: Document, place: Place, text: str, *, marked: bool) -> types.CompletionItem:
+def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> types.CompletionItem:
     typed = document.line(place.line)[: place.column]
     word = "".join(_WORDS.get(document.language, _WORD).findall(typed))
-    start = Place(place.line, place.column - len(word))
+    start = LineColumn(place.line, place.column - len(word))
     lines = (word + text).strip().splitlines()
     label = lines[0][:LABEL] + (" …" if len(lines) > 1 or len(lines[0]) > LABEL else "")
     return types.CompletionItem(
@@ -65,20 +65,20 @@ def _item(document: Document, place: Place, text: str, *, marked: bool) -> types
 
 
 def _line_end(document: Document, line: int) -> str:
-    """As the document has it around a line: not every editor makes its own of a completion's."""
+    """The line end that the document uses around a line; not every editor converts those of a completion."""
     if document.line_count == 1:
         return "\n"
-    return "\r\n" if document.window(Place(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
+    return "\r\n" if document.window(LineColumn(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
 
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:
-    """Whether an item's documentation can be Markdown: clients that do not say take even plain text for it."""
+    """Whether an item's documentation can be Markdown; clients that do not say get plain text."""
     asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
     formats = asked and asked.documentation_format
     return not formats or types.MarkupKind.Markdown in formats
 
 
 def _fenced(text: str, language: str) -> types.MarkupContent:
-    """Code as Markdown, in a fence that is longer than any within."""
+    """Code as Markdown, in a fence longer than any inside it."""
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
     return types.MarkupContent(types.MarkupKind.Markdown, f"{fence}{language}\n{text}\n{fence}")

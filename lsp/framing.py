@@ -1,11 +1,11 @@
 """Bytes from a client to JSON values: LSP's base protocol, read so that no bytes can make the server deaf.
 
-A header names the length of the body after it. Where that cannot be true, reading goes on at the next header: a valid
-body holds no header line (a line end within a JSON string is escaped), so a header line found in a body means that the
-length was wrong. What is not understood is given as a `Malformed`, with what is known of it, and never kept.
+A header gives the length of the body after it. If that cannot be true, reading resumes at the next header: a valid body
+holds no header line (a line end within a JSON string is escaped), so a header line found in a body means that the
+length was wrong. What cannot be understood is returned as a `Malformed`, with what is known of it.
 
-Header lines may end with LF alone, and names in any case. Bytes that are no UTF-8 become lone surrogates (as Python's
-file names have them): an editor may have such a file open, and every such byte is one unit of its columns.
+Header lines may end with LF alone, and names in any case. Bytes that are not UTF-8 become lone surrogates (as in
+Python's file names): an editor may have such a file open, and every such byte is one unit of its columns.
 """
 
 import json
@@ -22,18 +22,20 @@ _HTTP = re.compile(rb"[A-Z]+ \S+ HTTP/\d")
 
 
 class Malformed(NamedTuple):
-    """A body that is no JSON, or too large: then the first and last bytes of it, else nothing."""
+    """A body that is not JSON, or is too large; of a large one the first and last bytes are kept, else nothing."""
 
     reason: str
     seen: bytes = b""
 
 
 class HttpRequest(Exception):
-    """Whoever is there speaks HTTP: a web page may try a port, with any body it likes, and is not served."""
+    """The other side speaks HTTP. A web page may try a port, with any body it likes, and is not served."""
 
 
 class Reader:
-    """Takes bytes as they come, gives messages as soon as they are whole. Holds one message, `LARGEST` at most."""
+    """Takes bytes as they come and returns messages once they are whole. Holds one message, of at most `LARGEST`
+    bytes.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -44,7 +46,7 @@ class Reader:
         self._beginning = b""  # of it
 
     def feed(self, data: bytes) -> Iterator[object]:
-        """JSON values and `Malformed`s; take all before the next call. HttpRequest where there is no LSP client."""
+        """JSON values and `Malformed`s; take all before the next call. HttpRequest if this is no LSP client."""
         self._buffer += data
         while self._in_body or self._read_header():
             if self._is_cut_short():
@@ -55,7 +57,7 @@ class Reader:
                 return
 
     def _read_header(self) -> bool:
-        """Whether a body begins. Lines that are no header are passed over."""
+        """Read a header; return whether a body begins. Lines that are not a header are skipped."""
         while (end := self._buffer.find(b"\n") + 1) > 0:
             line = bytes(self._buffer[:end])
             del self._buffer[:end]
@@ -72,11 +74,11 @@ class Reader:
 
     @property
     def _left(self) -> int:
-        """Bytes from the buffer's beginning to the end of the body."""
+        """The number of bytes from the beginning of the buffer to the end of the body."""
         return (self._length or 0) - self._dropped
 
     def _is_cut_short(self) -> bool:
-        """Whether a header line stands in what has come of the body; reading goes on there."""
+        """Whether a header line stands in what has come of the body; if so, reading resumes there."""
         while (end := self._buffer.find(b"\n", self._scanned, self._left) + 1) > 0:
             start = max(end - _SPAN, 0)
             if named := _LENGTH.search(bytes(self._buffer[start:end])):
@@ -88,7 +90,7 @@ class Reader:
         return False
 
     def _is_whole(self) -> bool:
-        """Whether the end of the body is there; of one that is too large, no more than that is kept."""
+        """Whether the body is complete; of one that is too large only its first and last bytes are kept."""
         if self._left <= len(self._buffer):
             return True
         if (self._length or 0) > LARGEST and (surplus := len(self._buffer) - 2 * KEPT) > 0:

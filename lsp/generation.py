@@ -1,4 +1,4 @@
-"""The one generation that a client has running: a request to the engine whose text grows suggestions.
+"""The one generation that a client has running: a request to the engine whose text makes suggestions grow.
 
 Starting another one stops it, and so does `stop`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from localdflash.lsp.engine import Engine
+from localdflash.lsp.completer import Completer
 from localdflash.lsp.events import Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
@@ -18,7 +18,7 @@ CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebo
 
 @dataclass(frozen=True)
 class Ended:
-    """What the engine said of a generation at its end."""
+    """What the engine reported at the end of a generation."""
 
     tokens: int
     tau: float
@@ -26,32 +26,34 @@ class Ended:
 
 
 class Generator:
-    """`beat` is called whenever a generation began, grew or ended, `begun` with the seconds until the first word of an
-    answer, `ended` with the numbers of a whole one.
+    """Runs generations, one at a time.
+
+    `beat` is called whenever one began, grew or ended, `begun` with the seconds until the first word of an answer,
+    `ended` with the numbers of a complete one.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        completer: Completer,
         beat: Callable[[], None],
         begun: Callable[[float], None],
         ended: Callable[[Ended], None],
     ) -> None:
-        self._engine, self._beat, self._begun, self._ended = engine, beat, begun, ended
+        self._completer, self._beat, self._begun, self._ended = completer, beat, begun, ended
         self._task: asyncio.Task[None] | None = None
         self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
         self.growing: Sequence[Suggestion] = ()
         self.uri = ""  # of the document that it is for
 
     def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
-        """Ask the engine; one suggestion for each choice, none to only prepare it for a request to come."""
+        """Ask the engine; one suggestion for each choice. With none, the prompt is only read ahead of a request."""
         self.stop()
         self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
         self._beat()
 
     def stop(self) -> None:
-        """Stop what runs, at once for us and within one step for the engine."""
+        """Stop the running generation: at once for us, within one step for the engine."""
         if self._task:
             self._task.cancel()
         _cut_off(self.growing, STOPPED)
@@ -59,11 +61,11 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs."""
+        """Whether a generation is running."""
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop, and wait until that is done."""
         self.stop()
         async with self._alone:
             return
@@ -71,7 +73,7 @@ class Generator:
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
         asked, silent = time.monotonic(), bool(suggestions)
         try:
-            async with self._alone, aclosing(self._engine.complete(body)) as events:
+            async with self._alone, aclosing(self._completer.complete(body)) as events:
                 async for event in events:
                     if silent:
                         silent = False

@@ -1,9 +1,9 @@
-"""How a user types, and what that means for asking the engine: when a request is worth its work, and how sure an answer
-must be to be shown.
+"""How a user types, and what follows from it: when a request is worth its work, and how sure an answer must be to be
+shown.
 
-A request is started at once where it is answered before the next key is likely to come; else only after a part of the
-usual gap has passed without one. How sure an answer must be is learned: refusals ask for a little more, what is
-accepted for less, so that about `WANTED` of what is shown is accepted, whatever a model's probabilities are worth.
+If the answer is likely to come before the next key, a request starts at once; otherwise only after a part of the usual
+gap has passed without a key. How sure an answer must be is learned: refusals raise the bar a little, acceptances lower
+it, so that about `WANTED` of what is shown is accepted, whatever a model's probabilities are worth.
 """
 
 LONGEST_GAP = 1.0  # seconds: a longer one is a pause, not typing
@@ -16,8 +16,8 @@ DOUBT = 0.75  # what a typed character that agrees leaves of the doubt
 DISMISSED = 4  # refusals that a suggestion counts for which the user dismissed
 
 
-class Pace:
-    """Times are seconds of a monotonic clock."""
+class TypingPace:
+    """Learns from keys and answers. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._gap, self._answer = 0.2, 0.05
@@ -25,14 +25,14 @@ class Pace:
         self._sure = SURE
 
     def key(self, now: float) -> None:
-        """A key was typed."""
+        """Count a key."""
         gap = now - self._last_key
         self._last_key = now
         if gap < LONGEST_GAP:
             self._gap += MEMORY * (gap - self._gap)
 
     def answered(self, seconds: float) -> None:
-        """A request was answered by the engine after so long."""
+        """Count how long the engine took for a request."""
         self._answer += MEMORY * (seconds - self._answer)
 
     def delay(self, now: float) -> float:
@@ -42,11 +42,11 @@ class Pace:
         return max(self._last_key + min(self._gap / 2, LONGEST_DELAY) - now, 0.0)
 
     def accepted(self) -> None:
-        """The user took a suggestion, or a part of it."""
+        """Count a suggestion, or a part of one, that the user took."""
         self._learn(WANTED - 1)
 
     def refused(self, *, dismissed: bool = False) -> None:
-        """The user typed something else than was shown, or dismissed it."""
+        """Count a suggestion that the user typed over or dismissed."""
         self._learn(WANTED * (DISMISSED if dismissed else 1))
 
     def confident(self, confidence: float | None, agreed: int = 0) -> bool:

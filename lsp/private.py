@@ -1,7 +1,7 @@
-"""What the server registers: the standard requests, and the private ones, named as Copilot's are where it has them.
+"""The requests that the server registers: the standard ones, and private ones, named as in Copilot where it has them.
 
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
-  `localdflash/didRejectCompletion` {item}: what became of an item, known by its command's argument.
+  `localdflash/didRejectCompletion` {item}: what became of an item, identified by its command's argument.
 * `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
 * `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it (`status` in their
   initializationOptions): see `Tally.status`.
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 if TYPE_CHECKING:
-    from localdflash.lsp.server import Server
+    from localdflash.lsp.server import SuggestionServer
 
 ACCEPT = "localdflash.accept"
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 
 
-def register(server: "Server") -> None:
-    """Every feature but those that depend on the client. They are functions because pygls writes attributes on them."""
+def register(server: "SuggestionServer") -> None:
+    """Register every feature that does not depend on the client, as functions: pygls writes attributes on them."""
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
@@ -61,7 +61,7 @@ def register(server: "Server") -> None:
 
 
 def _name(params: Any) -> str | None:
-    """The name of the item that a notification tells of."""
+    """The name of the item that a notification is about."""
     item = _get(params, "item")
     arguments = _get(_get(item, "command"), "arguments")
     known = isinstance(arguments, list | tuple) and arguments and isinstance(arguments[0], str)

@@ -1,8 +1,8 @@
-"""Text synchronisation with our own documents: pygls's line model also splits at form feeds and U+2028, which corrupts.
+"""Text synchronisation with our own documents, because pygls splits lines at form feeds and U+2028 too, which corrupts.
 
-`documents` is what the server knows of open files, by URI. What cannot be followed is not kept, so that nothing is
-ever completed in a text that the editor does not have: a document beyond `LARGEST`, and one whose change was no valid
-message, are unknown until they are opened again. A change of an unknown document is ignored.
+`documents` is what the server knows of open files, by URI. A document that cannot be followed is dropped, so that
+nothing is ever completed in a text that the editor does not have: one beyond `LARGEST`, and one whose change was not a
+valid message, are unknown until they are opened again. A change of an unknown document is ignored.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +12,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import lsp_method
 
-from localdflash.lsp.document import Document, Edit, Encoding
+from localdflash.lsp.document import Document, Encoding, LineEdit
 from localdflash.lsp.rpc import RpcProtocol
 
 LARGEST = 4_000_000  # characters of a document that is kept
@@ -22,10 +22,10 @@ _CHANGES = ("", types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE)  #
 
 
 class DocumentProtocol(RpcProtocol):
-    """Open documents, and who follows them: the listeners are called when `documents` is as the client says.
+    """The open documents, and listeners that are called once `documents` is up to date.
 
-    `on_change` gets each content change: its first line, the lines that went and those that came, without their ends;
-    the text is that after the change, the version that after the whole notification. `on_changed` comes once after all
+    `on_change` gets each content change: its first line, the lines removed and those added, without their ends; the
+    text is that after the change, the version that after the whole notification. `on_changed` is called once after all
     of them.
     """
 
@@ -39,13 +39,13 @@ class DocumentProtocol(RpcProtocol):
         self.on_close: Callable[[str], None] = lambda uri: None
 
     def encoding(self) -> Encoding:
-        """What columns count, as agreed with the client."""
+        """The unit of columns, as agreed with the client."""
         chosen = self.workspace.position_encoding
         return next((known for known in get_args(Encoding) if known == chosen), "utf-16")
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """A document is open; the client's text is the truth, also when it was open already."""
+        """Open a document; the client's text is the truth, even if it was open already."""
         item = params.text_document
         if len(item.text) > LARGEST:
             self._forget(item.uri, "it is too large for completions")
@@ -56,7 +56,7 @@ class DocumentProtocol(RpcProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
     def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        """One or several edits, each on the result of the one before."""
+        """Apply one or several edits, each to the result of the one before."""
         uri = params.text_document.uri
         if not (document := self.documents.get(uri)):
             return
@@ -77,18 +77,18 @@ class DocumentProtocol(RpcProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
     def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:
-        """A document was saved."""
+        """Note that a document was saved."""
         if params.text_document.uri in self.documents:
             self.on_save(params.text_document.uri)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
     def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
-        """A document is closed."""
+        """Close a document."""
         if self.documents.pop(params.text_document.uri, None):
             self.on_close(params.text_document.uri)
 
     def lost(self, method: str, uris: Collection[str]) -> None:
-        """See RpcProtocol: a document whose change may have been lost is not what the editor has."""
+        """See RpcProtocol. A document whose change may have been lost is dropped."""
         if method in _CHANGES:
             for uri in uris or list(self.documents):
                 self._forget(uri, "a message about it could not be read; open it again")
@@ -99,7 +99,7 @@ class DocumentProtocol(RpcProtocol):
             self.on_close(uri)
 
 
-def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> Edit:
+def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> LineEdit:
     if isinstance(change, types.TextDocumentContentChangeWholeDocument):
         return document.replace_all(change.text)
     start, end = change.range.start, change.range.end

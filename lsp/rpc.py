@@ -1,7 +1,7 @@
-"""JSON-RPC as LSP has it, between the reader and pygls: what a client may send when, and what it is told otherwise.
+"""JSON-RPC as LSP has it, between the reader and pygls: what a client may send when, and the errors it gets otherwise.
 
 A request gets exactly one answer, whatever it holds; a notification that makes no sense is logged in the editor; an
-answer that nobody asked for is passed over. After that pygls sees only messages that are sound.
+answer that nobody asked for is ignored. pygls only sees sound messages.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 class RpcProtocol(LanguageServerProtocol):
-    """One connection. `initialized`: the first request was accepted; `exit_code` is set when the client sent `exit`."""
+    """One connection. `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`."""
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
@@ -40,11 +40,11 @@ class RpcProtocol(LanguageServerProtocol):
 
     @property
     def was_shut_down(self) -> bool:
-        """Whether the client has asked for the end."""
+        """Whether the client has sent `shutdown`."""
         return self._shutdown
 
     def receive(self, message: object) -> None:
-        """Take one message as the reader gives it."""
+        """Handle one message from the reader."""
         if isinstance(message, Malformed):
             self._refuse(None, PARSE_ERROR, message.reason)
             if message.seen:
@@ -68,16 +68,16 @@ class RpcProtocol(LanguageServerProtocol):
             self._on_request(known, method, message)
 
     def lost(self, method: str, uris: Collection[str]) -> None:
-        """A notification could not be used; its method and the documents it names, as far as that can be seen."""
+        """Called for a notification that cannot be used, with its method and the documents it names, if visible."""
 
     def log(self, line: str) -> None:
-        """A line in the editor's log of this server."""
+        """Write a line to the editor's log of this server."""
         params = types.LogMessageParams(types.MessageType.Warning, line)
         self.notify(types.WINDOW_LOG_MESSAGE, params)
 
     @lsp_method(types.EXIT)
     def lsp_exit(self, *_: object) -> None:  # type: ignore[override]
-        """The client leaves; whoever reads this connection closes it."""
+        """Handle `exit`; whoever reads this connection closes it."""
         self.exit_code = 0 if self._shutdown else 1
 
     def _on_request(self, key: int | str, method: str, message: Json) -> None:
@@ -107,7 +107,7 @@ class RpcProtocol(LanguageServerProtocol):
             self.lost(method, _uris(message.get("params")))
 
     def _on_cancel(self, params: object) -> None:
-        """Only what the client itself asked for: pygls keeps our own requests to it in the same place."""
+        """Cancel only the client's own requests: pygls keeps ours to the client in the same table."""
         match params:
             case {"id": int(key) | str(key)} if key in self._request_futures and key not in self._result_types:
                 self._handle_cancel_notification(key)
@@ -127,7 +127,7 @@ class RpcProtocol(LanguageServerProtocol):
         return kind is None or hasattr(kind, "id") == request
 
     def _structured(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
-        """The message as pygls's type for it; None where its parameters are wrong."""
+        """The message as pygls's type for it; None if its parameters are wrong."""
         fields = {name: value for name, value in message.items() if name != "params" or method not in _WITHOUT_PARAMS}
         if method and self.get_message_type(method) is None:
             fields.setdefault("params", None)
@@ -150,7 +150,7 @@ def _uris(params: object) -> list[str]:
 
 
 def _what_it_was(seen: bytes) -> tuple[str, list[str]]:
-    """Method and documents of a message, from its beginning and end. Quotes within its texts are escaped."""
+    """Method and documents of a message, from its first and last bytes. Quotes within its texts are escaped."""
     method = _METHOD.search(seen)
     uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(seen)]
     return method[1].decode() if method else "", uris

@@ -1,8 +1,9 @@
 """The language server: suggestions in open documents, from the shared engine.
 
-A document has one request at a time: a newer one answers the older with nothing at once. Answers replace the line up to
-the cursor, so that clients can trim what is typed along. Clients that ask for it (`push`) get an answer as soon as its
-first line is there, and are told when it grows; others when it is complete. Both get what is there after `deadlineMs`.
+A document has one request at a time: a newer one ends the older with an empty answer. Answers replace the line up to
+the cursor, so that clients can trim what is typed along. Clients that ask for it (`push`) are answered as soon as the
+first line is there, and told when it grows; others when the answer is complete. Both get what there is after
+`deadlineMs`.
 """
 
 import asyncio
@@ -18,14 +19,14 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
-from localdflash.lsp.context import Context, path_of
-from localdflash.lsp.document import Document, Place, line_feeds
-from localdflash.lsp.engine import Engine
+from localdflash.lsp.completer import Completer
+from localdflash.lsp.context import EditorContext, path_of
+from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.pace import Pace
+from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
-from localdflash.lsp.settings import Settings
+from localdflash.lsp.settings import LspSettings
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
 
@@ -37,37 +38,37 @@ STATUS_EVERY = 0.5  # seconds between two status notifications
 
 
 @dataclass(frozen=True)
-class Target:
-    """What an item replaces, and the text there that it begins with."""
+class ItemTarget:
+    """The range that an item replaces, and the text there that it begins with."""
 
     range: types.Range
     head: str
 
     def item(self, offer: Offer) -> types.InlineCompletionItem:
-        """An offer as an item; its command tells that it was accepted."""
+        """An offer as an LSP item; its command reports that it was accepted."""
         command = types.Command(title="Accepted", command=private.ACCEPT, arguments=[offer.suggestion.name])
         return types.InlineCompletionItem(insert_text=self.head + offer.text, range=self.range, command=command)
 
     def is_lengthened_by(self, offer: Offer) -> bool:
-        """Whether an offer would make a longer word of the last one that stands there."""
+        """Whether an offer would lengthen the word in front of the cursor."""
         return bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
 
 
-class Server(LanguageServer):
-    """One client, which is one editor window."""
+class SuggestionServer(LanguageServer):
+    """A server for one client, which is one editor window."""
 
     protocol: DocumentProtocol
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
-        self.settings = Settings()
-        self.pace, self.tally = Pace(), Tally()
+        self.settings = LspSettings()
+        self.pace, self.tally = TypingPace(), Tally()
         self.sessions: dict[str, Session] = {}
-        self._engine = Engine(wanted, self._say, self._trouble)
+        self._completer = Completer(wanted, self._say, self._trouble)
         self._pulse = Pulse()
-        self._generator = Generator(self._engine, self._beat, self.pace.answered, self._generated)
+        self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
         self._active: Session | None = None
-        self._context: Context | None = None
+        self._context: EditorContext | None = None
         self._told: dict[str, Any] = {}  # the last status
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -79,22 +80,22 @@ class Server(LanguageServer):
         private.register(self)
 
     def initialized_with(self, params: types.InitializeParams) -> None:
-        """Before capabilities are told: what this client can do and wants."""
+        """Take what this client can do and wants, before capabilities are announced."""
         loop = asyncio.get_running_loop()
 
         def warn(line: str) -> None:
             loop.call_soon_threadsafe(self._warn, line)
 
-        self.settings, wrong = Settings.of(params.initialization_options)
+        self.settings, wrong = LspSettings.of(params.initialization_options)
         for line in wrong:
             loop.call_later(0, self._warn, line)
-        self._context = Context(_roots(params), self.protocol.documents, warn)
+        self._context = EditorContext(_roots(params), self.protocol.documents, warn)
         text = params.capabilities.text_document
         if text is None or text.inline_completion is None:
             fallback.register(self)
 
     def ready(self) -> None:
-        """The client is there: read its workspace."""
+        """Read the workspace of a client that has finished starting."""
         if self._context:
             self._context.start()
 
@@ -117,9 +118,9 @@ class Server(LanguageServer):
         return types.InlineCompletionList([target.item(offer) for offer in offers])
 
     async def offers(
-        self, document: Document, place: Place, *, manual: bool, target: Target | None = None
+        self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[Offer]:
-        """What to show at a place; `target` says what would stand there if the user took a selected item first."""
+        """What to show at a place; `target` is what would stand there if the user took a selected item first."""
         session, asked = self._session(document), document.version
         before, after = document.around(place)
         if target:
@@ -140,14 +141,14 @@ class Server(LanguageServer):
         return offers
 
     def completable(self, uri: str) -> Document | None:
-        """An open document that suggestions make sense in: of text, of a size to edit, and no secrets."""
+        """The open document, if suggestions make sense in it: text, of a size to edit, and no secrets."""
         document = self.protocol.documents.get(uri)
         if document is None or self._context is None or not self._context.allowed(uri):
             return None
         return document if document.is_text(LARGEST, LONGEST_LINE) else None
 
     def accepted(self, name: str) -> None:
-        """The user took a suggestion, or a part of it."""
+        """Note that the user took a suggestion, or a part of it."""
         if self.tally.accepted(name):
             self.pace.accepted()
             self.show_status()
@@ -157,23 +158,23 @@ class Server(LanguageServer):
         return self.tally.status(self._generator.busy)
 
     def show_status(self) -> None:
-        """Tell the client, soon, and not more often than anybody can read."""
+        """Send the status soon, but not more often than anybody can read."""
         if self.settings.status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_EVERY, self._send_status)
 
     async def close(self) -> None:
-        """The client is gone."""
+        """Clean up after the client has gone."""
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
             task.cancel()
         await self._generator.close()
-        self._engine.close()
+        self._completer.close()
         if self._context:
             self._context.close()
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """A defect of ours goes to the client's log, not into the user's face at every key."""
+        """Log a defect of ours at the client, instead of showing it to the user at every key."""
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
 
@@ -192,9 +193,9 @@ class Server(LanguageServer):
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
-        self, document: Document, asked: int, position: types.Position, target: Target, offer: Offer
+        self, document: Document, asked: int, position: types.Position, target: ItemTarget, offer: Offer
     ) -> None:
-        """Send an offer again whenever it is longer."""
+        """Send an offer again whenever it grows."""
         session = self.sessions.get(document.uri)
         while session and (text := await session.growth(offer, lambda: document.version == asked)):
             offer = replace(offer, text=text)
@@ -244,7 +245,7 @@ class Server(LanguageServer):
         self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
 
     async def _rest(self, uri: str) -> None:
-        """Nobody types: look around, and have the engine read what is new."""
+        """While nobody types, look up context and have the engine read what is new."""
         if not self._context or self.completable(uri) is None:
             return
         session = self.sessions.get(uri)
@@ -253,7 +254,7 @@ class Server(LanguageServer):
             session.rest(new)
 
     async def _learn_model(self) -> None:
-        self.tally.model = await self._engine.model()
+        self.tally.model = await self._completer.model()
         self.show_status()
 
     def _beat(self) -> None:
@@ -281,7 +282,7 @@ class Server(LanguageServer):
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
 
     def _say(self, line: str) -> None:
-        """For the client's log: what happens, and needs nobody."""
+        """Log at the client what happens but needs nobody."""
         self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -290,12 +291,12 @@ class Server(LanguageServer):
         task.add_done_callback(self._tasks.discard)
 
 
-def _target(document: Document, place: Place, selected: types.SelectedCompletionInfo | None) -> Target:
+def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
     """The line up to the cursor, or what the selected item of a popup menu replaces."""
     if selected:
-        return Target(selected.range, selected.text)
+        return ItemTarget(selected.range, selected.text)
     start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))
-    return Target(types.Range(start, end), document.line(place.line)[: place.column])
+    return ItemTarget(types.Range(start, end), document.line(place.line)[: place.column])
 
 
 def _roots(params: types.InitializeParams) -> list[Path]:

@@ -1,5 +1,5 @@
-"""What to suggest in one document: what was shown while it agrees with what is typed, what was generated before or
-ahead, what is generated just now, and only then a new request.
+"""What to suggest in one document: what is shown, as long as what is typed agrees; else what was generated before or
+ahead; else what is being generated; and only then a new request.
 
 The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. What is typed behind
 it goes after the prompt, where the model's own text goes: typing and accepting only append, so the engine computes
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from localdflash.lsp.generation import Generator
-from localdflash.lsp.pace import Pace
+from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
+    NewestSuggestions,
     Spot,
     Suggestion,
-    Suggestions,
     between,
     is_closed_pair,
     whole_lines,
@@ -40,7 +40,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 class Cursor:
     """Where and how a suggestion is asked for. Lines of `before` and `after` end with line feeds.
 
-    `manual`: by the user, who wants to choose; `current`: nothing changed since.
+    `manual`: the user asked, and wants to choose; `current`: whether nothing has changed since.
     """
 
     before: str
@@ -53,7 +53,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Offer:
-    """A suggestion as it is shown: its text from the cursor on. `turn` is that of the request that it answers."""
+    """A suggestion as it is shown: its text from the cursor on. `turn` identifies the request that it answers."""
 
     suggestion: Suggestion
     text: str
@@ -61,18 +61,18 @@ class Offer:
 
 
 class Pulse:
-    """Wakes everybody who waits for something to change."""
+    """Wakes everybody who waits for a change."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def beat(self) -> None:
-        """Wake them."""
+        """Wake all who wait."""
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seconds: float | None) -> None:
-        """Until the next beat, or so long."""
+        """Wait until the next beat, or so long."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except TimeoutError:
@@ -80,13 +80,13 @@ class Pulse:
 
 
 class Session:
-    """One document. `describe` tells what a request says besides the text around the cursor."""
+    """The suggestions of one document. `describe` returns what a request says besides the text around the cursor."""
 
-    def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: Pace, describe: Describe) -> None:
+    def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: TypingPace, describe: Describe) -> None:
         self.uri = uri
         self.shown: Suggestion | None = None
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
-        self._known = Suggestions()
+        self._known = NewestSuggestions()
         self._spot: Spot | None = None
         self._typed = ""
         self._turn = 0
@@ -95,7 +95,7 @@ class Session:
         self._dismissed: tuple[Spot, str] | None = None  # what is not to come again, from its spot on
 
     async def offers(self, cursor: Cursor) -> list[Offer]:
-        """What to show; nothing where a newer request came meanwhile, or the text changed."""
+        """What to show; nothing if a newer request came meanwhile, or the text changed."""
         turn = self._begin()
 
         def current() -> bool:
@@ -126,7 +126,7 @@ class Session:
         return []
 
     async def growth(self, offer: Offer, current: Callable[[], bool]) -> str | None:
-        """The text of an offer once it is longer by whole lines; None when it will not be, or nobody needs it."""
+        """The text of an offer once it has grown by whole lines; None if it will not, or nobody needs it."""
         suggestion = offer.suggestion
         while offer.turn == self._turn and current() and suggestion is self.shown:
             rest = suggestion.rest(self._typed)
@@ -142,7 +142,7 @@ class Session:
         return None
 
     def changed(self, text: str) -> str:
-        """The document's text is another one; what of the shown suggestion came in with it, if it agrees.
+        """Take note that the text changed; return the part of the shown suggestion that was inserted, if it agrees.
 
         What does not agree stops: the generation within one step, and the suggestion is not shown again.
         """
@@ -166,7 +166,9 @@ class Session:
         return typed[len(before) :]
 
     def dismiss(self, name: str) -> None:
-        """The user refuses what is shown. A client that drops it at a key says so too, when `changed` knows better."""
+        """Drop what is shown, because the user refused it. Clients that drop it at a key say so too, though `changed`
+        knows better.
+        """
         if self.shown and self.shown.name == name and self._typed == self._offered:
             self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
@@ -174,7 +176,7 @@ class Session:
             self._stop()
 
     def rest(self, new_context: bool) -> None:
-        """Nobody types: begin the next prompt nearer to the cursor, and have the engine read what it does not know."""
+        """While nobody types, move the anchor nearer to the cursor and have the engine read what it does not know."""
         showing = self.shown and self.shown.rest(self._typed)
         if self._spot is None or showing or self._generator.busy:
             return
@@ -188,17 +190,17 @@ class Session:
 
     @property
     def line(self) -> int:
-        """Where the cursor was last."""
+        """The line where the cursor was last."""
         return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
 
     def leave(self) -> None:
-        """The document is closed, or another one is worked on: whoever waits for this one gets nothing."""
+        """Give nothing to whoever waits: the document was closed, or another one is being edited."""
         self._begin()
         self.shown = None
         self._stop()
 
     def _abandon(self) -> None:
-        """Nobody waits for the newest request any more."""
+        """Note that nobody waits for the newest request any more."""
         self._begin()
         if not (self.shown and self.shown.rest(self._typed)):
             self._stop()
@@ -209,7 +211,7 @@ class Session:
         return self._turn
 
     def _at(self, cursor: Cursor) -> tuple[Spot, str]:
-        """The spot and what is typed there: the old spot as long as only what follows its anchor changed."""
+        """The spot and what is typed there; the spot stays the same while only what follows its anchor changes."""
         spot = self._spot
         kept = (
             spot is not None
@@ -224,7 +226,7 @@ class Session:
         return spot, self._typed
 
     def _move(self, spot: Spot) -> None:
-        """To another place: what is shown or generated at the old one is not wanted any more."""
+        """Go to another spot, and drop what was shown or generated at the old one."""
         if spot != self._spot:
             self._spot, self.shown = spot, None
             if self._generator.growing:
@@ -237,7 +239,7 @@ class Session:
         return self._known.find(spot, typed)
 
     async def _still(self, current: Callable[[], bool]) -> bool:
-        """Wait as long as another key is likely to come; whether none did."""
+        """Wait as long as another key is likely to come; return whether none did."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._pace.delay(loop.time())
         while current() and (left := until - loop.time()) > 0:
@@ -252,7 +254,7 @@ class Session:
         return asked[0]
 
     def _ahead(self, suggestion: Suggestion) -> None:
-        """Generate what follows a suggestion that is shown, before it is accepted."""
+        """Generate what follows a shown suggestion, before it is accepted."""
         typed = suggestion.typed + suggestion.text
         if suggestion is not self.shown or self._generator.busy:
             return
@@ -264,7 +266,7 @@ class Session:
     async def _text(
         self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
     ) -> str | None:
-        """What of a suggestion can be shown, waiting for it to grow; None where it turns out to disagree."""
+        """What can be shown of a suggestion, waiting for it to grow; None if it turns out to disagree."""
         loop = asyncio.get_running_loop()
         until = loop.time() + cursor.deadline
         while current():
@@ -311,14 +313,14 @@ class Session:
         return [Offer(suggestion, text, self._turn)]
 
     def _is_dismissed(self, suggestion: Suggestion) -> bool:
-        """Whether the user dismissed the same text here, or what begins like it."""
+        """Whether the user dismissed the same text here, or one with the same beginning."""
         if self._dismissed is None or self._dismissed[0] != suggestion.spot:
             return False
         one, other = self._dismissed[1], suggestion.typed + suggestion.text
         return one.startswith(other) or other.startswith(one)
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
-        """The user goes another way than a suggestion: what was left of it may still help as a draft."""
+        """Keep what was left of a suggestion that the user typed over: it may still help as a draft."""
         self._left_over = shown.rest(typed) or ""
         self.shown = None
 
@@ -327,7 +329,7 @@ class Session:
         return typed is not None and any(suggestion.rest(typed) is not None for suggestion in growing)
 
     def _stop(self) -> None:
-        """What runs for this document; that of another one goes on."""
+        """Stop what runs for this document, and only for this one."""
         if self._generator.uri == self.uri:
             self._generator.stop()
 
@@ -346,7 +348,7 @@ class Session:
 
 
 def worth_asking(cursor: Cursor) -> bool:
-    """Whether a suggestion that nobody asked for makes sense here: not within a word, not in an empty document."""
+    """Whether an unasked suggestion makes sense here: not within a word, not in an empty document."""
     word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
     return not word and len(cursor.before) + len(cursor.after) >= SHORTEST
 

@@ -1,4 +1,4 @@
-"""What a client says of itself in `initializationOptions`."""
+"""The settings that a client sends in `initializationOptions`."""
 
 from dataclasses import dataclass
 from types import UnionType
@@ -8,10 +8,11 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
 
 
 @dataclass(frozen=True)
-class Settings:
-    """`push`: the client shows how an answer grows. `status`: it shows `didChangeStatus`, which is no part of LSP.
+class LspSettings:
+    """What a client wants. `push`: it shows how an answer grows. `status`: it shows `didChangeStatus`, a message of
+    ours.
 
-    `deadline_ms`: after which a part of an answer is given.
+    `deadline_ms`: after this time the part of an answer that is there is returned.
     """
 
     push: bool = False
@@ -19,8 +20,8 @@ class Settings:
     deadline_ms: int = 350
 
     @classmethod
-    def of(cls, options: Any) -> "tuple[Settings, list[str]]":
-        """The settings, and a line for each option that is not understood and left at its default."""
+    def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
+        """The settings, and a line for each option that is not understood and keeps its default."""
         given = options if isinstance(options, dict) else getattr(options, "__dict__", None) or {}
         wrong: list[str] = []
 

@@ -1,8 +1,8 @@
 """Suggestions: texts that may stand at a cursor, found again by what was typed since.
 
 A *spot* is the text before an anchor and after the cursor; what is typed at a spot lies between the two. A suggestion
-was asked for when so much was typed, and grows until its generation ends. As long as what is typed agrees with it, it
-is the answer, whether it was shown before, is generated just now, or was generated ahead.
+is asked for when so much has been typed, and grows until its generation ends. As long as what is typed agrees with it,
+it is the answer, whether it was shown before, is being generated, or was generated ahead.
 """
 
 from collections import OrderedDict
@@ -41,9 +41,9 @@ class Suggestion:
     name: str = field(default_factory=lambda: str(next(_names)))
 
     def rest(self, typed: str) -> str | None:
-        """What is left of it after so much was typed; None where the two disagree.
+        """What is left of it after so much was typed; None if the two disagree.
 
-        Empty where nothing is left, and while the user is ahead of a text that still grows.
+        Empty if nothing is left, or while the user is ahead of a text that still grows.
         """
         whole = self.typed + self.text
         if whole.startswith(typed):
@@ -51,12 +51,12 @@ class Suggestion:
         return "" if not self.ended and typed.startswith(whole) else None
 
     def cut_off(self, reason: str) -> None:
-        """Its generation ended before the text did: nobody knows how its last line goes on, so it goes."""
+        """Drop the last line: the generation ended before the text did, so nobody knows how it goes on."""
         if not self.ended:
             self.text, self.ended = whole_lines(self.text), reason
 
     def answers(self, typed: str) -> bool:
-        """Whether nothing needs to be generated for what is typed: this says it, will say it, or said there is nothing.
+        """Whether what is typed needs no new generation: this one says how it goes on, will say so, or found no more.
 
         One that was generated ahead does not answer before so much is typed.
         """
@@ -67,7 +67,7 @@ class Suggestion:
         return True
 
 
-class Suggestions:
+class NewestSuggestions:
     """The newest suggestions of the newest spots."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Suggestions:
             self._spots.popitem(last=False)
 
     def find(self, spot: Spot, typed: str) -> Suggestion | None:
-        """The one that answers, the newest of those that began at the latest place."""
+        """The suggestion that answers: of those that began at the latest place, the newest."""
         return max(self._answering(spot, typed), key=lambda found: len(found.typed), default=None)
 
     def _answering(self, spot: Spot, typed: str) -> Iterator[Suggestion]:
@@ -96,12 +96,12 @@ class Suggestions:
 
 
 def whole_lines(text: str) -> str:
-    """All but the line at the end, which may not be complete."""
+    """The text without its last line, which may be incomplete."""
     return text[: text.rfind("\n") + 1].rstrip()
 
 
 def whole_words(text: str) -> str:
-    """All but the word at the end, which may not be complete."""
+    """The text without its last word, which may be incomplete."""
     words = text.rstrip()
     while words and (words[-1].isalnum() or words[-1] == "_"):
         words = words[:-1]
@@ -109,7 +109,7 @@ def whole_words(text: str) -> str:
 
 
 def between(text: str, spot: Spot) -> str | None:
-    """What is typed at a spot in this text; None where the text around the spot is another one."""
+    """What is typed at a spot in this text; None if the text around the spot is another one."""
     end = len(text) - len(spot.after)
     if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
         return None

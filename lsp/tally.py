@@ -1,16 +1,16 @@
-"""What became of the suggestions of one client, and its engine: for the editor's status line, and kept nowhere else."""
+"""Counts what became of the suggestions of one client, for the editor's status line. Nothing is stored."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from localdflash.lsp.generation import Ended
 
-Kind = Literal["Normal", "Error", "Inactive"]
+StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
 @dataclass
 class Tally:
-    """Suggestions are counted once, however often they are shown or however many parts of them are accepted."""
+    """The counts. A suggestion counts once, however often it is shown or however many parts of it are accepted."""
 
     model: str = ""
     trouble: str = ""  # why there is nothing to suggest
@@ -22,20 +22,20 @@ class Tally:
     _accepted: set[str] = field(default_factory=set)
 
     def generated(self, ended: Ended) -> None:
-        """A generation came to its end."""
+        """Count a generation that ended."""
         self.tau, self.tokens_per_second = ended.tau, ended.tokens_per_second or self.tokens_per_second
 
     def offered(self, name: str) -> None:
-        """Sent as an answer."""
+        """Count a suggestion sent as an answer."""
         self._offered.add(name)
 
     def displayed(self, name: str) -> None:
-        """Shown, says the client."""
+        """Count a suggestion that the client reports as shown."""
         if name in self._offered:
             self._displayed.add(name)
 
     def accepted(self, name: str) -> bool:
-        """Accepted, or a part of it; whether that is the first part of something that was offered."""
+        """Count an accepted suggestion or part; return whether this is the first part of something that was offered."""
         if name in self._accepted or name not in self._offered:
             return False
         self._accepted.add(name)
@@ -43,7 +43,7 @@ class Tally:
 
     def status(self, busy: bool) -> dict[str, Any]:
         """The status notification."""
-        kind: Kind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
+        kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
         return {
             "kind": kind,
             "busy": busy,

@@ -3,7 +3,7 @@
 Every connection has a server of its own, made by `create`, on one event loop. A connection ends when its editor sends
 `exit`, closes it, dies (the process that `initialize` names) or does not read for so long that `LARGEST_BACKLOG` waits
 for it; only over stdio does the process end with it. Messages are handled one after the other, and a request has begun
-before the next message is: it sees the document that its client saw.
+before the next message is handled: it sees the document that its client saw.
 
 Only LSP goes to stdout: what anything else in this process prints goes to stderr.
 """
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Writer(Protocol):
-    """How pygls sends."""
+    """How pygls sends bytes."""
 
     @property
     def stuck(self) -> bool:
@@ -50,28 +50,28 @@ class Writer(Protocol):
         """Send, without waiting."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close: nothing more comes."""
 
 
 def quiet() -> None:
-    """Keep pygls's account of each bad message, a traceback, off stderr: the client is told."""
+    """Keep pygls's tracebacks of bad messages off stderr; the client is told instead."""
     logging.getLogger("pygls").setLevel(logging.CRITICAL + 1)
 
 
 def serve_stdio(create: Create) -> int:
-    """One editor on stdin and stdout, until it leaves. The exit code: 0 after `shutdown`, 1 without, 128 + signal."""
+    """Serve one editor on stdin and stdout. Returns the exit code: 0 after `shutdown`, 1 without, 128 + signal."""
     source, sink = _own_stdio()
     return asyncio.run(_until_signal(lambda: _serve_stdio(create, source, sink)))
 
 
 def serve_socket(create: Create, listener: socket.socket) -> int:
-    """Every editor that connects, until a signal."""
+    """Serve every editor that connects, until a signal."""
     asyncio.run(_until_signal(lambda: _accept(create, listener)))
     return 0
 
 
 async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes], writer: Writer) -> int:
-    """One editor from the first byte to the last; whether it left as it should, as an exit code."""
+    """Serve one editor from the first byte to the last; return an exit code that says whether it left properly."""
     protocol = server.protocol
     assert isinstance(protocol, RpcProtocol)
     protocol.set_writer(writer)
@@ -102,7 +102,7 @@ async def _read(protocol: RpcProtocol, chunks: AsyncIterator[bytes], writer: Wri
 
 
 async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> None:
-    """Return when the editor's process has ended; one that cannot be seen from here is not waited for."""
+    """Return when the editor's process has ended; never, if this machine cannot see that process."""
     await initialized.wait()
     try:
         parent = psutil.Process(server.process_id or 0)
@@ -114,7 +114,7 @@ async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> No
 
 
 async def _close(server: LanguageServer) -> None:
-    """Whatever the server still does for its client ends."""
+    """End whatever the server still does for its client."""
     for future in list(server.protocol._request_futures.values()):
         future.cancel()
     close: Callable[[], Awaitable[None]] | None = getattr(server, "close", None)
@@ -142,7 +142,9 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Daemon threads for `asyncio.to_thread`: one that waits for an engine to load, for minutes, does not hold us."""
+    """Daemon threads for `asyncio.to_thread`: one that waits minutes for an engine to load must not hold up the
+    exit.
+    """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See Executor."""
@@ -160,7 +162,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 async def _accept(create: Create, listener: socket.socket) -> int:
-    """A task for every connection; all end with this one."""
+    """Run a task for every connection; all end with this one."""
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,7 +221,7 @@ async def _serve_stdio(create: Create, source: int, sink: int) -> int:
 
 
 def _own_stdio() -> tuple[int, int]:
-    """Descriptors of stdin and stdout that nobody else has: others read nothing, and what they print is on stderr."""
+    """Private descriptors of stdin and stdout; anything else in the process reads nothing and prints to stderr."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise LocaldflashError("stdin or stdout is closed: an editor has a pipe for each")
     source, sink = os.dup(0), os.dup(1)
@@ -258,7 +260,7 @@ async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
 
 
 class _Descriptor:
-    """Written to in a thread: an editor that does not read must not stop what it waits for."""
+    """Write in a thread: an editor that does not read must not block what it waits for."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localdflash.config import BACKENDS, Config, Model, Server, config_file, load_config, variable
+from localdflash.backend.names import BACKENDS
+from localdflash.config import Config, ModelConfig, ServerConfig, config_file, load_config, variable
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 Write = Callable[[str], Path]
@@ -112,23 +113,23 @@ def value_of(config: Config, name: str) -> Any:
 
 def test_without_a_file_everything_is_default(home: Path) -> None:
     config = load_config()
-    assert (config.model, config.server) == (Model(), Server())
+    assert (config.model, config.server) == (ModelConfig(), ServerConfig())
     assert set(config.origins.values()) == {"default"}
     assert len(config.origins) == 13
     assert not home.exists()
 
 
 def test_the_defaults() -> None:
-    assert Model() == Model("embedded", "auto", 0, 0, 8, "f16")
-    assert Server() == Server("", None, None, 15.0, None, 0, 64)
+    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, 8, "f16")
+    assert ServerConfig() == ServerConfig("", None, None, 15.0, None, 0, 64)
 
 
 def test_the_file_names_everything(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
-    assert config.model == Model("hf:a/b/c.gguf", "cuda", 8192, 4, 4, "int8")
+    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, 4, "int8")
     key = Path("/keys/example")
-    assert config.server == Server("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
+    assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
     lines = WHOLE.splitlines()
     for name, origin in config.origins.items():
         assert lines[int(origin.removeprefix(f"{file}:")) - 1].startswith(name.split(".")[1] + " =")
@@ -206,7 +207,7 @@ def test_an_unknown_variable_is_refused(name: str, said: str, monkeypatch: pytes
 def test_other_variables_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_GPU_TESTS", "1")
     monkeypatch.setenv("LOCALDFLASH_MODELS", "x")
-    assert load_config().model == Model()
+    assert load_config().model == ModelConfig()
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from localdflash.bench.prompt_set import Prompt, load
+from localdflash.backend.names import Backend
+from localdflash.backend.options import Options
+from localdflash.bench.prompt_set import BenchPrompt, load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.engine.accept import accept
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.loading.load import Backend, LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.reference.decoder import causal
 from localdflash.reference.dflash_files import load as load_drafter
 from localdflash.reference.drafter import DFlashDrafter
@@ -94,10 +95,10 @@ def test_features_and_logits_agree_with_transformers(loaded: LoadedPair) -> None
 
 def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     """Over the blocks of real answers, each drafter fed the same hidden states."""
-    model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.target
+    assert loaded.host
+    model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.host.target
     ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
-    assert isinstance(loaded.pair, HostPair)
-    theirs = next(d for d in loaded.pair.drafters if d.reads_taps)
+    theirs = next(d for d in loaded.host.drafters if d.reads_taps)
     greedy = Sampler(SamplingParams())
     same = blocks = 0
     for prompt in (p for p in load(12) if p.category in ("fim_block", "function")):
@@ -116,11 +117,11 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
             same += sum(a == b for a, b in zip(draft.tokens, ours.propose(ids[-1], 7).tokens, strict=True))
             blocks += 1
             seen = target.verify(ids[-1], draft)
-            tokens, rows = accept(draft, seen.logits, greedy, ids, 8, ends)
-            target.keep(rows)
+            tokens = accept(draft, seen.logits, greedy, ids, 8, ends)
+            target.keep(len(tokens))
             assert seen.taps is not None
             for drafter in (ours, theirs):
-                drafter.observe([ids[-1], *tokens[:-1]], seen.taps[rows])
+                drafter.observe([ids[-1], *tokens[:-1]], seen.taps[: len(tokens)].copy())
             ids = [*ids, *tokens]
             if tokens[-1] in ends:
                 break
@@ -131,7 +132,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
 
 
-def few(count: int) -> list[Prompt]:
+def few(count: int) -> list[BenchPrompt]:
     return load(count)
 
 

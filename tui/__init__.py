@@ -1,1 +1,1 @@
-"""The Textual chat. Installed as localdflash.tui."""
+"""The chat on a terminal, built with Textual. Installed as localdflash.tui."""

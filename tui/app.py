@@ -1,6 +1,6 @@
-"""`localdflash chat` on a terminal: a client of the engine, whose screen is there before the engine is.
+"""`localdflash chat` on a terminal: a client of the engine that shows its screen before the engine is ready.
 
-Everything a user can do is in `localdflash.tui.commands`; everything that is done for it in `localdflash.tui.actions`.
+What a user can do is listed in `localdflash.tui.commands`; what happens then is in `localdflash.tui.actions`.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from textual.driver import Driver
 from textual.worker import WorkerFailed
 
 from localdflash.chat.settings import SETTINGS
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import printable
 from localdflash.tui import state
-from localdflash.tui.actions.answers import Answers
-from localdflash.tui.actions.chats import Chats
-from localdflash.tui.actions.code import Code
-from localdflash.tui.actions.model import Model
-from localdflash.tui.actions.speed import Speed
-from localdflash.tui.actions.view import View
+from localdflash.tui.actions.answers import AnswerActions
+from localdflash.tui.actions.chats import ChatActions
+from localdflash.tui.actions.code import CodeActions
+from localdflash.tui.actions.model import ModelActions
+from localdflash.tui.actions.speed import SpeedActions
+from localdflash.tui.actions.view import ViewActions
 from localdflash.tui.base import LATEST, Start, told
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
@@ -63,7 +63,7 @@ _KEYS = [
 
 
 class ChatCommands(Provider):
-    """The commands in the palette; one that needs an argument is put into the prompt."""
+    """The chat's commands in Textual's palette; one that needs an argument goes into the prompt instead."""
 
     async def discover(self) -> Hits:
         """See textual."""
@@ -87,8 +87,8 @@ class ChatCommands(Provider):
         app.choose(command)
 
 
-class ChatApp(Answers, Chats, Code, Speed, Model, View):
-    """The app."""
+class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelActions, ViewActions):
+    """The chat's app."""
 
     TITLE = "localdflash"
     COMMANDS: ClassVar[set[Any]] = {ChatCommands}
@@ -115,10 +115,10 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         register(self)
         self.theme = state.load().theme
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
-        self.talk.engine.on_stage = lambda _: self.refresh_status()
+        self.talk.answerer.on_stage = lambda _: self.refresh_status()
 
     def get_driver_class(self) -> type[Driver]:
-        """See textual: on a terminal our own."""
+        """Return our own driver on a terminal."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # of Windows, or named by TEXTUAL_DRIVER
             return found
@@ -127,7 +127,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         return Ours
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Colours of the drafters, for themes that have none."""
+        """Return colours of the drafters for themes that define none."""
         return dict(VARIABLE_DEFAULTS)
 
     def compose(self) -> ComposeResult:
@@ -152,7 +152,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         yield self.status_bar
 
     def on_mount(self) -> None:
-        """Show the screen first; what takes time begins behind it."""
+        """Show the screen first, then start in the background what takes time."""
         self.prompt.focus()
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -163,7 +163,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         self.call_after_refresh(self._begin)
 
     def _told_to_leave(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
-        """Leave as the user would: the answer so far is stored, the terminal as it was. A second signal just ends."""
+        """Leave as if the user had quit, so that the answer is stored; a second signal ends the process at once."""
         signal.signal(number, signal.SIG_DFL)
         end = threading.Timer(LEAVES, os._exit, [128 + number])  # a terminal that is gone may block the loop
         end.daemon = True
@@ -186,7 +186,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
     @told
     async def _begin(self) -> None:
         import_module("msgspec")  # which two threads at once cannot import
-        self._start_engine()
+        self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         try:
             await self._go_on_with(self.start.session)
@@ -199,7 +199,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
 
     async def _go_on_with(self, session: int | str | None) -> None:
         if session == LATEST:
-            latest = await self.talk.kept(Store.latest, self.talk.folder)
+            latest = await self.talk.kept(ChatStore.latest, self.talk.folder)
             if latest is None:
                 self.say("there is no earlier chat in this folder: this is a new one")
             session = latest.id if latest else None
@@ -209,9 +209,9 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
                 await self.talk.instruct(self.start.system)
 
     @work
-    async def _start_engine(self) -> None:
+    async def _open_answerer(self) -> None:
         try:
-            about = await self.talk.engine.ready()
+            about = await self.talk.answerer.ready()
         except LocaldflashError as error:
             self.complain(f"{error}; a message you send tries again")
         else:
@@ -221,13 +221,13 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         await self._settle()
 
     async def _settle(self) -> None:
-        """Do while nobody waits what would hold up an answer."""
+        """Do in idle moments what would otherwise delay an answer."""
         await asyncio.to_thread(lexer_for, "python")  # the first use of one is 40 ms of building it
         if not self.is_headless:  # where many apps follow each other, nothing is to stay
             gc.freeze()  # or each full collection goes through all modules: 50 to 100 ms, several in a long answer
 
     def _fatal_error(self) -> None:
-        """Textual's own shows a traceback with the values of all variables."""
+        """Exit with one line; without --debug Textual's traceback, which shows the values of variables, is left out."""
         if self.start.debug:
             super()._fatal_error()
             return
@@ -246,13 +246,13 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         """See `Base`."""
         if not self.is_running:
             return
-        engine, answer, speed = self.talk.engine, self.talk.last_answer(), self.talk.speed
+        answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
-        about, growing = engine.about, self.talk.answering
+        about, growing = answerer.about, self.talk.answering
         self.status_bar.update(
             Status(
                 model=about.pair if about else "",
-                stage="" if engine.stage == "ready" else engine.stage,
+                stage="" if answerer.stage == "ready" else answerer.stage,
                 used=self.talk.used,
                 context=about.context if about else 0,
                 rate=speed.rate if growing else numbers.get("tokens_per_second"),
@@ -281,14 +281,14 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
 
     @on(StatusBar.Picked)
     def _picked_part(self, event: StatusBar.Picked) -> None:
-        """A click on the model or on a number of speed."""
+        """Act on a click on the model or on one of the speed numbers."""
         if event.part == "model":
             self.action_model()
         elif event.part in ("rate", "tau", "accepted", "first", "draft"):
             self.action_speed()
 
     def choices_of(self, command: str) -> Sequence[str]:
-        """What may stand after a command, for the suggestions."""
+        """The values that may follow a command, for the suggestions."""
         match command:
             case "set":
                 return SETTINGS
@@ -303,7 +303,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         return ()
 
     def choose(self, command: Command) -> None:
-        """A command of the palette: one that cannot do without an argument goes into the prompt."""
+        """Run a command of the palette; one that needs an argument goes into the prompt."""
         if command.argument and not command.argument.startswith("["):
             self.prompt.put_back(f"/{command.name} ", ())
             self.prompt.focus()
@@ -311,14 +311,14 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
         self.run_command(command, "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the chat do nothing while another screen lies over it, but for leaving."""
+        """Disable the chat's keys, except for leaving, while another screen lies over it."""
         if self.covered and action in _OF_THE_CHAT:
             return False
         return super().check_action(action, parameters)
 
     @work
     async def action_interrupt(self) -> None:
-        """Ctrl-C: copy what is selected, else stop the answer, else say how to leave."""
+        """Copy the selection; if there is none stop the answer; if there is none say how to leave (Ctrl-C)."""
         if selected := self.screen.get_selected_text():
             await self.copy_text(selected, "the selection")
         elif self.talk.answering:
@@ -327,7 +327,7 @@ class ChatApp(Answers, Chats, Code, Speed, Model, View):
             self.notify("Ctrl+Q leaves", markup=False)
 
     def action_scroll_chat(self, pages: int) -> None:
-        """Scroll the chat from the prompt."""
+        """Scroll the chat while the prompt has the focus."""
         if pages < 0:
             self.transcript.scroll_page_up(animate=False)
         else:

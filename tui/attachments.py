@@ -1,4 +1,4 @@
-"""The row over the prompt that names what goes along with the next message."""
+"""The row over the prompt that lists what will be sent with the next message."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from localdflash.text.sanitize import printable, sanitize
 
 
 class Attachments(Widget):
-    """One line of names and sizes; hidden while there is nothing. What does not fit is counted."""
+    """One line of names and sizes, hidden while empty. Names that do not fit are counted instead."""
 
     DEFAULT_CSS = """
     Attachments {
@@ -30,7 +30,7 @@ class Attachments(Widget):
 
     @property
     def items(self) -> tuple[Attachment, ...]:
-        """What is attached, in order."""
+        """The attachments, in order."""
         return self._items
 
     @items.setter
@@ -40,12 +40,12 @@ class Attachments(Widget):
         self.refresh()
 
     def add(self, attachment: Attachment) -> None:
-        """One more; it takes the place of one that has its name."""
+        """Add an attachment; it replaces one of the same name."""
         others = (one for one in self._items if one.name != attachment.name)
         self.items = (*others, attachment)
 
     def render(self) -> Content:
-        """The names, as many as there is room for."""
+        """As many names as fit."""
         width = self.size.width
         chips = [f" {label(one)} " for one in self._items]
         shown, used = list[str](), 0
@@ -66,7 +66,7 @@ class Attachments(Widget):
 
 
 def label(attachment: Attachment) -> str:
-    """`pasted 1: 120 lines`, `box.py 1.2 KB`."""
+    """Format an attachment, such as `pasted 1: 120 lines` or `box.py 1.2 KB`."""
     text, name = attachment.text, printable(sanitize(attachment.name))
     lines = text.count("\n") + (not text.endswith("\n"))
     if attachment.kind != "paste":

@@ -1,6 +1,6 @@
-"""What the chat's actions share: the conversation, the widgets, and how a line is told.
+"""What all actions of the chat share: the conversation, the widgets, and how to tell the user something.
 
-Actions are in `localdflash.tui.actions`, one file for each group of commands; `ChatApp` is all of them together.
+Actions are in `localdflash.tui.actions`, one file for each group of commands; `ChatApp` combines them.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
 
-from localdflash.chat.engine import Engine
+from localdflash.chat.answerer import Answerer
 from localdflash.chat.files import Files
 from localdflash.chat.messages import Attachment
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Source
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import ServerSource
 from localdflash.chat.talk import Talk
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import sanitize
@@ -38,7 +38,7 @@ LATEST: Literal["latest"] = "latest"
 
 
 def told(action: "Action[S, P]") -> "Action[S, P]":
-    """What goes wrong in an action is said under the chat."""
+    """Show errors raised inside an action as a line under the chat."""
 
     async def saying(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
         try:
@@ -53,12 +53,12 @@ def told(action: "Action[S, P]") -> "Action[S, P]":
 
 @dataclass(frozen=True)
 class Start:
-    """How the chat begins. `chats`: the file of the chats, None for none. `session`: one of them to go on with."""
+    """How the chat begins. `chats`: the database of chats, or None to keep none. `session`: the chat to continue."""
 
-    source: Source
+    source: ServerSource
     folder: Path
     chats: Path | None
-    settings: Settings = field(default_factory=Settings)
+    settings: ChatSettings = field(default_factory=ChatSettings)
     system: str = ""
     session: int | Literal["latest"] | None = None
     pair: str = "embedded"  # for the welcome, before anything is loaded
@@ -76,7 +76,7 @@ class Base(App[int]):
     def __init__(self, start: Start) -> None:
         super().__init__()
         self.start = start
-        self.talk = Talk(Engine(start.source, self.say), start.chats, str(start.folder), self.complain)
+        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.complain)
         self.talk.settings, self.talk.system = start.settings, start.system
         self.files = Files(start.folder, self.say_later)
         self.history = History(history_file() if start.chats else None, self.say_later)
@@ -85,15 +85,15 @@ class Base(App[int]):
         self.arrivals = 0  # chats that are on their way to the screen
 
     def say(self, line: str) -> None:
-        """A line of the program's own, under the chat."""
+        """Show a line of the program's own under the chat."""
         self.transcript.note(sanitize(line))
 
     def say_later(self, line: str) -> None:
-        """The same, from any thread."""
+        """Like `say`, callable from any thread."""
         self.call_later(self.say, line)
 
     def complain(self, line: str) -> None:
-        """The same, of what went wrong."""
+        """Like `say`, for an error."""
         self.complaints.append(line)
         self.transcript.note(sanitize(line), "error")
 
@@ -106,14 +106,14 @@ class Base(App[int]):
 
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
-        """Find out how much of the context the chat takes, and show it."""
+        """Compute how much of the context the chat takes, and show it."""
         with suppress(LocaldflashError):  # the engine cannot be had: who asks something is told
             await self.talk.count()
         self.refresh_status()
 
     @asynccontextmanager
     async def arriving(self) -> AsyncGenerator[None]:
-        """While another chat comes to the screen: what is sent meanwhile belongs to that one, and waits for it."""
+        """Mark that another chat is being loaded: messages sent meanwhile belong to that one and wait for it."""
         self.arrivals += 1
         try:
             yield
@@ -123,22 +123,22 @@ class Base(App[int]):
                 self.send_queued(stopped=False)
 
     def send_queued(self, *, stopped: bool) -> None:
-        """The next message that was sent meanwhile; all of them back into the prompt where the user stopped."""
+        """Send the next queued message; if the user stopped the answer, put all of them back into the prompt."""
         raise NotImplementedError
 
     def refresh_status(self) -> None:
-        """Say what the engine does."""
+        """Update the status line from the engine."""
         raise NotImplementedError
 
     def run_command(self, command: Command, argument: str) -> None:
-        """What a slash command does."""
+        """Run a slash command."""
         action = getattr(self, f"action_{command.action}")
         found = action(argument) if command.argument else action()
         if asyncio.iscoroutine(found):
             self.run_worker(found)
 
     async def asked(self, dialog: ModalScreen[T | None]) -> T | None:
-        """What comes out of a dialog; None where it was closed."""
+        """The result of a dialog, or None if it was closed."""
         return await self.push_screen_wait(dialog)
 
     @property

@@ -1,4 +1,4 @@
-"""The blocks of a text, and how each becomes lines of a width."""
+"""The blocks of a text, and how each is laid out as lines of a given width."""
 
 import re
 from abc import ABC, abstractmethod
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 
 from localdflash.tui.inline import clean, inline
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 NARROWEST = 8  # cells that bars and indents leave to the text; with less there are none
-_BAR = Run("│ ", "quote")
+_BAR = StyledRun("│ ", "quote")
 _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
 class Block(ABC):
-    """`gap`: a blank line stands before it. Lines are kept for the last width asked for."""
+    """A block of text; `gap` says whether a blank line precedes it. Lines are cached for the last width asked for."""
 
     gap = False
     _grows = False  # then _layout is asked each time, and keeps what it can itself
@@ -24,13 +24,13 @@ class Block(ABC):
     _lines: Sequence[Line] = ()
 
     def lines(self, width: int) -> Sequence[Line]:
-        """Without the gap."""
+        """The block's lines, without the gap."""
         if self._grows or width != self._width:
             self._lines, self._width = self._layout(width), width
         return self._lines
 
     def forget(self) -> None:
-        """Lay it out again when it is next asked for."""
+        """Discard the cached lines."""
         for part in self.parts():
             part._width = 0
 
@@ -38,12 +38,12 @@ class Block(ABC):
     def _layout(self, width: int) -> Sequence[Line]: ...
 
     def parts(self) -> Iterator["Block"]:
-        """Itself and the blocks in it, in order."""
+        """The block itself and all blocks inside it, in order."""
         yield self
 
 
 class Paragraph(Block):
-    """Running text; a heading has a level from 1 to 6."""
+    """Running text; `level` is 1 to 6 for a heading."""
 
     def __init__(self, content: str, level: int = 0) -> None:
         self.content = content
@@ -54,14 +54,14 @@ class Paragraph(Block):
 
 
 class Rule(Block):
-    """A line across."""
+    """A horizontal rule."""
 
     def _layout(self, width: int) -> Sequence[Line]:
-        return [Line((Run("─" * width, "rule"),), 1)]
+        return [Line((StyledRun("─" * width, "rule"),), 1)]
 
 
 class Container(Block):
-    """Blocks under each other, behind a bar or a bullet."""
+    """Blocks one below the other, behind a bar or a bullet."""
 
     def __init__(self, children: Sequence[Block]) -> None:
         self.children = children
@@ -74,7 +74,7 @@ class Container(Block):
 
 
 class Quote(Container):
-    """Behind a bar."""
+    """Blocks behind a bar."""
 
     def _layout(self, width: int) -> Sequence[Line]:
         inner = _left(width, 2)
@@ -83,7 +83,7 @@ class Quote(Container):
 
 
 class Item(Container):
-    """Of a list; `marker` is its bullet, or its number as written."""
+    """A list item; `marker` is its bullet, or its number as written."""
 
     def __init__(self, marker: str, children: Sequence[Block]) -> None:
         super().__init__(children)
@@ -92,7 +92,7 @@ class Item(Container):
         if task and isinstance(first, Paragraph):
             first.content = first.content[task.end() :]
         self._task = bool(task)
-        self._marker = Run(f"[{task[1].lower()}] " if task else f"{clean(marker)} ", "bullet")
+        self._marker = StyledRun(f"[{task[1].lower()}] " if task else f"{clean(marker)} ", "bullet")
 
     def _layout(self, width: int) -> Sequence[Line]:
         indent = cell_len(self._marker.text)
@@ -103,12 +103,12 @@ class Item(Container):
         first, *rest = rows
         decoration = 0 if self._task else first.decoration + 1
         first = Line((self._marker, *first.runs), decoration, first.joined)
-        blank = Run(" " * indent)
+        blank = StyledRun(" " * indent)
         return [first, *(behind(blank, line) if line.runs else line for line in rest)]
 
 
 class Verbatim(Block):
-    """Text as typed, line by line and without markup, which may grow: only lines that were open are laid out again."""
+    """Text as typed, without markup, which may grow; only its last, open line is laid out again."""
 
     _grows = True
 
@@ -120,7 +120,7 @@ class Verbatim(Block):
         self._laid = 0
 
     def append(self, text: str) -> None:
-        """More of it, in pieces of any size."""
+        """Append text, in pieces of any size."""
         *complete, self._open = (self._open + text).split("\n")
         self._complete += complete
 
@@ -134,11 +134,11 @@ class Verbatim(Block):
 
     def _wrapped(self, line: str) -> list[Line]:
         shown = clean(line)
-        return wrap([Run(shown, self._style)] if shown else [], self._width)
+        return wrap([StyledRun(shown, self._style)] if shown else [], self._width)
 
 
 def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
-    """Under each other."""
+    """Lay blocks out one below the other."""
     rows: list[Line] = []
     for block in blocks:
         if block.gap and rows:
@@ -147,11 +147,13 @@ def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
     return rows
 
 
-def behind(prefix: Run, line: Line) -> Line:
-    """The line after a piece of decoration."""
+def behind(prefix: StyledRun, line: Line) -> Line:
+    """Put a decoration in front of a line."""
     return Line((prefix, *line.runs), line.decoration + 1, line.joined)
 
 
 def _left(width: int, prefix: int) -> int:
-    """What a prefix leaves; the whole width where that is too little: the prefix then stands elsewhere or nowhere."""
+    """The width that a prefix leaves; the whole width if that would be too little, for the prefix then goes
+    elsewhere.
+    """
     return width - prefix if width - prefix >= NARROWEST else width

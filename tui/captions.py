@@ -1,11 +1,11 @@
-"""The rows around a message's text: who says it, what is attached, how an answer ended, what the program notes."""
+"""The rows around a message: who wrote it, what is attached, how an answer ended, notes of the program."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from localdflash.chat.messages import Attachment, Message
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 
 _ENDS = {
     "length": "cut: max_tokens is reached",
@@ -16,31 +16,31 @@ _ENDS = {
 
 
 def header(message: Message, number: int, model: str) -> Line:
-    """Who says it, and the number by which commands take it. `model`: of an answer that does not say."""
+    """The author of a message and its number, as commands take it. `model` names answers that do not name theirs."""
     who: str = "you" if message.role == "user" else message.role
     if message.role == "assistant":
         named = message.numbers.get("model")
         who = one_line(named if isinstance(named, str) and named else model or "answer")
-    runs = (Run(who, message.role), Run(f" #{number}", "muted"))
+    runs = (StyledRun(who, message.role), StyledRun(f" #{number}", "muted"))
     return Line(runs, decoration=len(runs), joined="")
 
 
-def attachment_line(attachment: Attachment) -> Run:
-    """What went along, and how much."""
+def attachment_line(attachment: Attachment) -> StyledRun:
+    """What was attached, and its size."""
     lines = attachment.text.count("\n") + (not attachment.text.endswith("\n") and bool(attachment.text))
-    return Run(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
+    return StyledRun(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
 
 
-def footer(message: Message) -> Run | None:
-    """Why a finished answer ended, if not by itself, and its numbers; None where nothing is known."""
+def footer(message: Message) -> StyledRun | None:
+    """Why a finished answer ended, unless it ended by itself, and its numbers; None if nothing is known."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_told(message.numbers)]
-    return Run(" · ".join(parts), "muted") if parts else None
+    return StyledRun(" · ".join(parts), "muted") if parts else None
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
-    """Numbers of another server may be missing or make no sense: those are left out."""
+    """The numbers as words; those that are missing or make no sense, as from another server, are left out."""
     tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
     tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
     return [
@@ -58,12 +58,12 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
     return float(value) if 0 <= value < 1e12 else None
 
 
-def note_run(text: str, kind: str) -> Run:
-    """A line of the program's own; one that tells of an error says so without colours too."""
+def note_run(text: str, kind: str) -> StyledRun:
+    """A line of the program's own; a sign marks an error, so that it shows without colours too."""
     mark = "✗" if kind == "error" else "·"
-    return Run(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
+    return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 
 
 def one_line(text: str) -> str:
-    """Safe to show, on one line."""
+    """Make text safe to show on one line."""
     return " ".join(sanitize(text).split())

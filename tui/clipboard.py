@@ -1,6 +1,6 @@
-"""Copying, byte-true: the terminal is asked (OSC 52), and a clipboard program of the system where there is one.
+"""Copy text unchanged, through the terminal (OSC 52) and through a clipboard program of the system if there is one.
 
-Nobody hears back from a terminal, so the result says what is known. No shell is used; text goes by standard input.
+A terminal does not confirm, so the result says only what is known. No shell is used; text is passed on standard input.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 class Terminal(Protocol):
-    """An app of Textual's: it asks the terminal by OSC 52."""
+    """A Textual app, which can ask the terminal to copy (OSC 52)."""
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Ask."""
+        """Ask the terminal to copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was done with `characters`; `program` is the one that took them, "" for none."""
+    """What was done with `characters`; `program` is the one that took them, or ""."""
 
     characters: int
     asked: bool  # the terminal
@@ -43,7 +43,7 @@ class Result:
     unseen: bool  # some of the characters are not seen when the text is shown
 
     def line(self, what: str) -> str:
-        """One line for the user; `what` was to be copied, such as "the answer"."""
+        """One line for the user; `what` names what was copied, such as "the answer"."""
         amount = f"{self.characters} character{'' if self.characters == 1 else 's'}"
         warning = "; it has characters that cannot be seen" if self.unseen else ""
         if self.program:
@@ -54,7 +54,7 @@ class Result:
 
 
 async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = os.environ) -> Result:
-    """Copy in every way there is. Lone surrogates, which no clipboard can take, become U+FFFD."""
+    """Copy in every way available. Lone surrogates, which no clipboard can take, become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     asked = len(encodable.encode()) <= TERMINAL_LIMIT
     if asked:
@@ -65,7 +65,7 @@ async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = o
 
 
 async def _native(text: str, environment: Mapping[str, str]) -> str:
-    """The first program that took the text, "" for none."""
+    """The first program that took the text, or ""."""
     for command, needed, encoding in _PROGRAMS:
         path = shutil.which(command[0], path=environment.get("PATH", ""))
         if (
@@ -78,7 +78,7 @@ async def _native(text: str, environment: Mapping[str, str]) -> str:
 
 
 async def _took(command: tuple[str, ...], data: bytes) -> bool:
-    """Whether a program read it all and was content, in time."""
+    """Whether a program read all of the text and exited without an error, in time."""
     nowhere = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
-"""The entries of a conversation one below the other, most of them with a height that is only guessed.
+"""The entries of a conversation one below the other; the height of most of them is only guessed.
 
-Rows count from the top. Laying an entry out may change its height and so move all rows below it: a Place is how a row
-is found again, also at another width.
+Rows count from the top. Laying an entry out may change its height and so move all rows below it. A RowPlace identifies
+a row across such changes, and across changes of the width.
 """
 
 from bisect import bisect_right
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from localdflash.chat.messages import Message
-from localdflash.tui.entry import Entry, View
+from localdflash.tui.entry import ChatEntry, ChatView
 
 _NEAR = 1  # screens above and below that are laid out too
 _FAR = 4  # screens beyond which rows are dropped
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A row of an entry, as the offset of its text; `above`: rows that it is above the one with that offset."""
+class RowPlace:
+    """A row of an entry, as the offset of its text; `above` counts rows between this one and the one with that
+    offset.
+    """
 
     index: int
     offset: int
@@ -29,14 +31,14 @@ class Column:
     """See the module."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.view = View(80)
+        self.entries: list[ChatEntry] = []
+        self.view = ChatView(80)
         self._tops = [0]  # the row of each entry's first, and the height of all
         self._laid: set[int] = set()
 
     @property
     def height(self) -> int:
-        """Rows of all entries."""
+        """Number of rows of all entries."""
         return self._tops[-1]
 
     def top(self, index: int) -> int:
@@ -44,36 +46,36 @@ class Column:
         return self._tops[index]
 
     def at(self, row: int) -> tuple[int, int]:
-        """The entry that has this row, and which of its rows that is; there must be entries."""
+        """The entry that has this row, and which of its rows it is; there must be entries."""
         index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
         return index, row - self._tops[index]
 
     # What it is made of
 
     def show(self, messages: Sequence[Message]) -> None:
-        """Other messages."""
-        self.entries = [Entry(message, number) for number, message in enumerate(messages, 1)]
+        """Replace all messages."""
+        self.entries = [ChatEntry(message, number) for number, message in enumerate(messages, 1)]
         self.guess()
 
-    def add(self, message: Message | None) -> Entry:
-        """One more below the others; None is room for notes."""
+    def add(self, message: Message | None) -> ChatEntry:
+        """Append a message; None makes room for notes only."""
         before = self.entries[-1].number if self.entries else 0
-        entry = Entry(message, before + 1 if message else before)
+        entry = ChatEntry(message, before + 1 if message else before)
         entry.estimate(self.view)
         self.entries.append(entry)
         self._tops.append(self.height + entry.height)
         return entry
 
     def replace_last(self, message: Message) -> None:
-        """Another message in the place of the last one."""
+        """Replace the last message."""
         last = len(self.entries) - 1
-        self.entries[last] = Entry(message, self.entries[last].number)
+        self.entries[last] = ChatEntry(message, self.entries[last].number)
         self.entries[last].estimate(self.view)
         self._laid.discard(last)
         self._sum_up(last)
 
-    def guess(self, view: View | None = None) -> None:
-        """Nothing is laid out any more; for another view if one is given."""
+    def guess(self, view: ChatView | None = None) -> None:
+        """Discard all layout, and use another view if one is given."""
         self.view = view or self.view
         for entry in self.entries:
             entry.drop()
@@ -84,7 +86,7 @@ class Column:
     # Laying out
 
     def lay_out(self, index: int) -> range:
-        """Lay one entry out; its own rows that changed."""
+        """Lay out one entry; return those of its rows that changed."""
         entry = self.entries[index]
         before = entry.height
         changed = entry.lay_out(self.view)
@@ -93,8 +95,8 @@ class Column:
             self._sum_up(index)
         return changed
 
-    def settle(self, place: Place, rows: int) -> int:
-        """Lay out what is on a screen that begins at the place, and around it; the row at which it begins."""
+    def settle(self, place: RowPlace, rows: int) -> int:
+        """Lay out the screen that begins at the place, and around it; return the row at which it begins."""
         while True:
             first = self.row(place)
             low, high = max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows
@@ -102,16 +104,16 @@ class Column:
                 return first
 
     def settle_end(self, rows: int) -> None:
-        """Lay out what is on a screen that ends at the end, and above it."""
+        """Lay out the screen that ends at the end, and above it."""
         while self._lay_out_between(max(0, self.height - (1 + _NEAR) * rows), self.height):
             pass
 
     def is_settled(self, first: int, rows: int) -> bool:
-        """Whether all that is on the screen, and around it, is laid out."""
+        """Whether everything on the screen, and around it, is laid out."""
         return not self._not_laid(max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows)
 
     def _lay_out_between(self, low: int, high: int) -> bool:
-        """Lay out the entries with these rows; whether there was any that was not."""
+        """Lay out the entries with these rows; return whether any was not laid out yet."""
         missing = self._not_laid(low, high)
         for index in reversed(missing):
             self.lay_out(index)
@@ -131,7 +133,7 @@ class Column:
         return sorted(self._laid)
 
     def drop_far(self, first: int, rows: int) -> None:
-        """Drop the rows of entries far from the screen."""
+        """Free the rows of entries far from the screen."""
         if not self.entries:
             return
         low, high = self.at(max(0, first - _FAR * rows))[0], self.at(min(first + _FAR * rows, self.height - 1))[0]
@@ -144,12 +146,12 @@ class Column:
         self._laid.discard(index)
 
     def _sum_up(self, index: int) -> None:
-        """The rows from this entry on, after heights changed."""
+        """Recompute where entries begin, from this one on, after heights changed."""
         heights = (entry.height for entry in self.entries[index:])
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
 
     def copied(self, index: int, start: int, end: int | None) -> str:
-        """Text of an entry between two offsets; one that is not laid out stays so."""
+        """The text of an entry between two offsets; this lays nothing out."""
         entry = self.entries[index]
         if entry.laid_out(self.view):
             return entry.copied(start, end)
@@ -162,19 +164,19 @@ class Column:
 
     # Places
 
-    def place(self, row: int) -> Place:
-        """How a row is found again; of an entry that is not laid out, its beginning."""
+    def place(self, row: int) -> RowPlace:
+        """The place of a row; of an entry that is not laid out, the place of its beginning."""
         if not self.entries:
-            return Place(0, 0)
+            return RowPlace(0, 0)
         index, row = self.at(max(0, min(row, self.height - 1)))
         entry = self.entries[index]
         if not entry.laid_out(self.view):
-            return Place(index, 0)
+            return RowPlace(index, 0)
         offset = entry.offset(row)
-        return Place(index, offset, entry.row(offset) - row)
+        return RowPlace(index, offset, entry.row(offset) - row)
 
-    def row(self, place: Place) -> int:
-        """Where the place is now."""
+    def row(self, place: RowPlace) -> int:
+        """The row that a place is at now."""
         if place.index >= len(self.entries):
             return 0
         entry, top = self.entries[place.index], self._tops[place.index]

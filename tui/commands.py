@@ -1,6 +1,6 @@
-"""Every command of the chat, once: slash commands, the palette, keys and help are all made from this table.
+"""The table of all commands of the chat. Slash commands, the palette, keys and help are made from it.
 
-`action` names a method of the app, `action_<action>`; one that takes an argument gets it as text, "" without one.
+`action` names a method of the app, `action_<action>`; one that takes an argument gets it as text, or "".
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from localdflash.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`argument` is how help writes it, "" for none; `keys` work wherever the cursor is."""
+    """One command. `argument` is how help writes it, or ""; `keys` work wherever the cursor is."""
 
     name: str
     help: str
@@ -24,7 +24,7 @@ class Command:
 
     @property
     def usage(self) -> str:
-        """As a user types it."""
+        """The command as a user types it."""
         return f"/{self.name} {self.argument}".rstrip()
 
 
@@ -94,9 +94,9 @@ _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *co
 
 
 def parse(line: str) -> tuple[Command, str] | None:
-    """The command and the argument of a line that begins with a slash; None where it is a message.
+    """Split a line that begins with a slash into command and argument; None if the line is a message.
 
-    UsageError for a command that does not exist, with what may have been meant. A path such as /etc/hosts is a message.
+    UsageError for a command that does not exist names what may have been meant. A path such as /etc/hosts is a message.
     """
     if not line.startswith("/") or "\n" in line:
         return None
@@ -115,7 +115,7 @@ def parse(line: str) -> tuple[Command, str] | None:
 
 
 def starting_with(text: str) -> Sequence[Command]:
-    """The commands that a user who has typed this may mean."""
+    """The commands that begin with what was typed."""
     return [
         command for command in COMMANDS if any(n.startswith(text.lower()) for n in (command.name, *command.aliases))
     ]

@@ -1,6 +1,6 @@
-"""A diff as rows: numbers before and after, a sign, the line. Only what is on the screen is laid out.
+"""A diff as rows: old and new line number, a sign, the line. Only what is on the screen is laid out.
 
-Long lines go on to the right, under numbers and signs that stay. Signs say what colours say too.
+Long lines scroll to the right while numbers and signs stay. Signs repeat what colours say.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from textual.strip import Strip
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from localdflash.chat.file_text import Hunk
+    from localdflash.chat.file_text import ShownHunk
 
 LONGEST = 4_000  # characters of a line that are shown
 _TAB = 4
@@ -25,7 +25,7 @@ _LOOKS = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same
 
 
 class _Row(NamedTuple):
-    """`old` and `new` count from 1, 0 for none; `sign` is one of `_LOOKS`."""
+    """One row. `old` and `new` count from 1, 0 for none; `sign` is one of `_LOOKS`."""
 
     old: int
     new: int
@@ -55,8 +55,8 @@ class DiffView(ScrollView):
         self._digits = 1
         self._widest = 0
 
-    def show(self, hunks: Sequence["Hunk"]) -> None:
-        """Another file, from its first row on."""
+    def show(self, hunks: Sequence["ShownHunk"]) -> None:
+        """Show another file, from its first row on."""
         self._rows = [row for hunk in hunks for row in _rows(hunk)]
         self._digits = len(str(max((max(row.old, row.new) for row in self._rows), default=0)))
         self._widest = max((_width(row.text) for row in self._rows), default=0)
@@ -65,11 +65,11 @@ class DiffView(ScrollView):
         self.refresh()
 
     def on_resize(self) -> None:
-        """What stands before the lines depends on the width."""
+        """Lay the numbers out again: their width depends on that of the view."""
         self._arrange()
 
     def action_scroll_left(self) -> None:
-        """A step that is worth a key."""
+        """Scroll by several columns, so that a key press is worth it."""
         self.scroll_relative(x=-_STEP, animate=False)
 
     def action_scroll_right(self) -> None:
@@ -81,7 +81,7 @@ class DiffView(ScrollView):
 
     @property
     def _gutter(self) -> int:
-        """Cells of numbers and sign."""
+        """The cells of numbers and sign."""
         return self._digits + 3 if self.size.width < _NARROW else 2 * self._digits + 4
 
     def render_line(self, y: int) -> Strip:
@@ -106,7 +106,7 @@ class DiffView(ScrollView):
 
 
 def shown(text: str) -> str:
-    """A line as it can be shown: nothing a terminal obeys, tabs as blanks, and cut where it is beyond all use."""
+    """Make a line safe to show: no control characters, tabs as blanks, cut if absurdly long."""
     rest = len(text) - LONGEST
     if rest > 0:
         text = f"{text[:LONGEST]} … {rest} more characters"
@@ -119,7 +119,7 @@ def _width(text: str) -> int:
     return len(text) if len(text) <= LONGEST and text.isascii() and text.isprintable() else cell_len(shown(text))
 
 
-def _rows(hunk: "Hunk") -> Iterator[_Row]:
+def _rows(hunk: "ShownHunk") -> Iterator[_Row]:
     old, new = hunk.old, hunk.new
     removed = sum(line[0] in " -" for line in hunk.lines)
     added = sum(line[0] in " +" for line in hunk.lines)

@@ -1,8 +1,8 @@
 """The terminal as the chat reads it.
 
-Textual's own driver looks at the clock and at its exit only every 0.1 s: a lone Esc and the way out would wait for
-that. This one wakes up for both, sleeps where nothing comes, takes pastes whole (`localdflash.tui.pasted_input`), and
-shows bytes that are no UTF-8 as U+FFFD instead of ending the chat.
+Textual's driver checks the clock and its exit flag only every 0.1 s, so a lone Esc and leaving would be that late. This
+one wakes up for both, sleeps while nothing comes, takes pastes whole (`localdflash.tui.pasted_input`), and shows bytes
+that are not UTF-8 as U+FFFD instead of ending the chat.
 """
 
 import codecs
@@ -22,7 +22,7 @@ _MARGIN = 0.002  # seconds, for the parser to see that the delay is over
 
 
 class Exit(Event):
-    """An event that a selector sees too."""
+    """An event that a selector can wait for too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class Exit(Event):
         os.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
-        """What can be read while the event is set."""
+        """A descriptor that is readable while the event is set."""
         return self._reader
 
     def set(self) -> None:
-        """See threading; the order is that of those who wake up and look."""
+        """See threading. The flag is set before the pipe is written, for whoever wakes up looks at the flag."""
         super().set()
         with suppress(BlockingIOError):  # nobody has looked for a long time
             os.write(self._writer, b"\0")
@@ -47,7 +47,7 @@ class Exit(Event):
             os.read(self._reader, _READ)
 
     def close(self) -> None:
-        """Give the pipe back."""
+        """Close the pipe."""
         os.close(self._reader)
         os.close(self._writer)
 
@@ -65,7 +65,7 @@ class Driver(LinuxDriver):
         self._exit.close()
 
     def run_input_thread(self) -> None:
-        """Read keys until the exit."""
+        """Read keys until the exit is set."""
         parser, decode = PasteParser(self._debug), codecs.getincrementaldecoder("utf-8")("replace").decode
         wait: float | None = None
         with selectors.SelectSelector() as selector:

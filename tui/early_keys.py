@@ -1,7 +1,7 @@
-"""Keys that are pressed while the program still starts: kept by the terminal as they are, and not echoed.
+"""Keep keys that are pressed while the program is still starting, without echoing them.
 
-Until a screen takes over, a terminal would show them below the command line and turn Enter into a line feed, which in
-the prompt is a new line instead of the end of the message.
+Until a screen takes over, a terminal would print them below the command line and turn Enter into a line feed, which the
+prompt reads as a new line instead of the end of the message.
 """
 
 import sys
@@ -13,7 +13,7 @@ _LOCAL, _INPUT = 3, 0  # places in what tcgetattr returns
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """From here on; at the end the terminal is as it was."""
+    """A context in which the terminal keeps keys unread; its settings are restored at the end."""
     if sys.platform == "win32":
         yield
         return

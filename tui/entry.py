@@ -1,8 +1,8 @@
-"""One message as rows of the screen: who says it, its text, how an answer ended, and notes of the program's own.
+"""One message as rows of the screen: its author, its text, how an answer ended, and notes of the program.
 
-An entry is laid out for one View at a time, in parts: after growth only new rows are made. Far from the screen it drops
-its rows and keeps its text and its height. Offsets are in characters of what copying gives of all rows: decoration is
-left out and hard wraps are undone, so that an offset means the same at every width.
+An entry is laid out for one ChatView at a time; when it grows, only new rows are made. Far from the screen it drops its
+rows and keeps its text and its height. Offsets count characters of what copying all rows would give: without decoration
+and hard wraps, so that an offset means the same at every width.
 """
 
 from bisect import bisect_right
@@ -14,20 +14,20 @@ from textual.strip import Strip
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.tints import Tinted
 from localdflash.tui.wrap import wrap
 
 if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
-    from localdflash.tui.markdown import Document, Unsettled
+    from localdflash.tui.markdown import MarkdownDocument, Unsettled
 
 _BLANK = Line(joined="")
 _LONG = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """How the conversation is shown; `model` is the name of answers that do not say which model made them."""
+class ChatView:
+    """How the conversation is shown; `model` names answers that do not say which model made them."""
 
     width: int  # cells
     tinted: bool = False  # answers as raw text
@@ -35,8 +35,8 @@ class View:
     model: str = ""
 
 
-class Entry:
-    """A message with its number in the conversation; without a message, only notes."""
+class ChatEntry:
+    """A message with its number in the conversation; without a message, notes only."""
 
     __slots__ = (
         "_body",
@@ -66,8 +66,8 @@ class Entry:
         self.unlike_others = False  # its thoughts are folded where others' are not, and the other way round
         self.height = 0  # rows; an estimate until it was laid out
         self.strips: dict[int, Strip] = {}  # of rows that were drawn
-        self._view: View | None = None  # None: not laid out
-        self._document: Document | None = None
+        self._view: ChatView | None = None  # None: not laid out
+        self._document: MarkdownDocument | None = None
         self._tinted: Tinted | None = None
         self._head: Sequence[Line] = ()
         self._body: Sequence[Line] = ()
@@ -82,7 +82,7 @@ class Entry:
         return self.message is not None and self.message.role == "assistant"
 
     def grow(self, text: str, step: StepRecord | None = None) -> None:
-        """More text of an answer under way."""
+        """Append text to an answer under way."""
         if not self.growing:
             self.growing, self._document = True, None
         self.text += text
@@ -96,7 +96,7 @@ class Entry:
                 self._tinted.add(step)
 
     def finish(self, message: Message, rest: str) -> None:
-        """The answer as it is complete; `rest` is what was not shown yet."""
+        """Take the complete answer; `rest` is what was not shown yet."""
         if message.text == self.text + rest:
             self.grow(rest)
         else:
@@ -111,17 +111,17 @@ class Entry:
             self._document.finish()
 
     def code_blocks(self) -> list[str]:
-        """The code of its fences, byte-true."""
-        from localdflash.tui.markdown import Document
+        """The code in its fences, unchanged."""
+        from localdflash.tui.markdown import MarkdownDocument
 
-        document = Document()
+        document = MarkdownDocument()
         document.append(self.text)
         document.finish()
         return [fence.code for fence in document.fences]
 
     # Its rows
 
-    def estimate(self, view: View) -> None:
+    def estimate(self, view: ChatView) -> None:
         """Guess the height without laying anything out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
@@ -131,18 +131,18 @@ class Entry:
             rows = self.text.count("\n") + len(self.text) // view.width
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
-    def laid_out(self, view: View) -> bool:
-        """Whether its rows are there for this view."""
+    def laid_out(self, view: ChatView) -> bool:
+        """Whether rows exist for this view."""
         return self._view == view
 
     def drop(self) -> None:
-        """Forget the rows; the height stays."""
+        """Free the rows; the height stays."""
         self._view = self._document = self._tinted = None
         self._head = self._body = self._tail = ()
         self._offsets, self.strips = [], {}
 
-    def lay_out(self, view: View) -> range:
-        """Make the rows; those of them that changed."""
+    def lay_out(self, view: ChatView) -> range:
+        """Make the rows; return those that changed."""
         again = self._view == view
         before = len(self._head)
         old_head = self._head
@@ -161,14 +161,14 @@ class Entry:
         return range(first, self.height)
 
     def line(self, row: int) -> Line:
-        """One row; it must be laid out."""
+        """One row; the entry must be laid out."""
         for part in (self._head, self._body, self._tail):
             if row < len(part):
                 return part[row]
             row -= len(part)
         return _BLANK
 
-    def _make_head(self, view: View) -> list[Line]:
+    def _make_head(self, view: ChatView) -> list[Line]:
         if self.message is None:
             return []
         lines = [header(self.message, self.number, view.model)]
@@ -178,16 +178,16 @@ class Entry:
             lines += [*_aside(self._tints().legend(), view.width), _BLANK]
         return lines
 
-    def _make_body(self, view: View) -> tuple[Sequence[Line], int]:
-        """The text, and the first row of it that changed."""
+    def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
+        """Make the rows of the text; return the first one that changed."""
         if view.tinted and self.is_answer:
             return self._tints().lines(view.width), self._tints().changed_from()
         if not self.text:
             return (), 0
         if self._document is None:
-            from localdflash.tui.markdown import Document
+            from localdflash.tui.markdown import MarkdownDocument
 
-            self._document = Document(plain=not self.is_answer)
+            self._document = MarkdownDocument(plain=not self.is_answer)
             self._document.append(self.text)
             if not self.growing:
                 self._document.finish()
@@ -203,7 +203,7 @@ class Entry:
             self._tinted = Tinted(self.text, (*known, *self.steps))
         return self._tinted
 
-    def _make_tail(self, view: View) -> list[Line]:
+    def _make_tail(self, view: ChatView) -> list[Line]:
         lines: list[Line] = []
         if self.message and not self.growing and (ended := footer(self.message)):
             lines += _aside([ended], view.width)
@@ -213,34 +213,34 @@ class Entry:
 
     # Its code
 
-    def unsettled(self) -> "tuple[Document, Unsettled] | None":
-        """A fence on the screen that may be highlighted better, and whose it is: the document takes the result."""
+    def unsettled(self) -> "tuple[MarkdownDocument, Unsettled] | None":
+        """A fence on the screen that could be highlighted better, and the document that takes the result."""
         if self._document is None or self.growing:
             return None
         found = self._document.unsettled()
         return (self._document, found[0]) if found else None
 
     def recolour(self) -> None:
-        """Lexers were loaded."""
+        """Highlight again, after lexers were loaded."""
         if self._document:
             self._document.recolour()
 
     # What copying gives
 
     def offset(self, row: int) -> int:
-        """Characters before this row."""
+        """Number of characters before this row."""
         return self._offsets[row]
 
     def row(self, offset: int) -> int:
-        """The row with this character."""
+        """The row that has this character."""
         return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
 
     def copied(self, start: int, end: int | None) -> str:
-        """The characters between two offsets, up to the end for None."""
+        """The characters between two offsets; None means up to the end."""
         return "".join(map(copied_of, (*self._head, *self._body, *self._tail)))[start:end]
 
     def _measure(self, first: int) -> None:
-        """Sum up the offsets from this row on."""
+        """Recompute the offsets from this row on."""
         total = self._offsets[first] if first < len(self._offsets) else 0
         del self._offsets[first:]
         for row in range(first, self.height):
@@ -249,8 +249,8 @@ class Entry:
         self._offsets.append(total)
 
 
-def _aside(runs: Sequence[Run], width: int) -> list[Line]:
-    """Rows that copying leaves out."""
+def _aside(runs: Sequence[StyledRun], width: int) -> list[Line]:
+    """Mark rows as decoration, which copying leaves out."""
     return [Line(line.runs, len(line.runs), "") for line in wrap(runs, width)]
 
 

@@ -1,4 +1,4 @@
-"""Blocks of code, which may grow line by line: a line is highlighted and wrapped once, the open one each time."""
+"""Blocks of code, which may grow line by line; a complete line is highlighted and wrapped once."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,19 +8,19 @@ from itertools import takewhile
 from rich.cells import cell_len, set_cell_size
 
 from localdflash.tui.blocks import NARROWEST, Block, behind
-from localdflash.tui.highlight import START, State, highlighted, ready
+from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 LONGEST = 2_000  # lines that are highlighted
 
-_GUTTER = Run("  ", "fence")
+_GUTTER = StyledRun("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class ShownFence:
     """A block of code in a Document; `first_line` is the index of its label among the lines."""
 
     language: str
@@ -30,9 +30,9 @@ class Fence:
 
 
 class Code(Block):
-    """`number`: which fence of the Document, from 1; 0 for code that is only indented, which has no label.
+    """The code of a block; `number` is its fence in the document, from 1, or 0 for indented code, which has no label.
 
-    Lines are raw, each with its line feed. `open_line` is one that has none yet; it may still become another.
+    Lines are raw, each with its line feed. `open_line` is the last one while it has none yet.
     """
 
     _grows = True
@@ -44,8 +44,8 @@ class Code(Block):
         self.settled = False
         self.open_line = ""
         self._raw: list[str] = []
-        self._runs: list[tuple[Run, ...]] = []
-        self._states: list[State] = [START]
+        self._runs: list[tuple[StyledRun, ...]] = []
+        self._states: list[LexerState] = [START]
         self._waiting = False  # for a lexer: some lines are plain that need not be
         self._rows: list[Line] = []
         self._laid = 0
@@ -57,23 +57,23 @@ class Code(Block):
 
     @property
     def code(self) -> str:
-        """Byte-true."""
+        """The code, unchanged."""
         return "".join(self._raw) + self.open_line
 
     @property
     def raw_lines(self) -> Sequence[str]:
-        """Those that are complete."""
+        """The complete lines."""
         return self._raw
 
     def add(self, line: str) -> None:
-        """One more, complete."""
+        """Append one complete line."""
         runs, state = self._highlighted(line)
         self._raw.append(line)
         self._runs.append(runs)
         self._states.append(state)
 
     def become(self, lines: Sequence[str]) -> None:
-        """Have these lines, where the last may still grow; what is the same is not highlighted again."""
+        """Replace the lines, the last of which may still grow; unchanged ones are not highlighted again."""
         complete = lines[:-1]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._raw, complete, strict=False)))
         del self._raw[same:], self._runs[same:], self._states[same + 1 :]
@@ -84,15 +84,15 @@ class Code(Block):
             self.add(line)
         self.open_line = lines[-1] if lines else ""
 
-    def settle(self, runs: Sequence[tuple[Run, ...]]) -> None:
-        """Take exact highlighting, one entry for each complete line and one for what follows the last line feed."""
+    def settle(self, runs: Sequence[tuple[StyledRun, ...]]) -> None:
+        """Take exact highlighting: one entry for each complete line, and one for what follows the last line feed."""
         self.settled, self._waiting = True, False
         if [_text(line) for line in runs[: len(self._runs)]] == [_text(line) for line in self._runs]:
             self._runs = list(runs[: len(self._runs)])
             self._width = 0
 
     def recolour(self) -> bool:
-        """Highlight what is plain only since its lexer was not there; whether that was so and now is not."""
+        """Highlight what stayed plain because its lexer was not loaded; return whether anything changed."""
         if not self._waiting or not ready(self.language):
             return False
         self._waiting, self._width = False, 0
@@ -111,8 +111,8 @@ class Code(Block):
             return self._rows
         return [*self._rows, *self._wrapped(self._highlighted(self.open_line)[0])]
 
-    def _highlighted(self, line: str) -> tuple[tuple[Run, ...], State]:
-        """The next line; far down it is plain: a whole fence that long, opened later, would hold everything up."""
+    def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
+        """The next line's runs. Lines far down stay plain: highlighting a huge fence at once would block everything."""
         language = self.language if len(self._raw) < LONGEST else ""
         self._waiting |= not ready(language)
         return highlighted(language, line.removesuffix("\n"), self._states[-1])
@@ -125,9 +125,9 @@ class Code(Block):
         label = f"{clean(self.info) or 'code'}  {self.number}"
         if cell_len(label) > room:
             label = f"{set_cell_size(label, room - 1).rstrip()}…" if room > 1 else "…"
-        return [Line((*gutter, Run(label, "fence-label")), 1 + len(gutter))]
+        return [Line((*gutter, StyledRun(label, "fence-label")), 1 + len(gutter))]
 
-    def _wrapped(self, runs: tuple[Run, ...]) -> Iterator[Line]:
+    def _wrapped(self, runs: tuple[StyledRun, ...]) -> Iterator[Line]:
         room = self._width - 2
         if room < NARROWEST:
             yield from wrap(runs, self._width, words=False)
@@ -136,10 +136,10 @@ class Code(Block):
 
 
 class OpenFence:
-    """What ends a fence at the outermost level, and what of a line in it is code."""
+    """Recognises the end of a fence at the outermost level, and which part of its lines is code."""
 
     def __init__(self, opener: str) -> None:
-        """The line that opens it; ValueError where it does not."""
+        """Take the line that opens the fence; ValueError if it does not."""
         found = _OPENER.match(opener.replace("\r", ""))
         if found is None:
             raise ValueError(f"not the opener of a fence: {opener!r}")
@@ -150,18 +150,18 @@ class OpenFence:
         self._maybe = re.compile(rf" {{0,3}}{mark}*$")
 
     def ends_with(self, line: str) -> bool:
-        """Whether this line is its end, as far as it is there."""
+        """Whether this line, as far as it has come, ends the fence."""
         return bool(self._end.match(line.replace("\r", "").removesuffix("\n")))
 
     def may_end_with(self, line: str) -> bool:
-        """Whether a line that still grows may become its end."""
+        """Whether a line that is still growing may become the end."""
         return bool(self._maybe.match(line))
 
     def code(self, line: str) -> str:
-        """The line without the indent that the fence has itself."""
+        """The line without the fence's own indent."""
         spaces = len(line) - len(line.lstrip(" "))
         return line[min(spaces, self._indent) :]
 
 
-def _text(runs: Sequence[Run]) -> str:
+def _text(runs: Sequence[StyledRun]) -> str:
     return "".join(run.text for run in runs)

@@ -1,9 +1,8 @@
-"""Code to runs, line by line as it arrives, or whole and exact.
+"""Highlight code, line by line as it arrives, or whole and exactly.
 
-Line by line the lexer goes on in the state in which the line before left it, so a line costs the same wherever it
-stands. What a lexer only sees across lines comes right with `exact`. Unknown languages stay plain. To load a lexer
-takes some ten milliseconds: where an event loop runs, code stays plain until whoever looks at `missing` did so in a
-thread.
+Line by line, the lexer continues from the state in which the line before left it, so a line costs the same wherever it
+stands. What needs several lines to be seen comes right with `exact`. Unknown languages stay plain. Loading a lexer
+takes some ten milliseconds: in an event loop code stays plain until a thread has loaded what `missing` lists.
 """
 
 import re
@@ -15,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -26,8 +25,8 @@ MOST_LEXERS = 64
 TAB = 4
 
 # Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
-State = tuple[tuple[str, ...], bool]
-START: State = (("root",), False)
+LexerState = tuple[tuple[str, ...], bool]
+START: LexerState = (("root",), False)
 
 _NAME = re.compile(r"[\w+#.-]+")
 _STYLES = {
@@ -60,7 +59,7 @@ missing: set[str] = set()  # languages that were asked for before their lexer wa
 
 
 def ready(language: str) -> bool:
-    """Whether it is known how to highlight a language. Outside an event loop the lexer is loaded first."""
+    """Whether a language can be highlighted now. Outside an event loop its lexer is loaded first."""
     if language not in _lexers:
         if running_loop():
             missing.add(language)
@@ -70,7 +69,7 @@ def ready(language: str) -> bool:
 
 
 def load(language: str) -> None:
-    """Have the lexer there from now on; some ten milliseconds for each that is new."""
+    """Load the lexers of these languages; some ten milliseconds for each new one."""
     if len(_lexers) >= MOST_LEXERS:
         _lexers.clear()
         _lexers[""] = None
@@ -82,7 +81,7 @@ def load(language: str) -> None:
 
 
 def lexer_for(language: str) -> "Lexer | None":
-    """A lexer of a fence's language as it is written there; None where there is none of that name."""
+    """The lexer of a language as a fence names it; None if there is none."""
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
@@ -98,13 +97,13 @@ def lexer_for(language: str) -> "Lexer | None":
     return None
 
 
-def highlighted(language: str, text: str, state: State = START) -> tuple[tuple[Run, ...], State]:
+def highlighted(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
     """The runs of a line without its line feed, from the state before it, and the state after it."""
     return _highlighted(language if ready(language) else "", text, state)
 
 
 @lru_cache(4096)
-def _highlighted(language: str, text: str, state: State) -> tuple[tuple[Run, ...], State]:
+def _highlighted(language: str, text: str, state: LexerState) -> tuple[tuple[StyledRun, ...], LexerState]:
     text = sanitize(text)
     lexer = _lexers.get(language)
     pieces = [("", text)]
@@ -114,7 +113,7 @@ def _highlighted(language: str, text: str, state: State) -> tuple[tuple[Run, ...
     return tuple(_runs(pieces)), state
 
 
-def _pieces(lexer: "Lexer", text: str, state: State) -> tuple[list[tuple[str, str]], State]:
+def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[str, str]], LexerState]:
     states, commented = state
     end = text.find("*/") + 2 if commented else 0
     if commented and end < 2:
@@ -130,7 +129,7 @@ def _pieces(lexer: "Lexer", text: str, state: State) -> tuple[list[tuple[str, st
 
 
 def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
-    """Of one line, and the states after it."""
+    """The tokens of one line, and the states after it."""
     from pygments.lexer import ExtendedRegexLexer, LexerContext, RegexLexer
 
     if isinstance(lexer, RegexLexer):
@@ -141,8 +140,8 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
     return _bounded(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
-def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
-    """The runs of all lines, read as a whole, in a thread: it takes a while; None where they cannot be, or not soon."""
+def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
+    """The runs of all lines, read as a whole; slow, so run it in a thread. None if it cannot be done, or not soon."""
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
     if lexer is None or any(len(line) > LONGEST for line in clean):
         return None
@@ -165,7 +164,7 @@ def exact(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
 
 
 def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
-    """The tokens of one line; ValueError where they are not its text, as from a rule that never goes on."""
+    """The tokens of one line; ValueError if they do not add up to it, as with a lexer's rule that never ends."""
     found: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
         found.append((kind, value.removesuffix("\n")))
@@ -177,7 +176,7 @@ def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[An
 
 
 def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
-    """The token at which a comment opens that goes on in the next line, where the lexer needs both to see it."""
+    """The token that opens a comment continued in the next line, where the lexer must see both to know it."""
     from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):
@@ -200,8 +199,8 @@ def _style(kind: Any) -> str:
     return ""
 
 
-def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[Run]:
-    """Neighbours of one style as one run, tabs as spaces to the next stop."""
+def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[StyledRun]:
+    """Merge neighbours of one style into runs; tabs become spaces to the next stop."""
     column = 0
     style, text = "", ""
     for name, value in pieces:
@@ -209,11 +208,11 @@ def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[Run]:
             value = _untabbed(value, column)  # noqa: PLW2901
         column += len(value)
         if name != style and text:
-            yield Run(text, f"fence {style}".rstrip())
+            yield StyledRun(text, f"fence {style}".rstrip())
             text = ""
         style, text = name, text + value
     if text:
-        yield Run(text, f"fence {style}".rstrip())
+        yield StyledRun(text, f"fence {style}".rstrip())
 
 
 def _untabbed(text: str, column: int) -> str:

@@ -1,7 +1,7 @@
-"""What was sent before: one JSON string a line in a file that only its owner can read, the newest last.
+"""Messages sent earlier: a file of JSON strings, one a line, newest last, readable by its owner alone.
 
-Several chats may write to it at once. A line that is broken counts as none. Where the file cannot be read or written
-that is told once, and what this chat sends is still remembered until it ends.
+Several chats may append at once. Broken lines are skipped. If the file cannot be read or written the user is told once,
+and this chat's messages are still remembered until it ends.
 """
 
 import json
@@ -24,13 +24,13 @@ _WAIT = 1.0  # seconds for another chat that writes
 
 
 def history_file() -> Path:
-    """Return where it is kept; nothing is touched."""
+    """The path of the history; the file is not touched."""
     return data_folder() / "chat-history"
 
 
 class History:
-    """What was sent, and where in it the user is. `path` None keeps nothing on disk. `say` gets a line, from any
-    thread, when that fails.
+    """What was sent, and the user's position in it. `path` None keeps nothing on disk; `say` is called with a line,
+    from any thread, when reading or writing fails.
     """
 
     def __init__(self, path: Path | None, say: Callable[[str], None] = lambda line: None) -> None:
@@ -41,7 +41,7 @@ class History:
         self._edited: dict[int | None, str] = {}  # what was left behind on the way
 
     def add(self, text: str) -> None:
-        """Remember what was sent, as the newest; the way back begins there again."""
+        """Append a message; going back starts again at the newest."""
         texts = self._read()
         self._at = None
         self._edited.clear()
@@ -54,12 +54,12 @@ class History:
             self._writer.submit(self._write, text)
 
     def close(self) -> None:
-        """Wait until all of it is on disk."""
+        """Wait until everything is on disk."""
         if self._writer is not None:
             self._writer.shutdown()
 
     def older(self, current: str) -> str | None:
-        """The one before; None where there is none. `current` is what stands in the prompt now: it is kept."""
+        """The message before, or None. `current` is what the prompt holds now: it is remembered."""
         texts = self._read()
         at = len(texts) if self._at is None else self._at
         if self._at is None and texts and texts[-1] == current:
@@ -67,7 +67,7 @@ class History:
         return self._go(at - 1, current) if at > 0 else None
 
     def newer(self, current: str) -> str | None:
-        """The one after, at last what was being typed; None where that is there already."""
+        """The message after, in the end what was being typed; None if that is shown already."""
         if self._at is None:
             return None
         after = self._at + 1
@@ -128,7 +128,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _load(path: Path, most: int = MOST) -> list[str]:
-    """The newest of what is in the file, safe to show."""
+    """The newest messages of the file, safe to show."""
     try:
         about = path.lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:

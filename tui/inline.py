@@ -1,7 +1,6 @@
-"""Text inside a block to runs: emphasis, code, links, breaks. Everything that is not markup is kept.
+"""Turn the text inside a block into runs: emphasis, code, links, breaks. Everything that is not markup is kept.
 
-Markup longer or more tangled than people write is shown as typed, line by line: what reading it costs grows with its
-square.
+Markup longer or more tangled than people write is shown as typed, because the cost of reading it grows with its square.
 """
 
 import re
@@ -12,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 
 LONGEST = 8_000  # characters that are read as markup
 MOST_BRACKETS = 400
@@ -27,7 +26,7 @@ _STYLES = {"strong": "strong", "em": "emphasis", "s": "strike"}
 
 
 class Markdown(MarkdownIt):
-    """CommonMark without HTML. URLs are kept as written: which may be followed is decided here, when they are shown."""
+    """CommonMark without HTML. URLs are kept as written; which ones may be followed is decided when they are shown."""
 
     def __init__(self) -> None:
         super().__init__("commonmark", {"html": False, "maxNesting": 100})
@@ -41,20 +40,20 @@ class Markdown(MarkdownIt):
 
 
 def clean(text: str) -> str:
-    """What may be shown of a piece of text without line feeds."""
+    """Remove from a piece of text, which has no line feeds, what must not be shown."""
     return sanitize(text).replace("\t", TAB).replace("\n", " ")
 
 
 def followable(url: str) -> str:
-    """The URL where a click may open it, else ""."""
+    """The URL if a click may open it, else ""."""
     return url if _LINKED.fullmatch(url) and sanitize(url) == url else ""
 
 
 @lru_cache(1024)
-def inline(content: str, style: str = "") -> tuple[Run, ...]:
-    """The runs of a block's text, all in `style` besides their own; a line feed is a hard break."""
+def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
+    """The runs of a block's text, each in `style` and its own; a line feed is a hard break."""
     if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
-        return (Run("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
+        return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)
@@ -67,16 +66,16 @@ def _markdown() -> Markdown:
 
 
 class _Runs:
-    """Goes through the tokens with the styles and the link that are open."""
+    """Collects runs while going through the tokens, with the styles and the link that are open."""
 
     def __init__(self, style: str, softbreak: str) -> None:
         self._styles = [style] if style else []
         self._softbreak = softbreak
         self._url: str | None = None
         self._shown = ""
-        self._found: list[Run] = []
+        self._found: list[StyledRun] = []
 
-    def of(self, tokens: list[Token]) -> list[Run]:
+    def of(self, tokens: list[Token]) -> list[StyledRun]:
         for token in tokens:
             self._take(token)
         return self._found
@@ -122,7 +121,7 @@ class _Runs:
 
     def _break(self, text: str) -> None:
         self._shown += text
-        self._found.append(Run(text, " ".join(self._styles)))
+        self._found.append(StyledRun(text, " ".join(self._styles)))
 
     def _add(self, text: str, style: str = "", link: str = "") -> None:
         self._shown += text
@@ -130,13 +129,13 @@ class _Runs:
         link = link or followable(self._url or "")
         last = self._found[-1] if self._found else None
         if last and last.text != "\n" and (last.style, last.link) == (styles, link):
-            self._found[-1] = Run(last.text + text, styles, link)
+            self._found[-1] = StyledRun(last.text + text, styles, link)
         elif text:
-            self._found.append(Run(text, styles, link))
+            self._found.append(StyledRun(text, styles, link))
 
 
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:
-    """Pieces of text with the URL that each is, "" for none."""
+    """Split text into pieces, each with the URL that it is, or ""."""
     done = 0
     for found in _URL.finditer(text):
         yield text[done : found.start()], ""

@@ -1,6 +1,7 @@
-"""What is drawn of a text: lines made of runs, safe to show and as wide as they say.
+"""What is drawn of a text: lines made of runs, safe to show and exactly as wide as they say.
 
-Text of a run is sanitised and has no line feeds or tabs. Runs name styles, never colours: themes give those.
+The text of a run is sanitised and has no line feeds or tabs. Runs name styles, never colours; themes map one to the
+other.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ STYLES: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StyledRun:
     """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
 
     text: str
@@ -54,21 +55,21 @@ class Run:
 class Line:
     """One row of the screen.
 
-    decoration: how many leading runs are bars, bullets and gutters, which copying leaves out.
-    joined: None where a line feed follows when copied; else the text that wrapping swallowed ("" or " "), and the
-    next Line goes on in the same logical line.
+    decoration: how many leading runs are bars, bullets and gutters, which copying leaves out. joined: None if a line
+    feed follows when copied; otherwise the text that wrapping swallowed ("" or " "), and the next Line continues the
+    same logical line.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[StyledRun, ...] = ()
     decoration: int = 0
     joined: str | None = None
 
     @property
     def text(self) -> str:
-        """All runs, decoration too."""
+        """The text of all runs, decoration included."""
         return "".join(run.text for run in self.runs)
 
     @property
     def width(self) -> int:
-        """In cells."""
+        """The width in cells."""
         return sum(cell_len(run.text) for run in self.runs)

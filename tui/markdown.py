@@ -1,36 +1,36 @@
-"""A message's text, growing, as lines.
+"""A growing message as lines.
 
-Reading and laying out cost what the end of the text costs, however long it is (see reading). `source` and the code of
-fences are byte-true; lines are sanitised copies. One Document belongs to one thread; only `highlight.exact` may run in
-another: `unsettled()` says what it wants, and `settle` takes what it gave.
+Reading and laying out cost what the end of the text costs, however long it is (see `reading`). `source` and the code of
+fences are unchanged bytes; lines are sanitised copies. A document belongs to one thread; only `highlight.exact` may run
+in another: `unsettled()` returns its arguments, and `settle` takes its result.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from localdflash.tui.blocks import Block
-from localdflash.tui.fence import LONGEST, Code, Fence
-from localdflash.tui.lines import Line, Run
-from localdflash.tui.reading import Answer, Typed
+from localdflash.tui.fence import LONGEST, Code, ShownFence
+from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.reading import AnswerReading, TypedReading
 
-__all__ = ["Document", "Fence", "Unsettled"]
+__all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A fence that ended and was highlighted line by line: `highlight.exact(language, lines)` may do it better."""
+    """A fence that has ended and was highlighted line by line: `highlight.exact(language, lines)` may do better."""
 
     number: int
     language: str
     lines: Sequence[str]
 
 
-class Document:
-    """Markdown; `plain` is text as its writer typed it, without markup."""
+class MarkdownDocument:
+    """A Markdown text; `plain` means text as its writer typed it, without markup."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self.source = ""
-        self._reading: Answer | Typed = Typed() if plain else Answer()
+        self._reading: AnswerReading | TypedReading = TypedReading() if plain else AnswerReading()
         self._finished = False
         self._thoughts_open = False
         self._fresh = True  # everything that was appended is read
@@ -41,13 +41,13 @@ class Document:
         self._changed = 0
 
     def append(self, text: str) -> None:
-        """More of it, in pieces of any size, also after `finish`."""
+        """Append text, in pieces of any size, also after `finish`."""
         self.source += text
         self._fresh = self._fresh and not text
         self._finished = self._finished and not text
 
     def finish(self) -> None:
-        """No more text comes: what an open end made provisional is decided."""
+        """Say that no more text comes, which decides what was provisional at the open end."""
         self._finished, self._fresh = True, False
 
     @property
@@ -61,15 +61,15 @@ class Document:
         self._thoughts_open = unfolded
 
     @property
-    def fences(self) -> Sequence[Fence]:
-        """In order; `first_line` at the width of the last call of lines(), 80 before."""
+    def fences(self) -> Sequence[ShownFence]:
+        """The fences in order; `first_line` is for the width of the last call of lines(), 80 before one."""
         lines = self.lines(self._width or 80)
         labels = [row for row, line in enumerate(lines) if any(run.style == "fence-label" for run in line.runs)]
         codes = [code for code in self._codes() if code.number]
-        return [Fence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
+        return [ShownFence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """Its lines at this width, at least 1 cell. The list is the Document's own, and the next call changes it."""
+        """The lines at this width, at least 1 cell. The list is the document's own; the next call changes it."""
         width = max(1, width)
         self._read()
         before, base = self._lines, 0
@@ -91,11 +91,11 @@ class Document:
         return self._lines
 
     def changed_from(self) -> int:
-        """The first line that the last call of lines() changed; as many as there are lines where it changed none."""
+        """The first line that the last call of lines() changed; the number of lines if it changed none."""
         return self._changed
 
     def unsettled(self) -> Sequence[Unsettled]:
-        """What may be highlighted better, each once."""
+        """The fences that may be highlighted better, each returned once."""
         self._read()
         return [
             Unsettled(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])
@@ -103,8 +103,8 @@ class Document:
             if code.number and code.closed and not code.settled and len(code.raw_lines) <= LONGEST
         ]
 
-    def settle(self, number: int, runs: Sequence[tuple[Run, ...]] | None) -> None:
-        """Take what `highlight.exact` gave for the fence of this number."""
+    def settle(self, number: int, runs: Sequence[tuple[StyledRun, ...]] | None) -> None:
+        """Take what `highlight.exact` returned for the fence of this number."""
         for block in (*self._reading.final, *self._reading.tail):
             for part in block.parts():
                 if isinstance(part, Code) and part.number == number:
@@ -113,7 +113,7 @@ class Document:
                     self._stale = True
 
     def recolour(self) -> None:
-        """Lexers were loaded: highlight what had to wait for them."""
+        """Highlight what had to wait for a lexer."""
         for block in (*self._reading.final, *self._reading.tail):
             for part in block.parts():
                 if isinstance(part, Code) and part.recolour():
@@ -124,7 +124,7 @@ class Document:
         if not self._fresh:
             self._reading.read(self.source, finished=self._finished)
             self._fresh = True
-        thoughts = self._reading.thoughts if isinstance(self._reading, Answer) else None
+        thoughts = self._reading.thoughts if isinstance(self._reading, AnswerReading) else None
         if thoughts:
             thoughts.unfolded = self._thoughts_open
 
@@ -142,7 +142,7 @@ class Document:
 
 
 def _first_difference(before: Sequence[Line], lines: Sequence[Line], base: int) -> int:
-    """Counted from `base`, where `before` begins."""
+    """Index of the first difference, counted from `base`, where `before` begins."""
     for place, old in enumerate(before):
         if base + place >= len(lines) or (old is not lines[base + place] and old != lines[base + place]):
             return place

@@ -1,7 +1,7 @@
-"""When which piece of an answer is put on the screen: text comes in bursts and is shown evenly.
+"""Decides when each piece of an answer is shown: text comes in bursts and is shown evenly.
 
 Each burst is spread over the time until the next one is expected. Nothing is lost or reordered, no character is shown
-later than LAG after it came, and what is shown follows the rate at which text comes.
+later than LAG after it came, and the pace of showing follows the pace of arrival.
 """
 
 import time
@@ -21,8 +21,8 @@ class _Burst:
     shown: int = 0  # characters
 
 
-class Pace:
-    """A queue of text. `whole`: bursts are shown as they come (for people who want no motion)."""
+class DisplayPace:
+    """A queue of text. `whole` shows bursts as they come, for people who want no motion."""
 
     def __init__(self, *, whole: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._whole = whole
@@ -32,7 +32,7 @@ class Pace:
         self._last: float | None = None
 
     def put(self, text: str) -> None:
-        """Text has come."""
+        """Add text that arrived."""
         if not text:
             return
         now = self._clock()
@@ -43,7 +43,7 @@ class Pace:
         self._bursts.append(_Burst(text, now, 0.0 if self._whole else min(self._expected, LAG)))
 
     def take(self) -> str:
-        """What is due now and was not taken yet, in order."""
+        """Return what is due now, in order, and remove it from the queue."""
         now = self._clock()
         due: list[str] = []
         while self._bursts:
@@ -57,18 +57,18 @@ class Pace:
         return "".join(due)
 
     def rest(self) -> str:
-        """All that was not taken yet, due or not."""
+        """Return everything still queued, due or not."""
         left = "".join(burst.text[burst.shown :] for burst in self._bursts)
         self._bursts.clear()
         return left
 
     def __bool__(self) -> bool:
-        """Whether there is text that was not taken yet."""
+        """Whether any text is still queued."""
         return bool(self._bursts)
 
 
 def _due(burst: _Burst, now: float) -> int:
-    """How many of its characters are due; the first one is at once."""
+    """How many of its characters are due; the first one is due at once."""
     passed = now - burst.came
     if passed >= burst.spread:
         return len(burst.text)

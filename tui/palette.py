@@ -1,6 +1,6 @@
-"""How each style name looks in the theme of the moment; lines name styles, this gives them colours.
+"""Maps style names to colours of the current theme.
 
-What a colour says is also said by bold, italic or underlined text, for terminals and eyes without colours.
+Every colour is accompanied by bold, italic or underlined text, for terminals and eyes that cannot tell colours apart.
 """
 
 from collections.abc import Mapping
@@ -56,14 +56,14 @@ _LOOKS: dict[str, tuple[str, str, str]] = {
 
 
 class Palette:
-    """Styles of one theme, by names separated by spaces. `variables`: the app's theme variables."""
+    """The styles of one theme, looked up by names separated by spaces. `variables` are the app's theme variables."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, names: str) -> Style:
-        """Of all the names together, later ones over earlier ones; a name that is not known says nothing."""
+        """Combine the styles of all names, later ones over earlier ones; unknown names add nothing."""
         found = self._styles.get(names)
         if found is None:
             found = self._styles[names] = Style.combine([Style.null(), *map(self._look, names.split())])
@@ -88,7 +88,7 @@ class Palette:
         )
 
     def _colour(self, variable: str) -> Color | None:
-        """None where the theme has no such colour; "auto 60%" and the like are made of its text and its ground."""
+        """A colour of the theme, or None. "auto 60%" and the like are mixed from its text and its background."""
         value = self._variables.get(variable, "")
         try:
             colour = Color.parse(value.split(" ")[0])

@@ -1,8 +1,8 @@
-"""Markdown to blocks.
+"""Turn Markdown into blocks.
 
-CommonMark with tables and strikethrough. HTML, and definitions that links elsewhere refer to, are text. What a line
-begins is settled by that line alone, but for tables, which need the next one: so a text that grows can be read on from
-the block that it ends with. Lists count as one block for each item.
+CommonMark with tables and strikethrough. HTML and link definitions are shown as text. What a line begins is settled by
+that line alone, except for tables, which need the next one: so reading a growing text can resume at the block that it
+ended with. Lists count as one block for each item.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +29,19 @@ _ALL = ["paragraph", "blockquote", "list"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A block, and its first line and the line after its last one, counted from 0."""
+class PlacedBlock:
+    """A block, with its first line and the line after its last one, counted from 0."""
 
     block: Block
     start: int
     end: int
 
 
-def parse(text: str, number: int, known: Mapping[int, Code]) -> list[Piece]:
-    """The blocks at the outermost level; the first fence gets this number.
+def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
+    """The blocks at the outermost level; fences are numbered from the given number on.
 
-    `known` are fences read before by number: those that have only grown keep their highlighting. An outermost fence
-    without an end comes without its code: it is the last block, and whoever has the text feeds it.
+    `known` are fences read before, by number: those that have only grown keep their highlighting. An outermost fence
+    without an end comes without its code: it is the last block, and the caller, who has the text, feeds it.
     """
     tokens: list[Token] = []
     markdown = _markdown()
@@ -51,7 +51,7 @@ def parse(text: str, number: int, known: Mapping[int, Code]) -> list[Piece]:
 
 @cache
 def _markdown() -> Markdown:
-    """Rules that need one line come before the one that needs two."""
+    """A parser whose rules that need one line come before the one that needs two."""
     markdown = Markdown()
     markdown.block = ParserBlock()
     ruler = markdown.block.ruler = Ruler[_Rule]()
@@ -68,7 +68,7 @@ def _markdown() -> Markdown:
 
 
 def _shallow(rule: _Rule) -> _Rule:
-    """What is deeper is text: nobody means it, and each level reads all of its lines once more."""
+    """Treat deeper nesting as text: nobody means it, and each level reads all of its lines once more."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return state.level < DEEPEST and rule(state, start, end, silent)
@@ -77,7 +77,7 @@ def _shallow(rule: _Rule) -> _Rule:
 
 
 def _narrow(rule: _Rule) -> _Rule:
-    """What has more columns is text."""
+    """Treat a table with too many columns as text."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         columns = state.src.count("|", state.bMarks[start], state.eMarks[start])
@@ -87,7 +87,7 @@ def _narrow(rule: _Rule) -> _Rule:
 
 
 class _Builder:
-    """Goes through the tokens once, from the front to the back."""
+    """Builds the blocks in one pass over the tokens."""
 
     def __init__(self, tokens: Sequence[Token], lines: Sequence[str], number: int, known: Mapping[int, Code]) -> None:
         self._tokens = tokens
@@ -96,8 +96,8 @@ class _Builder:
         self._known = known
         self._at = 0
 
-    def outermost(self) -> list[Piece]:
-        pieces: list[Piece] = []
+    def outermost(self) -> list[PlacedBlock]:
+        pieces: list[PlacedBlock] = []
         while self._at < len(self._tokens):
             if self._tokens[self._at].type in {"bullet_list_open", "ordered_list_open"}:
                 pieces += self._items()
@@ -111,9 +111,9 @@ class _Builder:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _inside(self, closing: str) -> list[Piece]:
-        """Everything up to a token, which is passed; gaps are where the text has blank lines."""
-        pieces: list[Piece] = []
+    def _inside(self, closing: str) -> list[PlacedBlock]:
+        """The blocks up to a closing token, which is consumed; gaps are where the text has blank lines."""
+        pieces: list[PlacedBlock] = []
         while self._tokens[self._at].type != closing:
             found = self._items() if self._tokens[self._at].type.endswith("_list_open") else [self._piece()]
             for piece in found:
@@ -122,8 +122,8 @@ class _Builder:
         self._at += 1
         return pieces
 
-    def _items(self) -> list[Piece]:
-        """A list."""
+    def _items(self) -> list[PlacedBlock]:
+        """The items of a list."""
         closing = self._next().type.replace("_open", "_close")
         pieces = []
         while self._tokens[self._at].type != closing:
@@ -132,26 +132,26 @@ class _Builder:
             start = _lines_of(token)[0]
             marker = f"{token.info}{token.markup}" if token.info else BULLET
             end = children[-1].end if children else start + 1
-            pieces.append(Piece(Item(marker, [child.block for child in children]), start, end))
+            pieces.append(PlacedBlock(Item(marker, [child.block for child in children]), start, end))
         self._at += 1
         return pieces
 
-    def _piece(self) -> Piece:
+    def _piece(self) -> PlacedBlock:
         token = self._next()
         start, end = _lines_of(token)
         if token.type == "blockquote_open":
             children = self._inside("blockquote_close")
             end = max(children[-1].end, start + 1) if children else start + 1
-            return Piece(Quote([child.block for child in children]), start, end)
+            return PlacedBlock(Quote([child.block for child in children]), start, end)
         if token.type == "table_open":
-            return Piece(self._table(), start, end)
+            return PlacedBlock(self._table(), start, end)
         if token.type in {"fence", "code_block"}:
-            return Piece(self._code(token), start, end)
+            return PlacedBlock(self._code(token), start, end)
         if token.type == "hr":
-            return Piece(Rule(), start, end)
+            return PlacedBlock(Rule(), start, end)
         content = self._next().content
         self._at += 1
-        return Piece(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
+        return PlacedBlock(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
 
     def _table(self) -> Block:
         rows: list[list[str]] = []
@@ -165,7 +165,7 @@ class _Builder:
                 rows[-1].append(token.content)
         return Table(rows[0], aligned, rows[1:])
 
-    def _outer_fence(self, token: Token) -> Piece:
+    def _outer_fence(self, token: Token) -> PlacedBlock:
         start, end = _lines_of(token)
         opener = OpenFence(self._raw[start])
         block = Code(opener.info, self._number)
@@ -173,10 +173,10 @@ class _Builder:
         for line in self._raw[start + 1 : end - 1] if block.closed else ():
             block.add(opener.code(line + "\n"))
         self._number += 1
-        return Piece(block, start, end)
+        return PlacedBlock(block, start, end)
 
     def _code(self, token: Token) -> Code:
-        """Of a fence inside another block, or of code that is only indented."""
+        """The code of a fence inside another block, or of an indented block."""
         number = self._number if token.type == "fence" else 0
         self._number += bool(number)
         info = token.info.strip()
@@ -189,7 +189,7 @@ class _Builder:
         return block
 
     def _raw_lines(self, token: Token, number: int) -> list[str]:
-        """The code as it came: what the token has of each line is its end, without carriage returns."""
+        """The code as it came: each line of the token is the end of a raw line, without carriage returns."""
         first = _lines_of(token)[0] + bool(number)
         lines = token.content.split("\n")
         ends = ["\n"] * (len(lines) - 1) + [""]
@@ -201,7 +201,7 @@ class _Builder:
 
 
 def _ending_as(line: str, raw: str) -> str:
-    """The end of the raw line that is this line but for carriage returns."""
+    """The end of the raw line that equals this line apart from carriage returns."""
     if "\r" not in raw:
         return line
     at, missing = len(raw), len(line)

@@ -1,8 +1,8 @@
-"""Bracketed pastes as a terminal sends them, taken in pieces instead of character by character.
+"""Read bracketed pastes in large pieces instead of character by character.
 
-Textual's own parser needs a second for each megabyte, during which no key gets through, and takes an escape character
-within a paste for the begin of a key: pasted text could press keys. Here what stands between the two brackets never
-reaches that parser; it becomes one event, whose text is safe for every widget.
+Textual's parser needs a second for each megabyte, during which no key gets through, and it takes an escape character
+within a paste for the beginning of a key: pasted text could press keys. Here, what stands between the two brackets
+never reaches that parser; it becomes one event, whose text is safe for every widget.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _START, _END = "\x1b[200~", "\x1b[201~"
 
 
 class Paste(events.Paste):
-    """`raw` is what was pasted, `length` how many characters that is; where it is too long, not all of it is kept."""
+    """A paste. `raw` is the pasted text, cut if it is too long; `length` is how many characters there were."""
 
     def __init__(self, raw: str, length: int) -> None:
         super().__init__(sanitize(raw))
@@ -26,7 +26,7 @@ class Paste(events.Paste):
 
 
 class PasteParser(XTermParser):
-    """Feeds Textual's parser with all but the text of pastes."""
+    """Feeds Textual's parser with everything but the text of pastes."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -35,7 +35,7 @@ class PasteParser(XTermParser):
         self._length = self._kept = 0
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Events for what came; "" ends it."""
+        """The events of a piece of input; "" ends the input."""
         if not data:
             yield from super().feed("")
         while data:
@@ -48,7 +48,7 @@ class PasteParser(XTermParser):
                     yield from self._end(self._pieces)
 
     def _outside(self, data: str) -> tuple[str, str]:
-        """What comes before a paste, with the bracket that begins it, and the rest."""
+        """The input before a paste, with the bracket that begins it, and the rest."""
         seen = self._before + data
         found = seen.find(_START)
         if found < 0:
@@ -59,7 +59,7 @@ class PasteParser(XTermParser):
         return data[:split], data[split:]
 
     def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
-        """Keep what is pasted; whether it has ended, and the rest."""
+        """Keep pasted text; return whether the paste has ended, and the rest."""
         seen = self._before + data
         found = seen.find(_END)
         # What may be the first part of the bracket waits for its other part.

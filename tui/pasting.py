@@ -1,4 +1,4 @@
-"""What is made of pasted text: put into the prompt, kept beside it as an attachment, or refused."""
+"""Decide what to do with pasted text: insert it into the prompt, attach it, or refuse it."""
 
 import re
 import shlex
@@ -14,24 +14,24 @@ _OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 
 def is_long(text: str) -> bool:
-    """Whether it is an attachment rather than a part of what is typed."""
+    """Whether a paste is attached rather than inserted."""
     return len(text) > MOST_CHARACTERS or len(line_ends(text).splitlines()) > MOST_LINES
 
 
 def line_ends(text: str) -> str:
-    """With line feeds: terminals send a carriage return for each. What has line feeds already stays as it is."""
+    """Replace carriage returns, which terminals send for line ends; text that has line feeds stays as it is."""
     return text if "\n" in text else text.replace("\r", "\n")
 
 
 def for_prompt(text: str) -> tuple[str, int]:
-    """As it can be typed, and how many characters of it had to be spelled out because nobody would see them."""
+    """The text as it can be inserted, and how many invisible characters had to be spelled out."""
     text = _OTHER_ENDS.sub("\n", text)
     safe = sanitize(text)
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
 
 
 def dropped_path(text: str) -> str | None:
-    """The path that a terminal pastes for a file that is dropped on it: quoted, escaped or a file:// address."""
+    """The path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
     text = text.strip()
     if not text or len(text) > _LONGEST_PATH or "\n" in text or "\r" in text:
         return None

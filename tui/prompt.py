@@ -1,9 +1,9 @@
-"""Where messages are typed.
+"""The field where messages are typed.
 
 Enter sends; Shift+Enter, Alt+Enter, Ctrl+J, or Enter after a backslash begin a new line. `/` at the start suggests
 commands, `@` files and symbols (`localdflash.tui.suggesting`). Up in the first row and Down in the last go through what
 was sent before; Up in an empty prompt takes the last message back first. A long paste is attached, and Backspace in an
-empty prompt drops what was attached last. What is typed is never lost: a message that cannot be sent comes back.
+empty prompt drops the last attachment. What is typed is never lost: a message that cannot be sent comes back.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _NEW_LINE = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r")
 
 
 class Prompt(SuggestingArea):
-    """The text being typed; `above` stands right over it on the screen."""
+    """The text being typed; `above` is shown right over it."""
 
     DEFAULT_CSS = """
     Prompt {
@@ -52,17 +52,17 @@ class Prompt(SuggestingArea):
         attachments: tuple[Attachment, ...] = ()
 
     class EditLast(Message):
-        """Up in an empty prompt: the last message is to come back."""
+        """Up was pressed in an empty prompt: the last message should come back for editing."""
 
     @dataclass
     class Refused(Message):
-        """What was asked for cannot be: one line says why. Nothing of what was typed is gone."""
+        """Something cannot be done; one line says why. Nothing of what was typed is lost."""
 
         reason: str
 
     @dataclass
     class Told(Message):
-        """Something that the user should know, in one line."""
+        """A line that the user should know."""
 
         line: str
 
@@ -86,16 +86,16 @@ class Prompt(SuggestingArea):
 
     @property
     def above(self) -> tuple[Widget, ...]:
-        """What the app puts on the screen right over the prompt: what is attached, and the suggestions."""
+        """What the app shows right over the prompt: attachments and suggestions."""
         return self._chips, self.suggestions
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What goes along with the next message, beside what its text mentions."""
+        """What is sent with the next message, besides what its text mentions."""
         return self._chips.items
 
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Put a message back to be changed, before what is being typed."""
+        """Put a message back to be edited, before what is being typed."""
         spelt = {spelling for one in attachments if one.kind != "paste" for spelling in spellings(one.name)}
         mentioned = {one.name for one in mentions(text, lambda path: False, spelt)}
         self.picked |= spelt
@@ -110,24 +110,24 @@ class Prompt(SuggestingArea):
             self.put_all(f"{text}\n{self.text}" if self.text else text)
 
     def attach(self, path: str) -> None:
-        """Have a file, or a part of it (`box.py:12-40`), go along."""
+        """Attach a file, or a part of it (`box.py:12-40`)."""
         if not path.strip():
             self.post_message(self.Refused("name a file: /attach PATH"))
             return
         self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
 
     def detach(self) -> None:
-        """Have nothing go along."""
+        """Drop all attachments."""
         self._chips.items = ()
 
     def render_line(self, y: int) -> Strip:
-        """See textual, whose own cannot wrap a placeholder into no cells."""
+        """See textual, which cannot wrap a placeholder into zero cells."""
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
     # Keys
 
     async def on_key(self, event: events.Key) -> None:
-        """Keys that mean something else here than in a text area, and keys that edit.
+        """Handle keys that mean something else here than in a text area, and keys that edit.
 
         Textual would act on the latter only after the app has seen them, and so after letters that were typed later.
         """
@@ -140,7 +140,7 @@ class Prompt(SuggestingArea):
             await self.run_action(action)
 
     def _key(self, key: str) -> bool:
-        """Keys of the prompt itself."""
+        """Handle the prompt's own keys."""
         if key in _NEW_LINE:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
         elif key == "enter":
@@ -169,7 +169,7 @@ class Prompt(SuggestingArea):
         return self._recall(self._sent.older(self.text), first_row=True)
 
     def _recall(self, text: str | None, *, first_row: bool) -> bool:
-        """Show what was sent before, the cursor where the same key goes on."""
+        """Show an earlier message, with the cursor where the same key goes on."""
         if text is None:
             return False
         self.put_all(text)
@@ -178,7 +178,7 @@ class Prompt(SuggestingArea):
         return True
 
     def action_paste(self) -> None:
-        """Paste what was copied here."""
+        """Paste what was copied in this app."""
         self._take_paste(self.app.clipboard)
 
     # Sending
@@ -205,7 +205,7 @@ class Prompt(SuggestingArea):
             self._submit(text, attachments)
 
     async def _send_with_files(self, text: str, attachments: Sequence[Attachment], picked: set[str]) -> None:
-        """Read what is mentioned first; in the order in which messages were sent."""
+        """Read the files that are mentioned, then send; messages keep their order."""
         async with self._sending:
             found = await asyncio.to_thread(attach, text, self.files, picked)
             if found.refused and text != self._insisted:
@@ -233,7 +233,7 @@ class Prompt(SuggestingArea):
     # Pasting
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take what the terminal pastes."""
+        """Insert, attach or refuse what the terminal pastes."""
         event.stop()
         event.prevent_default()
         if isinstance(event, Paste):
@@ -265,7 +265,7 @@ class Prompt(SuggestingArea):
         return f"pasted {max(numbers, default=0) + 1}"
 
     async def _mention(self, path: str, pasted: str, start: tuple[int, int]) -> None:
-        """Mention a dropped file instead of naming it, where it may be used and the text still stands there."""
+        """Replace the path of a dropped file by a mention, if it may be used and the text still stands there."""
         below = await asyncio.to_thread(self.files.relative, path)
         end = (start[0], start[1] + len(pasted))
         if below is not None and "\n" not in pasted and self.get_text_range(start, end) == pasted:
@@ -275,6 +275,6 @@ class Prompt(SuggestingArea):
     # Size
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many rows as there are, up to 8 or half of the screen."""
+        """As many rows as the text has, up to 8 or half of the screen."""
         most = max(1, min(MOST_ROWS, viewport.height // 2))
         return min(super().get_content_height(container, viewport, width), most)

@@ -1,20 +1,20 @@
-"""A growing text as blocks. Those that nothing can change any more are `final`; only what comes after is read again.
+"""Reads a growing text as blocks. Blocks that nothing can change any more are `final`; only the rest is read again.
 
-The text is read on from a line that begins a block, once that line and the next one are complete: what a line begins
-hangs on no more than that (see parsing). A fence at the outermost level is not read as Markdown: its lines are handed
-to it until one ends it.
+Reading resumes at a line that begins a block, once that line and the next one are complete: what a line begins depends
+on no more than that (see `parsing`). A fence at the outermost level is not read as Markdown: it is handed its lines
+until one ends it.
 """
 
 from collections.abc import Sequence
 
 from localdflash.tui.blocks import Block, Item, Paragraph, Verbatim
 from localdflash.tui.fence import Code, OpenFence
-from localdflash.tui.parsing import Piece, parse
+from localdflash.tui.parsing import PlacedBlock, parse
 from localdflash.tui.thoughts import CLOSING, OPENING, Thoughts
 
 
-class Typed:
-    """Text that is no Markdown: what a user typed."""
+class TypedReading:
+    """Plain text: what a user typed."""
 
     def __init__(self) -> None:
         self.final: Sequence[Block] = ()
@@ -23,13 +23,13 @@ class Typed:
         self._read = 0
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Take what is new."""
+        """Read what is new."""
         self._block.append(source[self._read :])
         self._read = len(source)
 
 
-class Answer:
-    """Markdown, perhaps after thoughts. `source` only ever grows from one call of `read` to the next."""
+class AnswerReading:
+    """Markdown, possibly after thoughts. `source` only grows from one call of `read` to the next."""
 
     def __init__(self) -> None:
         self.final: list[Block] = []
@@ -44,7 +44,7 @@ class Answer:
         self._open: tuple[OpenFence, Code] | None = None
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Take what is new; what is provisional at an open end is decided when it is finished."""
+        """Read what is new; what is provisional at an open end is decided when the answer is finished."""
         self._source, self._finished = source, finished
         if not self._begun:
             self._begin()
@@ -53,7 +53,7 @@ class Answer:
                 pass
 
     def _begin(self) -> None:
-        """Thoughts, if the text begins with them."""
+        """Read the thoughts, if the text begins with them."""
         if self.thoughts is None:
             text = self._source.lstrip()
             if not text.startswith(OPENING):
@@ -73,7 +73,7 @@ class Answer:
         self.final, self.tail = [self.thoughts], []
 
     def _parse(self) -> bool:
-        """Read what is not final; whether a fence was opened, which goes on in another way."""
+        """Read what is not final; return whether that opened a fence, which is read in another way."""
         text = self._source[self._at :]
         lines = text.split("\n")
         pieces = parse(text, self._number, _codes(self.tail))
@@ -93,8 +93,8 @@ class Answer:
         self.tail = [piece.block for piece in pieces if piece.start >= cut]
         return False
 
-    def _keep(self, pieces: Sequence[Piece], lines: Sequence[str], end: int) -> None:
-        """These are final, and so is the text up to this line."""
+    def _keep(self, pieces: Sequence[PlacedBlock], lines: Sequence[str], end: int) -> None:
+        """Make these blocks, and the text up to this line, final."""
         self.final += (piece.block for piece in pieces)
         self._number += sum(len(_codes([piece.block])) for piece in pieces)
         if end:
@@ -102,7 +102,7 @@ class Answer:
             self._at += sum(map(len, lines[:end])) + end
 
     def _feed(self) -> bool:
-        """Hand the open fence its lines; whether it ended."""
+        """Hand the open fence its lines; return whether it ended."""
         assert self._open
         fence, code = self._open
         while (end := self._source.find("\n", self._at) + 1) > 0:
@@ -124,8 +124,8 @@ class Answer:
         self.tail, self._open, self._blank = [], None, False
 
 
-def _first_that_may_change(pieces: Sequence[Piece], complete: int) -> int:
-    """The line up to which nothing that comes can change the blocks; `complete` lines have their line feed."""
+def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
+    """The line before which no further text can change a block; `complete` lines have their line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
     ends = [
         piece.end for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number
@@ -134,7 +134,7 @@ def _first_that_may_change(pieces: Sequence[Piece], complete: int) -> int:
 
 
 def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
-    """The fences in them by number."""
+    """The fences in these blocks, by number."""
     return {part.number: part for block in blocks for part in block.parts() if isinstance(part, Code) and part.number}
 
 
@@ -143,7 +143,7 @@ def _endless(code: Code) -> bool:
 
 
 def _tight(before: Block | None, block: Block) -> bool:
-    """Whether it may stand directly under the block before: items do, if they were written so."""
+    """Whether the block may stand directly under the one before: items do, if they were written so."""
     return isinstance(block, Item) and (
         isinstance(before, Item) or (isinstance(before, Paragraph) and not before.level)
     )

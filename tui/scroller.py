@@ -1,8 +1,8 @@
-"""Entries as rows of a screen: where they are, how they look, what of them is selected.
+"""The widget that scrolls entries: where their rows are, how they look, what of them is selected.
 
 Only what is on the screen and near it is laid out; heights of the rest are guessed until they are scrolled to. The text
-on the screen stays where it is then, as it does when the width changes: `following` keeps the end in view, else the row
-at the top. Code is highlighted line by line at once, and exactly a moment later.
+on the screen stays where it is when a guess was wrong or the width changes: `following` keeps the end in view,
+otherwise the row at the top stays. Code is highlighted line by line at once, and exactly a moment later.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from localdflash.tui import highlight
-from localdflash.tui.column import Column, Place
-from localdflash.tui.entry import View
-from localdflash.tui.lines import Run
+from localdflash.tui.column import Column, RowPlace
+from localdflash.tui.entry import ChatView
+from localdflash.tui.lines import StyledRun
 from localdflash.tui.palette import Palette
 from localdflash.tui.strips import Painter
 
 if TYPE_CHECKING:
-    from localdflash.tui.markdown import Document, Unsettled
+    from localdflash.tui.markdown import MarkdownDocument, Unsettled
 
 _GUTTER = 2  # cells left of the text, on screens that have room for it
 _NARROW = 30  # cells
@@ -50,7 +50,7 @@ class Scroller(ScrollView):
         self._colouring: Worker[None] | None = None
 
     def _surviving(self, doing: Callable[[], None]) -> None:
-        """A defect in what a timer does must not end the chat; the text is kept and shown with the next try."""
+        """Catch a defect in a timer's work, so that it does not end the chat; the next try shows the text."""
         try:
             doing()
         except Exception as error:
@@ -60,28 +60,28 @@ class Scroller(ScrollView):
 
     @property
     def _room(self) -> Size:
-        """What is left of the widget beside its scrollbar."""
+        """The width beside the scrollbar."""
         return self.scrollable_content_region.size
 
     @property
     def _rows(self) -> int:
-        """Rows of the screen; 0 while there is no screen to show anything on."""
+        """Rows of the screen; 0 while there is no screen."""
         return self._room.height if self._room.width else 0
 
-    def _place(self) -> Place | None:
-        """What stays where it is: the row at the top, or None for the end."""
+    def _place(self) -> RowPlace | None:
+        """The place to keep: the row at the top, or None for the end."""
         return None if self.following else self._column.place(self.scroll_offset.y)
 
     @contextmanager
     def _staying(self) -> Iterator[None]:
-        """Keep the place through a change, and draw all of it."""
+        """Keep the place through a change, then draw everything."""
         place = self._place()
         yield
         self._arrange(place)
         self.refresh()
 
-    def _arrange(self, place: Place | None) -> None:
-        """Lay out what is on the screen with the place at its top, and scroll there."""
+    def _arrange(self, place: RowPlace | None) -> None:
+        """Lay out the screen with the place at its top, and scroll there."""
         if not self._rows or self._arranging:
             return
         self._arranging = True
@@ -99,7 +99,7 @@ class Scroller(ScrollView):
         self._colour()
 
     def _set_height(self, rows: int) -> None:
-        """Tell the scrollbar, without having the whole screen laid out anew as setting `virtual_size` does."""
+        """Tell the scrollbar, without the whole new layout that setting `virtual_size` causes."""
         size = Size(self.size.width, rows)
         if size == self.virtual_size:
             return
@@ -109,17 +109,17 @@ class Scroller(ScrollView):
             self.vertical_scrollbar.window_size = self._rows
 
     def scroll_to(self, x: float | None = None, y: float | None = None, **how: object) -> None:
-        """Scroll without an animation: rows move while one would run."""
+        """Scroll without an animation, because rows move while one would run."""
         self._scroll_to(x, y, animate=False, force=bool(how.get("force", False)))
 
     def _draw(self, row: int) -> None:
-        """Draw anew from this row on, as far as it is on the screen."""
+        """Draw from this row on, as far as it is on the screen."""
         top = max(0, row - self.scroll_offset.y)
         if top < self.size.height:
             self.refresh(Region(0, top, self.size.width, self.size.height - top))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """The user scrolled: lay out what came into view."""
+        """Lay out what the user scrolled into view."""
         super().watch_scroll_y(old_value, new_value)
         if self._arranging or not self._rows:
             return
@@ -129,7 +129,7 @@ class Scroller(ScrollView):
             self.refresh()
 
     def watch_following(self) -> None:
-        """The hint that there is more is drawn or goes."""
+        """Draw or remove the hint that there is more."""
         self.refresh()
 
     def _to_end(self) -> None:
@@ -146,7 +146,7 @@ class Scroller(ScrollView):
     def _has_gutter(self) -> bool:
         return self._room.width >= _NARROW
 
-    def _view(self, view: View) -> None:
+    def _view(self, view: ChatView) -> None:
         with self._staying():
             if view != self._column.view:
                 self._painter = None
@@ -155,7 +155,7 @@ class Scroller(ScrollView):
     # Highlighting
 
     def _colour(self) -> None:
-        """Have the code on the screen highlighted as well as it can be, in a thread, one piece at a time."""
+        """Highlight the code on the screen exactly, in a thread, one piece at a time."""
         if (self._colouring is None or self._colouring.is_finished) and (highlight.missing or self._unsettled()):
             self._colouring = self.run_worker(self._colour_all, exit_on_error=False)
 
@@ -174,14 +174,14 @@ class Scroller(ScrollView):
             else:
                 return
 
-    def _unsettled(self) -> "tuple[int, Document, Unsettled] | None":
+    def _unsettled(self) -> "tuple[int, MarkdownDocument, Unsettled] | None":
         for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
             if found := self._column.entries[index].unsettled():
                 return index, *found
         return None
 
     def _look_again(self, index: int) -> None:
-        """Colours changed in an entry, if it is still there: its rows are as many as before."""
+        """Draw an entry whose colours changed, if it still exists; the number of its rows is the same."""
         if index not in self._column.laid():
             return
         changed = self._column.lay_out(index)
@@ -191,7 +191,7 @@ class Scroller(ScrollView):
     # How it looks
 
     def notify_style_update(self) -> None:
-        """Another theme, or another state of the widget."""
+        """Draw again for another theme, or another state of the widget."""
         super().notify_style_update()
         self._painter = None
 
@@ -226,7 +226,7 @@ class Scroller(ScrollView):
         if selected is None and index != self._picked and (kept := entry.strips.get(row)) and kept.cell_length == width:
             return kept
         picked = index == self._picked
-        gutter = Run("│ " if picked else "  ", "bar") if self._has_gutter else Run("")
+        gutter = StyledRun("│ " if picked else "  ", "bar") if self._has_gutter else StyledRun("")
         strip = painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
         if selected is None and not picked:
             entry.strips[row] = strip
@@ -239,7 +239,7 @@ class Scroller(ScrollView):
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What is selected as it was written: without decoration and hard wraps."""
+        """The selected text as it was written, without decoration and hard wraps."""
         texts: list[str] = []
         for index in range(len(self._column.entries)):
             if span := _span(selection, index):

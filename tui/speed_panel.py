@@ -1,6 +1,6 @@
-"""How the last answer was made: acceptance by slot, times of the steps, who drafted; every bar with its number.
+"""The panel that shows how the last answer was made: acceptance by slot, step times, drafters, each with its number.
 
-The panel stands at the right, or below where the screen has the class `-narrow` (`HORIZONTAL_BREAKPOINTS` of an app).
+The panel stands at the right, or below if the screen has the class `-narrow` (an app's `HORIZONTAL_BREAKPOINTS`).
 """
 
 import math
@@ -28,15 +28,15 @@ _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bo
 
 
 class SpeedView(Protocol):
-    """Numbers of an answer, as `localdflash.chat.acceptance` counts them; None and empty are unknown."""
+    """The numbers of an answer, as `localdflash.chat.acceptance` counts them; None and empty mean unknown."""
 
     @property
     def acceptance(self) -> Sequence[float]:
-        """Share of the offered tokens that were accepted, by slot of the draft."""
+        """The share of offered tokens that were accepted, by slot of the draft."""
 
     @property
     def offered(self) -> Sequence[int]:
-        """How many they were, by slot."""
+        """How many tokens were offered, by slot."""
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
@@ -44,7 +44,7 @@ class SpeedView(Protocol):
 
     @property
     def by_drafter(self) -> Mapping[str, int]:
-        """Steps by who drafted, "" where nobody did."""
+        """The number of steps by drafter; "" where nobody drafted."""
 
     @property
     def rates(self) -> Iterable[float]:
@@ -52,19 +52,19 @@ class SpeedView(Protocol):
 
     @property
     def tau(self) -> float | None:
-        """Tokens a step."""
+        """Tokens per step."""
 
     @property
     def accepted(self) -> int | None:
-        """Drafted tokens that were accepted."""
+        """The number of drafted tokens that were accepted."""
 
     @property
     def drafted(self) -> int | None:
-        """Drafted tokens."""
+        """The number of drafted tokens."""
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of so many cells, filled to a share of 0 to 1; what is more than nothing shows."""
+    """A bar of so many cells, filled to a share of 0 to 1; any share above 0 shows."""
     if not math.isfinite(share):
         return "─" * width
     share = min(max(share, 0.0), 1.0)
@@ -80,7 +80,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def panel_text(view: SpeedView | None, width: int) -> Content:
-    """All of the panel for a width in cells."""
+    """The whole panel for a width in cells."""
     sections = [section for section in _sections(view, width) if section] if view else []
     if not sections:
         sections = [[Content("No numbers yet: they come with the first answer.")]]
@@ -159,7 +159,7 @@ def _percent(share: float) -> str:
 
 
 class SpeedPanel(VerticalScroll):
-    """The panel; `update_view` shows other numbers."""
+    """The panel; `update_view` gives it numbers."""
 
     SCOPED_CSS: ClassVar[bool] = False
     DEFAULT_CSS = """
@@ -180,16 +180,16 @@ class SpeedPanel(VerticalScroll):
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """One text that is as high as it must be."""
+        """A single text, as high as it must be."""
         yield self._text
 
     def update_view(self, view: SpeedView) -> None:
-        """Show these numbers from now on."""
+        """Show these numbers."""
         self._view = view
         self._draw()
 
     def on_resize(self) -> None:
-        """Bars are as wide as there is room."""
+        """Draw the bars for the new width."""
         self._draw()
 
     def _draw(self) -> None:

@@ -1,6 +1,6 @@
-"""What the chat remembers about itself between two starts: `chat-state.json` in the data folder.
+"""What the chat remembers between two starts: `chat-state.json` in the data folder.
 
-A file that is missing or broken is as good as none, and so is each value in it that makes no sense.
+A missing or broken file counts as empty, and so does each value in it that makes no sense.
 """
 
 import json
@@ -15,34 +15,34 @@ from localdflash.tui.themes import DEFAULT, THEMES
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """`seen_welcome`: the first run was explained."""
+class TuiState:
+    """What is remembered. `seen_welcome`: the first run was explained."""
 
     theme: str = DEFAULT
     seen_welcome: bool = False
 
 
 def state_file() -> Path:
-    """Return where the state is kept; nothing is touched."""
+    """The path of the state; the file is not touched."""
     return data_folder() / "chat-state.json"
 
 
-def load() -> State:
-    """The state as it was saved last."""
+def load() -> TuiState:
+    """The state saved last."""
     try:
         found = json.loads(state_file().read_bytes())
     except (OSError, ValueError, RecursionError):
-        return State()
+        return TuiState()
     if not isinstance(found, dict):
-        return State()
+        return TuiState()
     theme = found.get("theme")
     if not isinstance(theme, str) or theme not in THEMES:
         theme = DEFAULT
-    return State(theme, found.get("seen_welcome") is True)
+    return TuiState(theme, found.get("seen_welcome") is True)
 
 
-def save(state: State) -> None:
-    """Replace the file in one go, readable by this user alone; LocaldflashError where that fails."""
+def save(state: TuiState) -> None:
+    """Replace the file atomically, readable by this user alone; LocaldflashError if that fails."""
     path = state_file()
     folder = create_private(path.parent)
     unfinished = ""

@@ -1,9 +1,9 @@
-"""One line under the chat: the model, what it is doing, and how fast.
+"""The line under the chat: the model, what it is doing, and how fast.
 
     ○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s
 
-What is not known is left out. Where the line is too narrow the least important parts go first; model and rate stay
-longest. A rate stays until there is another one, so nothing blinks between two steps.
+Unknown values are left out. On a narrow screen the least important parts go first; model and rate stay longest. A rate
+stays until there is another one, so nothing blinks between two steps.
 """
 
 import math
@@ -32,7 +32,7 @@ _LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known. None is unknown; `context` 0 too.
+    """What is known. None means unknown, and so does a `context` of 0.
 
     stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
     with `average`, of the whole answer. accepted: share of the drafted tokens.
@@ -53,8 +53,8 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of the line; of two, the one with the lower `keep` goes first, after its shorter form if it has one."""
+class StatusPart:
+    """A piece of the line. Parts with the lowest `keep` go first, after being replaced by their shorter form if any."""
 
     name: str
     text: str
@@ -63,15 +63,15 @@ class Part:
     short: str = ""
 
 
-def parts_of(status: Status, waited: float = 0.0) -> list[Part]:
-    """All that there is to say, in the order of the line; `waited`: seconds since the stage began."""
+def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
+    """All parts, in the order of the line; `waited` is seconds since the stage began."""
     model = status.model.rstrip("/").rpartition("/")[2]
     parts = [
-        Part("model", printable(model), 100, "$foreground"),
-        Part("message", printable(status.message), 85, "$foreground"),
+        StatusPart("model", printable(model), 100, "$foreground"),
+        StatusPart("message", printable(status.message), 85, "$foreground"),
     ]
     if words := _stage(status.stage, waited):
-        parts.append(Part("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
+        parts.append(StatusPart("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
     else:
         parts += _numbers(status)
     return [part for part in parts if part.text]
@@ -89,37 +89,39 @@ def _stage(stage: str, waited: float) -> str:
             return ""
 
 
-def _numbers(status: Status) -> list[Part]:
+def _numbers(status: Status) -> list[StatusPart]:
     rate = f"{_short(status.rate)} tok/s{' avg' if status.average else ''}" if _positive(status.rate) else ""
-    parts = [_context(status), Part("rate", rate, 90, "$foreground")]
+    parts = [_context(status), StatusPart("rate", rate, 90, "$foreground")]
     if not status.draft:
-        parts.append(Part("draft", "drafting off", 60))
+        parts.append(StatusPart("draft", "drafting off", 60))
     else:
         tau, share = status.tau, status.accepted
-        parts.append(Part("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
+        parts.append(StatusPart("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
         known = share is not None and 0 <= share <= 1
-        parts.append(Part("accepted", f"{share:.0%} accepted".replace("%", " %") if known else "", 45))
+        parts.append(StatusPart("accepted", f"{share:.0%} accepted".replace("%", " %") if known else "", 45))
     first = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
-    return [*parts, Part("first", first, 30)]
+    return [*parts, StatusPart("first", first, 30)]
 
 
-def _context(status: Status) -> Part:
+def _context(status: Status) -> StatusPart:
     if status.used is None:
-        return Part("context", "", 70)
+        return StatusPart("context", "", 70)
     used = grouped(status.used)
     if not status.context:
-        return Part("context", f"{used} tokens", 55)
+        return StatusPart("context", f"{used} tokens", 55)
     share = status.used / status.context
     count = f"{used}/{grouped(status.context)}"
     if share >= 1:
-        return Part("context", f"{count} context full", 80, "$error", "context full")
+        return StatusPart("context", f"{count} context full", 80, "$error", "context full")
     if share > NEARLY_FULL:
-        return Part("context", f"{count} context nearly full", 80, "$warning", f"{share:.0%} full".replace("%", " %"))
-    return Part("context", count, 70)
+        return StatusPart(
+            "context", f"{count} context nearly full", 80, "$warning", f"{share:.0%} full".replace("%", " %")
+        )
+    return StatusPart("context", count, 70)
 
 
 def grouped(count: int) -> str:
-    """12345 as "12 345"."""
+    """Group digits: 12345 is "12 345"."""
     return f"{count:,}".replace(",", " ")
 
 
@@ -131,8 +133,8 @@ def _positive(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def fitting(parts: Sequence[Part], width: int) -> list[Part]:
-    """Those that fit into so many cells; the model's name is cut before the rate has to go."""
+def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
+    """The parts that fit into so many cells; the model's name is cut before the rate is dropped."""
     left = list(parts)
     while _cells(left) > width and len(left) > 2:
         at = min(range(len(left)), key=lambda index: left[index].keep)
@@ -147,7 +149,7 @@ def fitting(parts: Sequence[Part], width: int) -> list[Part]:
     return [replace(longest, text=_cut(longest.text, room)), *left[1:]]
 
 
-def _cells(parts: Sequence[Part]) -> int:
+def _cells(parts: Sequence[StatusPart]) -> int:
     return sum(cell_len(part.text) for part in parts) + len(SEPARATOR) * max(len(parts) - 1, 0)
 
 
@@ -179,12 +181,12 @@ class StatusBar(Widget):
         self._timer: Timer | None = None
 
     def on_mount(self) -> None:
-        """Make the timer of the pulse and of the seconds; it runs only while one of them is shown."""
+        """Create the timer of the pulse and the seconds; it runs only while one of them is shown."""
         self._timer = self.set_interval(_TICK, self._tick, pause=True)
         self._run_or_rest()
 
     def update(self, status: Status) -> None:
-        """Show this from now on; while an answer has no rate yet, it is the one from before, of the same model."""
+        """Show this status. Until an answer has a rate, the previous one of the same model stays."""
         before = self.status
         if status.busy and not _positive(status.rate) and status.model == before.model:
             status = replace(status, rate=before.rate, average=before.average)
@@ -197,7 +199,7 @@ class StatusBar(Widget):
 
     @property
     def line(self) -> str:
-        """What is written, without style and glyph."""
+        """The text, without style and glyph."""
         return SEPARATOR.join(part.text for part in self._parts())
 
     def render(self) -> Content:
@@ -209,7 +211,7 @@ class StatusBar(Widget):
         return Content.assemble(*shown)
 
     def on_click(self, event: events.Click) -> None:
-        """Say which part it was."""
+        """Post which part was clicked."""
         offset = event.get_content_offset(self)
         left = 2  # glyph and blank
         for part in self._parts():
@@ -217,7 +219,7 @@ class StatusBar(Widget):
                 self.post_message(self.Picked(part.name))
             left += cell_len(part.text) + len(SEPARATOR)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[StatusPart]:
         width = self.content_size.width - 2
         return fitting(parts_of(self.status, self._clock() - self._since), width) if width > 0 else []
 

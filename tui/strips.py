@@ -1,7 +1,7 @@
-"""Lines as strips of the screen: styles from the palette, the selected part marked, and what the mouse needs to know.
+"""Turn lines into strips of the screen: styles from the palette, the selection marked, offsets for the mouse.
 
-Each run carries where it stands in what copying gives of its entry, as Textual's selection wants it: x is the offset in
-the entry, y the entry's index. So a selection stays where it is when rows above it move or are wrapped anew.
+Each run carries its position in what copying gives of its entry, as Textual's selection wants it: x is the offset in
+the entry, y the entry's index. So a selection stays on its text when rows above it move or are wrapped anew.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.palette import Palette
 
 LINK = "localdflash_link"  # the key in a style's meta under which the URL of a run is
@@ -20,7 +20,7 @@ _SAFE = ("http://", "https://", "mailto:")
 
 @dataclass(frozen=True, slots=True)
 class Painter:
-    """How rows look: the styles by name, what they lie on, and what is laid over the selected part."""
+    """How rows look: the styles by name, their background, and the style of a selection."""
 
     palette: Palette
     base: Style
@@ -28,7 +28,7 @@ class Painter:
     edge: int = 0  # the cell at which the ground of code ends
 
     def strip(
-        self, line: Line, index: int, offset: int, selected: tuple[int, int] | None, gutter: Run, width: int
+        self, line: Line, index: int, offset: int, selected: tuple[int, int] | None, gutter: StyledRun, width: int
     ) -> Strip:
         """A row of the entry with this index whose text begins at this offset, as wide as the screen.
 
@@ -49,12 +49,12 @@ class Painter:
         end = Segment("", _place(index, offset))  # where the mouse is to the right of the text
         return Strip([*strip, end], width)
 
-    def _decoration(self, run: Run, index: int, offset: int) -> Iterator[Segment]:
-        """One segment for each character: all of them stand where the text of the row begins."""
+    def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
+        """One segment for each character, all with the offset at which the text of the row begins."""
         style = self.base + self.palette[run.style] + _place(index, offset)
         return (Segment(character, style) for character in run.text)
 
-    def _text(self, run: Run, index: int, offset: int, selected: tuple[int, int]) -> Iterator[Segment]:
+    def _text(self, run: StyledRun, index: int, offset: int, selected: tuple[int, int]) -> Iterator[Segment]:
         style = self.base + self.palette[run.style]
         size = len(run.text)
         low, high = (max(0, min(edge - offset, size)) for edge in selected)

@@ -1,4 +1,4 @@
-"""A text area with suggestions: what `@` and `/` are typed for is looked up where no key waits, and picked by keys.
+"""A text area with suggestions for `@` and `/`, looked up without blocking a key and picked by keys.
 
 Tab or Enter picks, arrows move, Esc closes; `suggestions` only shows the rows. Text that nobody typed opens none.
 Keys of `localdflash.tui.commands` are the app's: none of them is used here, and Esc only while suggestions are open.
@@ -19,7 +19,7 @@ from localdflash.tui.suggestions import Suggestions
 from localdflash.tui.triggers import (
     Asked,
     Choices,
-    Suggestion,
+    PromptSuggestion,
     argument_suggestions,
     asked,
     command_suggestions,
@@ -30,7 +30,7 @@ _APPS_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"
 
 
 def _bindings() -> Iterable[Binding]:
-    """Those of a text area, without keys that belong to the app."""
+    """The bindings of a text area, without keys that belong to the app."""
     for binding in Binding.make_bindings(TextArea.BINDINGS):
         if binding.key not in _APPS_KEYS:
             yield binding
@@ -41,7 +41,7 @@ EDITING = {key: binding.action for binding in _bindings() for key in binding.key
 
 
 class SuggestingArea(TextArea, inherit_bindings=False):
-    """What is typed, and its suggestions."""
+    """The text area and its suggestions."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(_bindings())
 
@@ -62,13 +62,13 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self._untyped: str | None = None  # text that nobody typed
 
     def key_of_suggestions(self, key: str) -> bool:
-        """Do what a key means while suggestions are open; False where it means nothing to them."""
+        """Handle a key while suggestions are open; False if it means nothing to them."""
         match key, self.suggestions.chosen:
-            case (("up" | "down"), Suggestion()):
+            case (("up" | "down"), PromptSuggestion()):
                 self.suggestions.move(-1 if key == "up" else 1)
-            case "tab", Suggestion() as chosen:
+            case "tab", PromptSuggestion() as chosen:
                 self.pick(chosen)
-            case "enter", Suggestion() as chosen if not self._is_typed(chosen):
+            case "enter", PromptSuggestion() as chosen if not self._is_typed(chosen):
                 self.pick(chosen)
                 return not chosen.sends
             case "escape", _:
@@ -78,8 +78,8 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 return False
         return True
 
-    def pick(self, suggestion: Suggestion) -> None:
-        """Put a suggestion in place of what was typed of it."""
+    def pick(self, suggestion: PromptSuggestion) -> None:
+        """Replace what was typed by a suggestion."""
         found = self._asked()
         if found is None:
             return
@@ -92,17 +92,17 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self.replace(sanitize(text), (row, found.start), (row, column), maintain_selection_offset=False)
 
     def close_suggestions(self) -> None:
-        """Take them off the screen, and look for nothing more."""
+        """Hide the suggestions and stop looking for more."""
         self._wanted = None
         self.suggestions.close()
 
     def put(self, text: str, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Put text there that nobody typed; the cursor goes behind it."""
+        """Insert text that nobody typed; the cursor goes behind it."""
         self.replace(sanitize(text), start, end, maintain_selection_offset=False)
         self._untyped = self.text
 
     def put_all(self, text: str) -> None:
-        """The same in place of everything. It can be undone."""
+        """Replace the whole text by one that nobody typed. It can be undone."""
         self.put(text, (0, 0), self.document.end)
 
     @on(TextArea.Changed)
@@ -129,7 +129,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         return asked(self.document.get_line(row)[:column], first=row == 0)
 
     def _place(self) -> tuple[int, int] | None:
-        """Where what is asked for begins."""
+        """Where the word that is being completed begins."""
         found = self._asked()
         return (self.cursor_location[0], found.start) if found else None
 
@@ -152,7 +152,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                     self.run_worker(self._look_for_files(), group="suggestions")
 
     async def _look_for_files(self) -> None:
-        """One lookup at a time; an answer to what is no longer asked for is dropped."""
+        """Look up files, one lookup at a time; a result that is out of date is dropped."""
         try:
             while (wanted := self._wanted) is not None:
                 if not self.files.listed:
@@ -164,12 +164,12 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         finally:
             self._looking = False
 
-    def _show(self, rows: Sequence[Suggestion], note: str = "") -> None:
+    def _show(self, rows: Sequence[PromptSuggestion], note: str = "") -> None:
         if self.has_focus:
             self.suggestions.show(rows, above=self.region.y, note=note)
 
-    def _is_typed(self, chosen: Suggestion) -> bool:
-        """Whether it stands there already: Enter then sends."""
+    def _is_typed(self, chosen: PromptSuggestion) -> bool:
+        """Whether the suggestion is already typed in full: Enter then sends."""
         found, (row, column) = self._asked(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""
         return chosen.mention and typed == chosen.text.rstrip()

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.triggers import Suggestion
+from localdflash.tui.triggers import PromptSuggestion
 
 MOST_ROWS = 8
 _GAP = 2  # cells between a label and its hint
@@ -34,31 +34,31 @@ class Suggestions(Widget):
     }
     """
 
-    def __init__(self, pick: Callable[[Suggestion], None]) -> None:
-        """`pick`: what a click on a row does."""
+    def __init__(self, pick: Callable[[PromptSuggestion], None]) -> None:
+        """`pick` is called when a row is clicked."""
         super().__init__()
         self._pick = pick
-        self._rows: Sequence[Suggestion] = ()
+        self._rows: Sequence[PromptSuggestion] = ()
         self._note = ""
         self._at = self._top = self._height = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it is on the screen."""
+        """Whether it is shown."""
         return bool(self.display)
 
     @property
-    def chosen(self) -> Suggestion | None:
+    def chosen(self) -> PromptSuggestion | None:
         """The row that a key would pick."""
         return self._rows[self._at] if self._rows else None
 
     @property
-    def rows(self) -> Sequence[Suggestion]:
-        """All rows, also those that are not in view."""
+    def rows(self) -> Sequence[PromptSuggestion]:
+        """All rows, also those scrolled out of view."""
         return self._rows
 
-    def show(self, rows: Sequence[Suggestion], *, above: int, note: str = "") -> None:
-        """Show these rows, the first one chosen, or a note where there are none; `above`: how many lines there are."""
+    def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
+        """Show these rows, the first one chosen, or a note if there are none; `above` is the number of lines there."""
         self._rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MOST_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)
@@ -66,12 +66,12 @@ class Suggestions(Widget):
         self.refresh(layout=True)
 
     def close(self) -> None:
-        """Take it off the screen."""
+        """Hide the list."""
         if self.display:
             self._rows, self._note, self.display = (), "", False
 
     def move(self, step: int) -> None:
-        """Choose another row, round the ends."""
+        """Choose another row; the ends are joined."""
         if not self._rows:
             return
         self._at = (self._at + step) % len(self._rows)
@@ -98,8 +98,8 @@ class Suggestions(Widget):
             self._pick(self._rows[row])
 
 
-def _row(row: Suggestion, width: int, chosen: bool) -> Content:
-    """`▸ label  hint`: as much of it as there is room for; of a long label the end is what tells it from others."""
+def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
+    """`▸ label  hint`, as much as fits; a long label keeps its end, which tells it from others."""
     room = max(width - 3, 1)
     label, marked = sanitize(row.label), row.marked
     if label != row.label:
@@ -119,14 +119,14 @@ def _row(row: Suggestion, width: int, chosen: bool) -> Content:
 
 
 def _cut(text: str, width: int) -> str:
-    """Its beginning, with an ellipsis where something is left out."""
+    """The beginning of a text, with an ellipsis if something is left out."""
     if cell_len(text) <= width:
         return text
     return f"{chop_cells(text, max(width - 1, 1))[0]}…"
 
 
 def _end(text: str, width: int) -> str:
-    """So many cells of its end."""
+    """The last so many cells of a text."""
     kept = len(text)
     while kept and cell_len(text[kept - 1 :]) <= width:
         kept -= 1

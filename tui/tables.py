@@ -1,19 +1,19 @@
-"""Tables: columns side by side, narrower where they must be, or one field per line where they cannot."""
+"""Tables: columns side by side, narrowed if needed, or one field per line if they cannot fit."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from localdflash.tui.blocks import Block
 from localdflash.tui.inline import inline
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 NARROWEST = 10  # cells that a column keeps, if it has as many
-_BETWEEN = Run(" │ ", "table")
+_BETWEEN = StyledRun(" │ ", "table")
 
 
 class Table(Block):
-    """`aligned`: left, right or center, of each column; rows may be shorter than the head."""
+    """A table; `aligned` is left, right or center for each column. Rows may be shorter than the head."""
 
     def __init__(self, head: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> None:
         self.head = head
@@ -27,7 +27,7 @@ class Table(Block):
         widths = _fitted(wanted, width - 3 * (len(wanted) - 1))
         if widths is None:
             return self._fields(head, body, width)
-        rule = Line((Run("─┼─".join("─" * cells for cells in widths), "table"),), 1)
+        rule = Line((StyledRun("─┼─".join("─" * cells for cells in widths), "table"),), 1)
         rows = [self._row(row, widths) for row in body]
         apart = any(len(row) > 1 for row in rows)
         lines = self._row(head, widths)
@@ -35,26 +35,28 @@ class Table(Block):
             lines += [rule, *row] if apart or not number else row
         return lines
 
-    def _row(self, cells: Sequence[Sequence[Run]], widths: Sequence[int]) -> list[Line]:
+    def _row(self, cells: Sequence[Sequence[StyledRun]], widths: Sequence[int]) -> list[Line]:
         padded = [*cells, *[()] * (len(widths) - len(cells))]
         columns = [wrap(cell, width) for cell, width in zip(padded, widths, strict=True)]
         lines = []
         for pieces in zip_longest(*columns, fillvalue=Line()):
-            runs: list[Run] = []
+            runs: list[StyledRun] = []
             for number, (piece, width) in enumerate(zip(pieces, widths, strict=True)):
                 runs += [_BETWEEN] if number else []
                 runs += self._padded(piece, width, number)
             lines.append(Line(tuple(runs)))
         return lines
 
-    def _padded(self, piece: Line, width: int, column: int) -> list[Run]:
+    def _padded(self, piece: Line, width: int, column: int) -> list[StyledRun]:
         space = width - piece.width
         before = {"right": space, "center": space // 2}.get(self.aligned[column], 0)
         after = 0 if column == len(self.aligned) - 1 else space - before
-        padded = [Run(" " * before), *piece.runs, Run(" " * after)]
+        padded = [StyledRun(" " * before), *piece.runs, StyledRun(" " * after)]
         return [run for run in padded if run.text]
 
-    def _fields(self, head: list[tuple[Run, ...]], body: list[list[tuple[Run, ...]]], width: int) -> list[Line]:
+    def _fields(
+        self, head: list[tuple[StyledRun, ...]], body: list[list[tuple[StyledRun, ...]]], width: int
+    ) -> list[Line]:
         """Each row as a paragraph of "name: value" lines."""
         if not body:
             return [line for name in head for line in wrap(name, width)]
@@ -62,17 +64,17 @@ class Table(Block):
         for number, row in enumerate(body):
             lines += [Line()] if number else []
             for name, cell in zip(head, row, strict=False):
-                colon = [Run(": ", "strong")] if name else []
+                colon = [StyledRun(": ", "strong")] if name else []
                 lines += wrap([*name, *colon, *cell], width) if cell or number == 0 else []
         return lines
 
 
-def _widest(cells: Sequence[Sequence[Run]]) -> int:
+def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
     return max((line.width for cell in cells for line in wrap(cell, 1_000_000)), default=0) or 1
 
 
 def _fitted(wanted: list[int], room: int) -> list[int] | None:
-    """Widths of the columns: the widest give way first; None where even the least does not fit."""
+    """The widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
     if sum(min(cells, NARROWEST) for cells in wanted) > room:
         return None
     low, high = NARROWEST, max(wanted)

@@ -1,8 +1,8 @@
-"""The themes of the chat, and the colours in which each drafter is shown.
+"""The themes of the chat, with a colour for each drafter.
 
-Every theme has the variables `dflash`, `lookup`, `grammar` and `own` (text, WCAG AA on the theme's grounds) and the
-same names with `-tint` (a ground on which the theme's text is AA). The ANSI themes take the terminal's own 16 colours,
-and have no tints: there the text's colour carries the meaning.
+Every theme has the variables `dflash`, `lookup`, `grammar` and `own` (text, WCAG AA on the theme's backgrounds) and the
+same names with `-tint` (a background on which the theme's text is AA). The ANSI themes take the terminal's own 16
+colours and have no tints: there the text's colour carries the meaning.
 """
 
 from collections.abc import Mapping
@@ -107,6 +107,6 @@ THEMES: Mapping[str, Theme] = {
 
 
 def register(app: App[Any]) -> None:
-    """Make all of them known to an app."""
+    """Register all themes with an app."""
     for theme in THEMES.values():
         app.register_theme(theme)

@@ -6,17 +6,17 @@ from rich.cells import cell_len
 
 from localdflash.tui.blocks import NARROWEST, Block, Verbatim, behind
 from localdflash.tui.inline import clean
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 OPENING = "<think>"
 CLOSING = "</think>"
 
-_BAR = Run("│ ", "muted")
+_BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
-    """`ended`: no more of them come. While they come the folded line shows the end of what was thought last."""
+    """The thoughts; `ended` says that no more come. Until then the folded line shows the newest of them."""
 
     _grows = True
 
@@ -27,7 +27,7 @@ class Thoughts(Block):
         self._verbatim = Verbatim("muted")
 
     def become(self, text: str) -> None:
-        """All of what was thought so far."""
+        """Replace the text by all of what was thought so far."""
         text = text.lstrip("\r\n")
         if not text.startswith(self._text):
             self._text, self._verbatim = "", Verbatim("muted")
@@ -40,7 +40,7 @@ class Thoughts(Block):
             return []
         if not self.unfolded:
             return [self._folded(text, width)]
-        head = wrap([Run(f"▾ {self._title(text)}", "muted")], width)
+        head = wrap([StyledRun(f"▾ {self._title(text)}", "muted")], width)
         inner = width - 2 if width - 2 >= NARROWEST else width
         rows = list(self._verbatim.lines(inner))
         while rows and not rows[-1].text.strip():
@@ -59,8 +59,8 @@ class Thoughts(Block):
     def _folded(self, text: str, width: int) -> Line:
         title = f"▸ {self._title(text)}"
         if cell_len(title) > width:
-            return Line((Run(wrap([Run(title)], width, words=False)[0].text, "muted"),), 1)
+            return Line((StyledRun(wrap([StyledRun(title)], width, words=False)[0].text, "muted"),), 1)
         last = "" if self.ended else clean(text[text.rfind("\n") + 1 :][-width:]).strip()
         while last and cell_len(title) + 1 + cell_len(last) > width:
             last = last[1:]
-        return Line((Run(f"{title} {last}".rstrip(), "muted"),), 1)
+        return Line((StyledRun(f"{title} {last}".rstrip(), "muted"),), 1)

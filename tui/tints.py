@@ -1,7 +1,7 @@
-"""The acceptance view: an answer's raw text, each token on the ground of who proposed it, steps told apart.
+"""The acceptance view: an answer's raw text, each token on a background that says who proposed it.
 
 Sizes of tokens are UTF-8 bytes over the whole text: a character belongs to the token with its first byte. Steps may
-come before their text and after it. Every second step is underlined, so that the steps can be told without colours.
+arrive before their text or after it. Every second step is underlined, so that steps can be told apart without colours.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
 # How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
@@ -31,7 +31,7 @@ def tint_of(drafter: str) -> str:
 
 
 class Tinted:
-    """One answer's text with the steps that made it, both growing; its lines for one width at a time."""
+    """One answer's text with the steps that made it, both growing; lines are kept for one width at a time."""
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
         self._ends = array("Q")  # bytes from the start of the text to the end of each span
@@ -50,7 +50,7 @@ class Tinted:
             self.add(step)
 
     def append(self, text: str) -> None:
-        """More text, in pieces of any size."""
+        """Append text, in pieces of any size."""
         if not text:
             return
         self._stale = min(self._stale, len(self._texts) - 1)
@@ -61,7 +61,7 @@ class Tinted:
             self._texts.append(other)
 
     def add(self, step: StepRecord) -> None:
-        """One more step."""
+        """Append a step."""
         drafted = min(step.accepted, len(step.sizes))
         if drafted:
             self._tokens[step.drafter] += drafted
@@ -78,18 +78,18 @@ class Tinted:
                 self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._steps % 2)
         self._steps += 1
 
-    def legend(self) -> list[Run]:
-        """Who proposed how many tokens, each in its own style; or that nobody knows."""
+    def legend(self) -> list[StyledRun]:
+        """Who proposed how many tokens, each in its own style; or that this is unknown."""
         if not self._steps:
-            return [Run("how these tokens came is not known", "muted")]
+            return [StyledRun("how these tokens came is not known", "muted")]
         counted = [
-            Run(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
+            StyledRun(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
             for name, count in sorted(self._tokens.items(), key=lambda one: (not one[0], one[0]))
         ]
-        return [*counted, Run(f"in {self._steps} steps, every second one underlined", "muted")]
+        return [*counted, StyledRun(f"in {self._steps} steps, every second one underlined", "muted")]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """All rows; only logical lines that changed since the last call are laid out anew."""
+        """All rows; only logical lines that changed since the last call are laid out again."""
         if width != self._width:
             self._width, self._stale = width, 0
         first = min(self._stale, len(self._first_rows))
@@ -105,7 +105,7 @@ class Tinted:
         """Index of the first row that the last call of lines() made anew."""
         return self._changed
 
-    def _pieces(self, index: int) -> Iterator[Run]:
+    def _pieces(self, index: int) -> Iterator[StyledRun]:
         """A logical line cut at its spans; the style is "" where no step is known."""
         text, start = self._texts[index], self._starts[index]
         offsets = _offsets(text)
@@ -113,11 +113,11 @@ class Tinted:
         while done < len(text) and span < len(self._ends):
             end = bisect_left(offsets, self._ends[span] - start)
             if end > done:
-                yield Run(_shown(text[done:end]), _STYLES[self._styles[span]])
+                yield StyledRun(_shown(text[done:end]), _STYLES[self._styles[span]])
                 done = end
             span += 1
         if done < len(text):
-            yield Run(_shown(text[done:]))
+            yield StyledRun(_shown(text[done:]))
 
 
 def _shown(text: str) -> str:
@@ -125,10 +125,10 @@ def _shown(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """In UTF-8; lone surrogates count as what they would be."""
+    """Bytes in UTF-8; a lone surrogate counts as the character that replaces it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _offsets(text: str) -> Sequence[int]:
-    """Bytes before each character, and all of them."""
+    """The number of bytes before each character, and in all."""
     return range(len(text) + 1) if text.isascii() else list(accumulate(map(_size, text), initial=0))

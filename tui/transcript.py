@@ -1,7 +1,7 @@
-"""The conversation: one widget however many messages there are.
+"""The conversation as one widget, however many messages there are.
 
-What an answer under way brings is paced (see `localdflash.tui.pace`), and only rows that changed are drawn anew. What
-the user does with a message is posted: the app does it.
+Text of an answer under way is paced (see `localdflash.tui.pace`), and only rows that changed are drawn again. Keys on a
+message are posted as events, which the app handles.
 """
 
 import os
@@ -20,9 +20,9 @@ from textual.timer import Timer
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui import highlight
-from localdflash.tui.column import Place
-from localdflash.tui.entry import Entry
-from localdflash.tui.pace import Pace, motion_unwanted
+from localdflash.tui.column import RowPlace
+from localdflash.tui.entry import ChatEntry
+from localdflash.tui.pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
 from localdflash.tui.strips import LINK
 
@@ -59,7 +59,7 @@ class Transcript(Scroller, can_focus=True):
     model: reactive[str] = reactive("", init=False)  # the name of answers that do not say which model made them
 
     class Copied(Event):
-        """The user wants `text` on the clipboard; `what` says what it is, such as "message 3"."""
+        """The user wants `text` on the clipboard; `what` describes it, such as "message 3"."""
 
         def __init__(self, text: str, what: str) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ class Transcript(Scroller, can_focus=True):
             self.url = url
 
     class MessagePicked(Event):
-        """A key on a message, the `index`-th of those shown, from 0: "edit", "retry" or "fork"."""
+        """A key was pressed on the message shown at `index`, from 0: "edit", "retry" or "fork"."""
 
         def __init__(self, index: int, action: str) -> None:
             super().__init__()
@@ -81,13 +81,13 @@ class Transcript(Scroller, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pace = Pace(whole=motion_unwanted(os.environ))
+        self._pace = DisplayPace(whole=motion_unwanted(os.environ))
         self._frames: Timer | None = None
 
     # What is shown
 
     def show(self, messages: Sequence[Message]) -> None:
-        """Another conversation, from its end."""
+        """Show another conversation, from its end."""
         self._pace.rest()
         self._picked = None
         if self.is_attached and self.text_selection:
@@ -96,13 +96,13 @@ class Transcript(Scroller, can_focus=True):
         self._to_end()
 
     def add(self, message: Message) -> None:
-        """One more message at the end, which is brought into view."""
+        """Append a message and bring it into view."""
         self._flush()
         self._column.add(message)
         self._to_end()
 
     def replace_last(self, message: Message) -> None:
-        """Another message in the place of the last one."""
+        """Replace the last message."""
         self._pace.rest()
         if not self._last_message():
             self.add(message)
@@ -111,7 +111,7 @@ class Transcript(Scroller, can_focus=True):
             self._column.replace_last(message)
 
     def note(self, text: str, kind: str = "note") -> None:
-        """A line of the program's own under the last message; `kind` may be "error"."""
+        """Add a line of the program's own under the last message; `kind` may be "error"."""
         with self._staying():
             if not self._column.entries:
                 self._column.add(None)
@@ -119,7 +119,7 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
 
     def feed(self, text: str, step: StepRecord | None = None) -> None:
-        """More of the answer under way, the last message; without one it begins one."""
+        """Append to the answer under way, the last message; start one if there is none."""
         last = self._last_message()
         if last is None or not last.is_answer:
             self.add(Message("assistant", ""))
@@ -130,7 +130,7 @@ class Transcript(Scroller, can_focus=True):
             self._frames.resume()
 
     def finish(self, message: Message) -> None:
-        """The answer is complete: all of it is shown at once."""
+        """Show all of the answer at once: it is complete."""
         rest = self._pace.rest()
         last = self._last_message()
         if last is None or not last.is_answer:
@@ -141,16 +141,16 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
 
     def source_shown(self) -> str:
-        """What has been put on the screen of the last message's text so far."""
+        """The part of the last message's text that is on the screen so far."""
         last = self._last_message()
         return last.text if last else ""
 
     def code_blocks(self) -> list[str]:
-        """The code of the last answer's fences, byte-true."""
+        """The code in the last answer's fences, unchanged."""
         answer = next((entry for entry in reversed(self._column.entries) if entry.is_answer), None)
         return answer.code_blocks() if answer else []
 
-    def _last_message(self) -> Entry | None:
+    def _last_message(self) -> ChatEntry | None:
         entries = self._column.entries
         return entries[-1] if entries and entries[-1].message else None
 
@@ -158,15 +158,15 @@ class Transcript(Scroller, can_focus=True):
 
     @property
     def busy(self) -> bool:
-        """While text waits to be shown."""
+        """Whether text waits to be shown."""
         return bool(self._pace)
 
     def on_mount(self) -> None:
-        """The timer runs only while text waits."""
+        """Create the timer, which runs only while text waits."""
         self._frames = self.set_interval(_FRAME, self._frame, pause=not self._pace)
 
     def _frame(self) -> None:
-        """Put on the screen what is due."""
+        """Show what is due."""
         self._surviving(self._grow)
         if not self._pace and self._frames:
             self._frames.pause()
@@ -179,14 +179,14 @@ class Transcript(Scroller, can_focus=True):
             self._last_grew()
 
     def _flush(self) -> None:
-        """Show what is waiting: something else comes after it."""
+        """Show everything that waits, before something else comes after it."""
         last = self._last_message()
         if (rest := self._pace.rest()) and last:
             last.grow(rest)
             self._lay_out_last()
 
     def _last_grew(self) -> None:
-        """Lay the last entry out, and draw what changed."""
+        """Lay out the last entry and draw what changed."""
         if not self._rows:
             return
         index = len(self._column.entries) - 1
@@ -203,31 +203,31 @@ class Transcript(Scroller, can_focus=True):
             self._column.lay_out(len(self._column.entries) - 1)
 
     def watch_tinted(self, tinted: bool) -> None:
-        """The acceptance view, or back."""
+        """Switch the acceptance view on or off."""
         self._view(replace(self._column.view, tinted=tinted))
 
     def watch_model(self, model: str) -> None:
-        """Answers that do not say get another name."""
+        """Use another name for answers that do not name their model."""
         self._view(replace(self._column.view, model=model))
 
     def watch_thoughts(self, thoughts: bool) -> None:
-        """Unfold what the model thought, or fold it."""
+        """Unfold or fold what the model thought."""
         self._view(replace(self._column.view, thoughts=thoughts))
 
     # What the user does
 
     def action_to_end(self) -> None:
-        """Go to the end, and stay there."""
+        """Go to the end and stay there."""
         self._to_end()
 
     def action_to_start(self) -> None:
         """Go to the first message."""
         self.following = False
-        self._arrange(Place(0, 0, above=1 << 30))
+        self._arrange(RowPlace(0, 0, above=1 << 30))
         self.refresh()
 
     def action_pick(self, step: int) -> None:
-        """Pick the message before (-1) or after (+1) the one that is picked; without one, the last."""
+        """Pick the message before (-1) or after (+1) the picked one; without one, the last."""
         count = len(self._column.entries)
         if not count:
             return
@@ -236,21 +236,21 @@ class Transcript(Scroller, can_focus=True):
         top = self._column.top(index)
         if not self.scroll_offset.y <= top < self.scroll_offset.y + self._rows:
             self.following = False
-            self._arrange(Place(index, 0, above=1 << 30))
+            self._arrange(RowPlace(index, 0, above=1 << 30))
         self.refresh()
 
-    def _chosen(self) -> Entry | None:
-        """The message that is picked, or else the last one."""
+    def _chosen(self) -> ChatEntry | None:
+        """The picked message, or else the last one."""
         return self._last_message() if self._picked is None else self._column.entries[self._picked]
 
     def action_copy_message(self) -> None:
-        """Have the text of a message copied, as it was received."""
+        """Ask for the text of a message to be copied, as it was received."""
         if (entry := self._chosen()) and entry.message:
             text = entry.text if entry.growing else entry.message.text
             self.post_message(self.Copied(text, f"message {entry.number}"))
 
     def action_copy_block(self, number: int) -> None:
-        """Have a code block of a message copied."""
+        """Ask for a code block of a message to be copied."""
         if entry := self._chosen():
             blocks = entry.code_blocks()
             if number <= len(blocks):
@@ -259,19 +259,19 @@ class Transcript(Scroller, can_focus=True):
         self.app.bell()
 
     def action_act(self, action: str) -> None:
-        """Have something done with a message."""
+        """Post an action on a message."""
         if (entry := self._chosen()) and entry.number:
             self.post_message(self.MessagePicked(entry.number - 1, action))
 
     def action_thoughts_of_one(self) -> None:
-        """Unfold what the model thought before one message, or fold it."""
+        """Unfold or fold the thoughts before one message."""
         if (entry := self._chosen()) and self._rows:
             with self._staying():
                 entry.unlike_others = not entry.unlike_others
                 entry.drop()
 
     def on_click(self, event: events.Click) -> None:
-        """A link is followed; two clicks select a word, three a line."""
+        """Follow a link; two clicks select a word, three a line."""
         url = event.style.meta.get(LINK) if event.style else None
         if event.chain == 1 and url:
             self.post_message(self.LinkClicked(url))
@@ -289,9 +289,9 @@ class Transcript(Scroller, can_focus=True):
             self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}
 
     def text_select_all(self) -> None:
-        """Two clicks do not select the whole conversation."""
+        """Do nothing: two clicks must not select the whole conversation."""
 
     @property
     def select_container(self) -> "Transcript":
-        """Nor do three."""
+        """Do nothing: nor must three."""
         return self

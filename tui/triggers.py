@@ -1,4 +1,4 @@
-"""What is being typed that suggestions are for, and the suggestions: commands, their arguments, files and symbols."""
+"""Finds what is being typed that can be suggested, and the suggestions: commands, arguments, files and symbols."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _FILES = ("attach",)  # commands whose argument is a file
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the text before the cursor ends with: from column `start` on, `query` is what was typed of it."""
+    """What the text before the cursor ends with; it begins at column `start`, and `query` is what was typed of it."""
 
     kind: Literal["command", "argument", "file"]
     start: int
@@ -31,8 +31,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
-    """One row; picked, `text` is put in place of what was typed. `mention`: it mentions a file."""
+class PromptSuggestion:
+    """One row. When it is picked, `text` replaces what was typed. `mention`: it mentions a file."""
 
     label: str
     text: str
@@ -43,7 +43,7 @@ class Suggestion:
 
 
 def asked(before: str, *, first: bool) -> Asked | None:
-    """What suggestions are for, by the line up to the cursor; `first`: it is the first line."""
+    """What to suggest for the line up to the cursor; `first` says that it is the first line."""
     if first and (found := _COMMAND.match(before)):
         return Asked("command", 0, found[1])
     if found := _MENTION.search(before):
@@ -54,8 +54,8 @@ def asked(before: str, *, first: bool) -> Asked | None:
     return None
 
 
-def command_suggestions(query: str) -> list[Suggestion]:
-    """Commands that begin with what was typed; where there are none, those that have its letters."""
+def command_suggestions(query: str) -> list[PromptSuggestion]:
+    """Commands that begin with what was typed; if there are none, those that contain its letters."""
     found = list(commands.starting_with(query))
     if not found:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
@@ -64,23 +64,23 @@ def command_suggestions(query: str) -> list[Suggestion]:
     return [_of_command(command, query) for command in found]
 
 
-def argument_suggestions(of: Asked, choices: Choices) -> list[Suggestion]:
+def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
     """What may stand after a command."""
     names = choices(of.command)
     if of.query:
         names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
-    return [Suggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
+    return [PromptSuggestion(sanitize(name), name, "", matched(of.query, name), sends=True) for name in names]
 
 
-def file_suggestion(hit: Hit, *, mentioned: bool) -> Suggestion:
-    """A file or a symbol, put into the text as a mention, or plainly after a command."""
+def file_suggestion(hit: Hit, *, mentioned: bool) -> PromptSuggestion:
+    """A file or a symbol, inserted as a mention, or as a plain path after a command."""
     text = f"{spelled(hit.path, hit.symbol)} " if mentioned else hit.name
-    return Suggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
+    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
 
-def _of_command(command: commands.Command, query: str) -> Suggestion:
+def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
     sends = not command.argument or (exact and not _REQUIRED.match(command.argument))
     text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
     marked = tuple(at + 1 for at in matched(query, command.name)) if query else ()
-    return Suggestion(command.usage, text, command.help, marked, sends)
+    return PromptSuggestion(command.usage, text, command.help, marked, sends)

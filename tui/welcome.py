@@ -18,7 +18,7 @@ _LATER = (
 
 
 class Welcome(Static):
-    """The lines; the app hides them once there is a message. `server`: the URL of one that is asked instead, or ""."""
+    """The lines; the app hides them once there is a message. `server` is the URL of another server in use, or ""."""
 
     DEFAULT_CSS = "Welcome { height: auto; padding: 1 2; color: $text-muted; }"
 
@@ -29,7 +29,7 @@ class Welcome(Static):
 
 
 def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
-    """Where answers come from and what to expect of them; what is typed is local only where that is true."""
+    """Where answers come from and what to expect of them; it says "local" only if that is true."""
     if server:
         return (
             ("Here", f"The server at {printable(server)} answers: what you send goes there."),

@@ -1,6 +1,6 @@
-"""Runs cut into rows that fit: between words, beside wide characters, or wherever the width ends.
+"""Wrap runs into rows that fit: between words, beside wide characters, or wherever the width ends.
 
-Widths are those of rich, which the terminal app draws with. No row is wider than asked, except one that holds a single
+Widths are rich's, which the terminal app draws with. No row is wider than asked, except one that holds a single
 character wider than that. The text of all rows, with `joined` between them, is the text that was wrapped.
 """
 
@@ -10,13 +10,15 @@ from itertools import accumulate
 
 from rich.cells import cell_len, get_character_cell_size
 
-from localdflash.tui.lines import Line, Run
+from localdflash.tui.lines import Line, StyledRun
 
 _EMOJI = "\ufe0f"  # makes the character before it wide
 
 
-def wrap(runs: Sequence[Run], width: int, *, words: bool = True) -> list[Line]:
-    """At least one line; a line feed in a run begins another. `words` False cuts where the width ends, as for code."""
+def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[Line]:
+    """The rows, at least one; a line feed in a run begins another. With `words` False rows break anywhere, as for
+    code.
+    """
     text = "".join([run.text for run in runs])
     if len(text) <= width and text.isascii() and "\n" not in text:
         return [Line(tuple(runs))]
@@ -50,7 +52,7 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
 
 
 def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
-    """Where to break at the latest, at a space or beside a wide character; `start` where there is no such place."""
+    """The last place to break, at a space or beside a wide character; `start` if there is none."""
     space = text.rfind(" ", start, limit + 1)
     if space < 0 or text[start:space].isspace():
         space = start
@@ -63,7 +65,7 @@ def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -
 
 
 def _cells(text: str) -> list[int]:
-    """Cells before each character, and before the end."""
+    """The number of cells before each character, and before the end."""
     if _EMOJI not in text:
         return [0, *accumulate(map(get_character_cell_size, text))]
     sizes = []
@@ -95,21 +97,21 @@ def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
 
 
 class _Cutter:
-    """Pieces of runs by offsets in their text, asked for from the front to the back."""
+    """Cuts pieces out of runs by offsets in their text, from the front to the back."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs
         self._at = 0
         self._offset = 0
 
-    def cut(self, start: int, end: int) -> tuple[Run, ...]:
+    def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """The runs between two offsets."""
         found = []
         while self._at < len(self._runs):
             run = self._runs[self._at]
             low, high = max(0, start - self._offset), min(len(run.text), end - self._offset)
             if low < high:
-                found.append(run if high - low == len(run.text) else Run(run.text[low:high], run.style, run.link))
+                found.append(run if high - low == len(run.text) else StyledRun(run.text[low:high], run.style, run.link))
             if self._offset + len(run.text) > end:
                 break
             self._offset += len(run.text)

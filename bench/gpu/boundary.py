@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.timing import captured, microseconds
 from localdflash.kernels.launch import has_pdl, release, wait
 
@@ -32,7 +32,7 @@ def tick(counter: Tensor, programs: int, dependent: bool) -> None:
     _tick[(programs,)](counter, num_warps=4, **options)
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Microseconds a kernel, by whether it is launched early and by the size of its grid."""
     counter = torch.zeros(1, dtype=torch.int32, device=setup.device)
     gpu = setup.device.type == "cuda"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 6
@@ -18,7 +18,7 @@ OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importli
            "-o", f"timeout={SECONDS_A_TEST}")  # fmt: skip
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Run tests/gpu; counts, and what failed."""
     total: dict[str, Any] = {"tests": 0, "passed": 0, "failed": {}, "skipped": {}, "exit_codes": {}}
     for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):

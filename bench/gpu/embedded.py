@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localdflash.engine.generate import Request, generate
 
 if TYPE_CHECKING:
-    from bench.gpu.setup import Report, Setup
+    from bench.gpu.setup import BenchReport, Setup
     from localdflash.cuda.pair import CudaPair
 
 PROMPTS = Path(__file__).with_name("embedded_prompts.json")
@@ -22,7 +22,7 @@ REPEATS = 2
 
 
 @dataclass
-class Run:
+class EmbeddedRun:
     """One way of running one prompt: tokens, the time that decoding took, and its steps."""
 
     ids: list[int]
@@ -30,18 +30,18 @@ class Run:
     steps: int
 
 
-def run(setup: "Setup", report: "Report") -> None:
+def run(setup: "Setup", report: "BenchReport") -> None:
     """Every category: tokens a second, tokens a step, and whether the ways agree token by token."""
-    from localdflash.cuda.load import Settings, load_pair
+    from localdflash.cuda.assembly import CudaSettings, load_pair
 
-    pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, Settings(), setup.ops)
+    pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, CudaSettings(), setup.ops)
     pairs = {"plain": pair.only("plain"), "drafting": pair, "dflash alone": pair.only("draft")}
     prompts = json.loads(PROMPTS.read_text())
     categories = sorted({prompt["category"] for prompt in prompts})
     if setup.tiny:
         prompts = [next(p for p in prompts if p["category"] == category) for category in categories]
         prompts = [prompt | {"ids": prompt["ids"][-24:], "max_tokens": 4} for prompt in prompts]
-    runs: dict[str, dict[str, list[Run]]] = {category: {name: [] for name in pairs} for category in categories}
+    runs: dict[str, dict[str, list[EmbeddedRun]]] = {category: {name: [] for name in pairs} for category in categories}
     identical = dict.fromkeys(categories, 0)
     for number, prompt in enumerate(prompts):
         found = _ways(pairs, prompt, reverse=number % 2 == 1)
@@ -55,25 +55,25 @@ def run(setup: "Setup", report: "Report") -> None:
     report.put(sampled_identical=_sampled(pairs, prompts[:: 1 if setup.tiny else 11]))
 
 
-def _ways(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -> dict[str, list[Run]]:
+def _ways(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -> dict[str, list[EmbeddedRun]]:
     """All repeats of a prompt by each way."""
-    found: dict[str, list[Run]] = {name: [] for name in pairs}
+    found: dict[str, list[EmbeddedRun]] = {name: [] for name in pairs}
     for _ in range(REPEATS):
         for name in reversed(pairs) if reverse else pairs:
             found[name].append(_run(pairs[name], prompt))
     return found
 
 
-def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> Run:
+def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> EmbeddedRun:
     from localdflash.engine.sampling_params import SamplingParams
 
     pair.forget()
     request = Request(prompt["ids"], prompt["max_tokens"], SamplingParams(**sampling), frozenset(prompt["ends"]))
     ids = [token for step in generate(pair, request) for token in step.tokens]
-    return Run(ids, request.stats.total_ms, request.stats.steps)
+    return EmbeddedRun(ids, request.stats.total_ms, request.stats.steps)
 
 
-def _summary(ways: dict[str, list[Run]], identical: int) -> dict[str, Any]:
+def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
     """Rates of one category so far; speed-up against plain decoding on this machine."""
     if not ways["plain"]:
         return {}
@@ -98,9 +98,10 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 def write_prompts() -> None:
     """Make the file of ids; needs the whole package."""
+    from localdflash.backend.options import Options
     from localdflash.bench.prompt_set import load
     from localdflash.bench.run import prompt_ids
-    from localdflash.loading.load import LoadedPair, Options
+    from localdflash.loading.load import LoadedPair
 
     with LoadedPair(Options(pair="embedded", backend="llama.cpp", draft=False)) as loaded:
         found = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.timing import event
 from localdflash.cuda.device import Features
 from localdflash.machine.hardware import device, gpu, gpu_bandwidth
@@ -16,7 +16,7 @@ from localdflash.machine.hardware import device, gpu, gpu_bandwidth
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Versions, chip, clocks and the bandwidth that a plain reduction reaches."""
     report.put(python=sys.version.split()[0], system=platform.platform(), processor=device(), torch=torch.__version__)
     report.put(triton=_triton_version(), nvcc=shutil.which("nvcc"), cmake=shutil.which("cmake"))

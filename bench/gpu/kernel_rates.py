@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu.setup import Report, Setup, guarded
+from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import copies_for_cold_l2, microseconds
 from bench.synthetic import POOL, random_blocks
 from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.kernels import matmul as gemm
-from localdflash.kernels import w4a8
 from localdflash.kernels.attention import BUCKETS, CHUNK, Scratch, attention
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.head import HeadScratch, head
@@ -28,7 +27,7 @@ from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv
 from localdflash.kernels.residual import residual
 from localdflash.kernels.rope import rope_tables
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.swiglu import swiglu
 from localdflash.weights.ggml_types import GGMLType
 
@@ -36,7 +35,7 @@ ROWS = 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class GemmShape:
     """A GEMM of a model: weights [n, k]."""
 
     name: str
@@ -48,30 +47,30 @@ class Shape:
 
 Q4, Q6, Q8 = GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.Q8_0
 SHAPES = (
-    Shape("8B qkv", "qkv", 6144, 4096, Q4),
-    Shape("8B o", "residual", 4096, 4096, Q4),
-    Shape("8B gate_up", "swiglu", 24576, 4096, Q4),
-    Shape("8B down", "residual", 4096, 12288, Q4),
-    Shape("8B down Q6_K", "residual", 4096, 12288, Q6),
-    Shape("8B head", "head", 151936, 4096, Q6),
-    Shape("8B drafter fc Q8_0", "residual", 4096, 20480, Q8),
-    Shape("8B drafter fc Q4_K", "residual", 4096, 20480, Q4),
-    Shape("4B qkv", "qkv", 6144, 2560, Q4),
-    Shape("4B o", "residual", 2560, 4096, Q4),
-    Shape("4B gate_up", "swiglu", 19456, 2560, Q4),
-    Shape("4B down", "residual", 2560, 9728, Q4),
-    Shape("4B head", "head", 151936, 2560, Q6),
+    GemmShape("8B qkv", "qkv", 6144, 4096, Q4),
+    GemmShape("8B o", "residual", 4096, 4096, Q4),
+    GemmShape("8B gate_up", "swiglu", 24576, 4096, Q4),
+    GemmShape("8B down", "residual", 4096, 12288, Q4),
+    GemmShape("8B down Q6_K", "residual", 4096, 12288, Q6),
+    GemmShape("8B head", "head", 151936, 4096, Q6),
+    GemmShape("8B drafter fc Q8_0", "residual", 4096, 20480, Q8),
+    GemmShape("8B drafter fc Q4_K", "residual", 4096, 20480, Q4),
+    GemmShape("4B qkv", "qkv", 6144, 2560, Q4),
+    GemmShape("4B o", "residual", 2560, 4096, Q4),
+    GemmShape("4B gate_up", "swiglu", 19456, 2560, Q4),
+    GemmShape("4B down", "residual", 2560, 9728, Q4),
+    GemmShape("4B head", "head", 151936, 2560, Q6),
 )
 TINY_SHAPES = (
-    Shape("tiny qkv", "qkv", 256, 256, Q4),
-    Shape("tiny o", "residual", 128, 256, Q6),
-    Shape("tiny gate_up", "swiglu", 256, 256, Q4),
-    Shape("tiny head", "head", 256, 256, Q6),
+    GemmShape("tiny qkv", "qkv", 256, 256, Q4),
+    GemmShape("tiny o", "residual", 128, 256, Q6),
+    GemmShape("tiny gate_up", "swiglu", 256, 256, Q4),
+    GemmShape("tiny head", "head", 256, 256, Q6),
 )
 TUNED = ("8B qkv", "8B o", "8B gate_up", "8B down", "8B down Q6_K", "tiny qkv")
 
 
-def planes_of(shape: Shape, device: torch.device) -> Planes:
+def planes_of(shape: GemmShape, device: torch.device) -> Planes:
     """Random planes of a shape, repacked from blocks as at load."""
     pool = _pool(shape.kind, device)
     count = shape.n * shape.k // shape.kind.block_weights
@@ -87,7 +86,7 @@ def _pool(kind: GGMLType, device: torch.device) -> Tensor:
 class Inputs:
     """Activations, outputs and scratch memory for any GEMM of this shape, as in a step."""
 
-    def __init__(self, shape: Shape, planes: Planes, device: torch.device) -> None:
+    def __init__(self, shape: GemmShape, planes: Planes, device: torch.device) -> None:
         self.shape, self.device, d = shape, device, 128 if shape.n > 1000 else 64
         self.a = torch.randn(ROWS, planes.padded_k, device=device).half()
         self.sums = self.a.float().view(ROWS, -1, 32).sum(-1).t().contiguous()
@@ -100,14 +99,14 @@ class Inputs:
         self.x, self.gain = torch.zeros(ROWS, shape.n, device=device), torch.ones(shape.n, device=device)
         self.squares_out = torch.zeros(-(-shape.n // 128), ROWS, device=device)
         plans = [gemm.plan(planes.n, planes.padded_k, device, BN=columns) for columns in (64, 128)]
-        self.workspace = Workspace(device, plans)
+        self.workspace = SplitWorkspace(device, plans)
         self.head_scratch = HeadScratch(device, [planes])
         self.choice = torch.zeros(ROWS, dtype=torch.int32, device=device)
         heads = shape.n // d
         self.part = HeadRange(0, heads, heads - 2 * max(heads // 6, 1), max(heads // 6, 1))
         self.q = torch.zeros(ROWS, max(self.part.q_heads, 1), d, dtype=torch.float16, device=device)
         self.rope, self.gains = rope_tables(64, d, 1e6, device), torch.ones(d, device=device)
-        self.start, self.offsets = self.choice[:1].clone(), torch.arange(ROWS, dtype=torch.int32, device=device)
+        self.start = self.choice[:1].clone()
         self.cache = Cache.empty(1, 64, self.part.kv_heads, d, torch.float16, device).layer(0)
 
     def call(self, planes: Planes) -> None:
@@ -115,7 +114,7 @@ class Inputs:
         match self.shape.op:
             case "qkv":
                 qkv(self.a, self.sums, planes, self.norm, self.part, self.gains, self.gains, self.rope, self.start,
-                    self.offsets, self.q, self.cache, self.workspace)  # fmt: skip
+                    self.q, self.cache, self.workspace)  # fmt: skip
             case "residual":
                 residual(self.a, self.sums, planes, self.x, self.gain, self.before, self.out, self.out_sums,
                          self.squares_out, self.workspace, add=False)  # fmt: skip
@@ -125,8 +124,8 @@ class Inputs:
                 head(self.a, self.sums, planes, self.norm, self.choice, self.head_scratch)
 
 
-def run(setup: Setup, report: Report) -> None:
-    """Every shape, attention, and W4A8 against W4A16."""
+def run(setup: Setup, report: BenchReport) -> None:
+    """Every shape, and attention."""
     chips = _multiprocessors(setup.device)
     gemms: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
@@ -141,15 +140,14 @@ def run(setup: Setup, report: Report) -> None:
             report.put(attention=found)
 
 
-def _gemm(shape: Shape, device: torch.device, chips: int) -> dict[str, Any]:
+def _gemm(shape: GemmShape, device: torch.device, chips: int) -> dict[str, Any]:
     planes = planes_of(shape, device)
     copies = [planes, *(deepcopy(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
     inputs, cut = Inputs(shape, planes, device), gemm.plan(shape.n, planes.padded_k, device)
     us = microseconds([partial(inputs.call, p) for p in copies], device)
     answer = rate(us, planes.nbytes, chips) | {"plan": plan_fields(cut), "mb": round(planes.nbytes / 1e6, 1)}
     if shape.kind == Q4 and shape.op != "head":
-        answer["w4a16_matmul_us"] = round(_matmul(copies, inputs), 2)
-        answer["w4a8_us"], answer["w4a8_quantize_us"] = (round(us, 2) for us in _w4a8(copies, inputs))
+        answer["matmul_us"] = round(_matmul(copies, inputs), 2)
     return answer
 
 
@@ -157,16 +155,6 @@ def _matmul(copies: list[Planes], inputs: Inputs) -> float:
     i = inputs
     calls = [partial(gemm.matmul, i.a, i.sums, p, i.out, i.workspace, i.norm) for p in copies]
     return microseconds(calls, i.device)
-
-
-def _w4a8(copies: list[Planes], inputs: Inputs) -> tuple[float, float]:
-    """The product, and what quantizing its input costs where no kernel before does it."""
-    i = inputs
-    codes, sums = torch.zeros_like(i.a, dtype=torch.int8), torch.zeros_like(i.sums)
-    scales = torch.zeros(i.a.shape[1] // 128, ROWS, device=i.device)
-    quantizing = microseconds([partial(w4a8.quantize_rows, i.a, codes, scales, sums)] * 20, i.device)
-    calls = [partial(w4a8.w4a8_matmul, codes, scales, sums, p, i.out, i.workspace, i.norm) for p in copies]
-    return microseconds(calls, i.device), quantizing
 
 
 def _attention(
@@ -199,12 +187,12 @@ def rate(us: float, nbytes: int, chips: int) -> dict[str, float]:
     return {"us": round(us, 2), "gb_s": float(f"{speed:.4g}"), "gb_s_per_sm": float(f"{speed / chips:.4g}")}
 
 
-def plan_fields(cut: Plan) -> dict[str, int]:
+def plan_fields(cut: SplitPlan) -> dict[str, int]:
     """A plan for the report."""
     return {"BN": cut.BN, "SPLIT_K": cut.SPLIT_K, "STAGES": cut.STAGES, "num_warps": cut.num_warps}
 
 
-def tune(setup: Setup, report: Report) -> None:
+def tune(setup: Setup, report: BenchReport) -> None:
     """Neighbours of `matmul.plan`, one dimension after the other, the best so far kept: for whoever changes it."""
     found: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
@@ -215,11 +203,11 @@ def tune(setup: Setup, report: Report) -> None:
                 report.put(plans=found)
 
 
-def _neighbours(shape: Shape, device: torch.device) -> Iterator[tuple[str, dict[str, Any]]]:
+def _neighbours(shape: GemmShape, device: torch.device) -> Iterator[tuple[str, dict[str, Any]]]:
     planes = planes_of(shape, device)
     copies = [planes, *(deepcopy(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
     inputs, best, best_us = Inputs(shape, planes, device), gemm.plan(shape.n, planes.padded_k, device), float("inf")
-    steps: tuple[Callable[[Plan], list[Plan]], ...] = (
+    steps: tuple[Callable[[SplitPlan], list[SplitPlan]], ...] = (
         lambda p: [replace(p, SPLIT_K=s) for s in _splits(p.SPLIT_K, planes.padded_k // 512)],
         lambda p: [replace(p, STAGES=s) for s in (3, 4, 5, 6, 8, 10) if s != p.STAGES],
         lambda p: [replace(p, num_warps=8)],
@@ -242,14 +230,14 @@ def _splits(near: int, most: int) -> list[int]:
     return sorted(split for split in wanted if 1 <= split <= max(1, most))
 
 
-def _timed(cut: Plan, copies: list[Planes], inputs: Inputs) -> dict[str, Any]:
-    inputs.workspace = Workspace(inputs.device, [cut])
+def _timed(cut: SplitPlan, copies: list[Planes], inputs: Inputs) -> dict[str, Any]:
+    inputs.workspace = SplitWorkspace(inputs.device, [cut])
     with planned(cut):
         return {"us": round(_matmul(copies, inputs), 2)}
 
 
 @contextmanager
-def planned(cut: Plan) -> Iterator[None]:
+def planned(cut: SplitPlan) -> Iterator[None]:
     """Let `matmul` cut its work in this way."""
     original = gemm.plan
     gemm.plan = lambda *_args, **_options: cut  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.steps import models
 
 OPTIONS = (
@@ -38,7 +38,7 @@ ROWS, TOKENS, REPEATS = (8, 16), 128, 5
 CONTEXTS, TINY_CONTEXTS = (1024, 16384), (64,)
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Build unless it is built, and measure with flash attention and without."""
     binary = setup.folder / "llama-build" / "bin" / "llama-bench"
     if not binary.is_file():
@@ -72,7 +72,7 @@ def times(answer: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _build(setup: Setup, report: Report) -> None:
+def _build(setup: Setup, report: BenchReport) -> None:
     """Configure and compile; what an earlier run has compiled stays."""
     missing = [program for program in ("cmake", "nvcc") if not shutil.which(program)]
     if missing:

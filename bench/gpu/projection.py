@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bench import synthetic
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 from localdflash.kernels.attention import CHUNK, FUSED
 
 CONTEXTS = (1024, 16384)
@@ -40,7 +40,7 @@ CARDS = {
 }
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Fit what `steps` has measured, with each drafter, and project."""
     steps, environment = report.phase("steps"), report.phase("environment")
     kinds = [kind for kind in ("Q4_K", "Q8_0") if "nothing" in steps.get(kind, {}).get("alone_us_block", {})]
@@ -58,7 +58,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 @dataclass(frozen=True)
-class Case:
+class ProjectedCase:
     """One way of stepping at one context: what it reads, how many kernels it launches, what it took here."""
 
     name: str
@@ -67,7 +67,7 @@ class Case:
     ms: float
 
 
-def _cases(found: dict[str, Any], tiny: bool) -> list[Case]:
+def _cases(found: dict[str, Any], tiny: bool) -> list[ProjectedCase]:
     """All that was measured with one drafter."""
     shape = synthetic.TINY if tiny else synthetic.QWEN3_8B
     drafter = synthetic.TINY_DRAFTER if tiny else synthetic.QWEN3_8B_DRAFTER
@@ -84,7 +84,7 @@ def _cases(found: dict[str, Any], tiny: bool) -> list[Case]:
             attended = layers + (drafting if drafts else 0)
             nbytes += per_token * context * attended
             merges = attended if context > CHUNK * FUSED else 0
-            cases.append(Case(f"{way} {context}", nbytes, launches[way] + merges, times[way]))
+            cases.append(ProjectedCase(f"{way} {context}", nbytes, launches[way] + merges, times[way]))
     return cases
 
 
@@ -93,7 +93,7 @@ def _launches(found: dict[str, Any], way: str) -> int:
     return sum(int(op["launches"]) for op in found[f"alone_us_{way}"].values())
 
 
-def fit(cases: list[Case]) -> tuple[float, float, float]:
+def fit(cases: list[ProjectedCase]) -> tuple[float, float, float]:
     """GB/s, microseconds of a boundary, and the largest relative error of a case; least squares, both positive."""
     matrix = np.array([[case.nbytes / 1e6, case.launches / 1e3] for case in cases])
     times = np.array([case.ms for case in cases])
@@ -105,7 +105,9 @@ def fit(cases: list[Case]) -> tuple[float, float, float]:
     return float(1 / per_mb), float(boundary), float(error)
 
 
-def _on_card(card: Card, cases: list[Case], boundary: float, rate: float, ghz: float, report: Report) -> dict[str, Any]:
+def _on_card(
+    card: Card, cases: list[ProjectedCase], boundary: float, rate: float, ghz: float, report: BenchReport
+) -> dict[str, Any]:
     """Milliseconds of every case on a card: best, likely, worst."""
     if not card.dependent_launch:
         boundary += _boundary_without_dependent_launch(report)
@@ -122,16 +124,16 @@ def _on_card(card: Card, cases: list[Case], boundary: float, rate: float, ghz: f
     return {"limit": limit, "ms": answer}
 
 
-def _rate_of_a_multiprocessor(report: Report) -> float:
+def _rate_of_a_multiprocessor(report: BenchReport) -> float:
     """GB/s of weights that one reaches here in the largest Q4_K matrix."""
     gemms = [gemm for gemm in report.phase("kernels").get("gemms", {}).values() if "gb_s_per_sm" in gemm]
     large: list[float] = [
-        gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "w4a16_matmul_us" in gemm
+        gemm["gb_s_per_sm"] for gemm in gemms if gemm["mb"] >= EFFICIENT_FROM_MB and "matmul_us" in gemm
     ]
     return float(max(large or [gemm["gb_s_per_sm"] for gemm in gemms], default=10.0))
 
 
-def _boundary_without_dependent_launch(report: Report) -> float:
+def _boundary_without_dependent_launch(report: BenchReport) -> float:
     """Microseconds that a boundary takes longer on a chip without it."""
     found = report.phase("boundary")
     plain = float(found.get("us_plain_all", 0.0))

@@ -126,7 +126,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         projection,
         steps,
     )
-    from bench.gpu.setup import Report, Setup
+    from bench.gpu.setup import BenchReport, Setup
     from localdflash.machine.hardware import commit
 
     runs = {
@@ -140,7 +140,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
         "tuning": kernel_rates.tune,
         "projection": projection.run,
     }
-    report = Report(arguments.json, name)
+    report = BenchReport(arguments.json, name)
     report.start(status="running", commit=arguments.commit or commit(), error="")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         report.put(error="no NVIDIA GPU here")

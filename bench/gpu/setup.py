@@ -11,7 +11,7 @@ import torch
 from localdflash.cuda.ops import KERNELS, REFERENCES, Ops
 
 
-class Report:
+class BenchReport:
     """One JSON object on disk, a part of it for each phase; replaced as a whole after every change."""
 
     def __init__(self, path: Path, phase: str) -> None:

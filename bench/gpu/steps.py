@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from bench import synthetic
-from bench.gpu.setup import Report, Setup, guarded
+from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import milliseconds
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Machine, Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.memory import file_bytes, predict
 from localdflash.cuda.ops import Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner
+from localdflash.cuda.stepper import Stepper, Way
 from localdflash.cuda.ways import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -57,7 +57,7 @@ def models(setup: Setup) -> tuple[Path, dict[str, Path]]:
     return target, drafters
 
 
-def run(setup: Setup, report: Report) -> None:
+def run(setup: Setup, report: BenchReport) -> None:
     """Every drafter: load it, time its steps, its acceptance, and how much memory it took at most."""
     began = time.perf_counter()
     target, drafters = models(setup)
@@ -68,31 +68,31 @@ def run(setup: Setup, report: Report) -> None:
         save = partial(report.put, **{kind: found})
         base = _allocated(setup)
         began = time.perf_counter()
-        pair = load_pair(target, drafter, setup.device, Settings(context=1024 if setup.tiny else 20480), setup.ops)
+        pair = load_pair(target, drafter, setup.device, CudaSettings(context=1024 if setup.tiny else 20480), setup.ops)
         found["load_seconds"] = round(time.perf_counter() - began, 1)
-        found["weights"] = weight_bytes(pair.machine)
+        found["weights"] = weight_bytes(pair.stepper)
         for context in (64, 512) if setup.tiny else (1024, 16384):
-            found[f"step_ms_{context}"] = guarded(partial(step_times, pair.machine, context))
+            found[f"step_ms_{context}"] = guarded(partial(step_times, pair.stepper, context))
             save()
         found["memory"] = guarded(partial(_memory, setup, pair, target, drafter, base))
         save()
         found["acceptance"] = guarded(partial(acceptance, pair, setup.tiny))
         save()
         for way in ("plain", "block"):
-            found[f"alone_us_{way}"] = guarded(partial(alone, pair.machine, way, 64 if setup.tiny else 1024))
+            found[f"alone_us_{way}"] = guarded(partial(alone, pair.stepper, way, 64 if setup.tiny else 1024))
             save()
         del pair
         gc.collect()  # the next pair needs the memory
 
 
-def weight_bytes(machine: Machine) -> dict[str, int]:
+def weight_bytes(stepper: Stepper) -> dict[str, int]:
     """Bytes of weights that a verify and a draft read; an embedding is not read as a whole."""
 
     def layers(parts: Sequence[Any]) -> int:
         matrices = [p for part in parts for p in (*(h.planes for h in part.qkv), part.output, *vars(part.mlp).values())]
         return sum(planes.nbytes for planes in matrices)
 
-    target, block = machine.target, machine.block
+    target, block = stepper.target, stepper.block
     found = {"verify": layers(target.layers) + target.head.nbytes}
     if block:
         w = block.weights
@@ -100,67 +100,67 @@ def weight_bytes(machine: Machine) -> dict[str, int]:
     return found
 
 
-class Place:
-    """Sets a machine to a context of random tokens, keys and values, as often as is asked for."""
+class RandomContext:
+    """Sets a stepper to a context of random tokens, keys and values, as often as is asked for."""
 
-    def __init__(self, machine: Machine, context: int) -> None:
-        self._machine, device = machine, machine.device
+    def __init__(self, stepper: Stepper, context: int) -> None:
+        self._stepper, device = stepper, stepper.device
         state = torch.zeros(FIELDS, dtype=torch.int32)
         state[CONTEXT] = state[DRAFTER] = context
         self._state = state.to(device)
-        vocabulary = machine.target.config.vocab_size
-        self._tokens = torch.randint(vocabulary, machine.tokens.shape, device=device).to(torch.int32)
-        machine.cache.k.normal_()
-        machine.cache.v.normal_()
-        if machine.block:
-            machine.block.cache.k.normal_()
-            machine.block.cache.v.normal_()
-            machine.block.ring.ring.normal_(std=1 / 16)
-        documents = torch.randint(vocabulary, machine.documents.shape, device=device).to(torch.int32)
+        vocabulary = stepper.target.config.vocab_size
+        self._tokens = torch.randint(vocabulary, stepper.tokens.shape, device=device).to(torch.int32)
+        stepper.cache.k.normal_()
+        stepper.cache.v.normal_()
+        if stepper.block:
+            stepper.block.cache.k.normal_()
+            stepper.block.cache.v.normal_()
+            stepper.block.ring.ring.normal_(std=1 / 16)
+        documents = torch.randint(vocabulary, stepper.documents.shape, device=device).to(torch.int32)
         ending = min(context + 1, 24)
         documents[: ending + ROWS] = self._tokens[context + 1 - ending : context + 1 + ROWS]  # lookup finds a match
-        machine.documents.copy_(documents)
-        machine.documents_length.fill_(len(documents))
+        stepper.documents.copy_(documents)
+        stepper.documents_length.fill_(len(documents))
 
     def __call__(self) -> None:
         """The same state before every step."""
-        self._machine.state.copy_(self._state)
-        self._machine.tokens.copy_(self._tokens)
+        self._stepper.state.copy_(self._state)
+        self._stepper.tokens.copy_(self._tokens)
 
 
-def step_times(machine: Machine, context: int) -> dict[str, Any]:
+def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
     """Milliseconds of a step by each way, and in steps of plain decoding."""
-    runner, place = Runner(machine), Place(machine, context)
+    runner, place = Runner(stepper), RandomContext(stepper, context)
     ms, drafted = {}, {}
     for way in WAYS:
-        ms[way] = milliseconds(partial(runner.step, way, True, context), machine.device, place)
-        record = machine.records[int(machine.state[STEP] - 1) % len(machine.records)].tolist()
+        ms[way] = milliseconds(partial(runner.step, way, True, context), stepper.device, place)
+        record = stepper.records[int(stepper.state[STEP] - 1) % len(stepper.records)].tolist()
         drafted[way] = {"drafted": record[1], "by": record[2], "status": record[4]}
     ratios = {f"{way}_in_plain": round(ms[way] / ms["plain"], 3) for way in WAYS[1:]}
     return {way: round(value, 4) for way, value in ms.items()} | ratios | {"records": drafted}
 
 
-def alone(machine: Machine, way: Way, context: int) -> dict[str, Any]:
+def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
     """Microseconds of each operation's launches of a step with all the others left out, and their number."""
-    original, place = machine.ops, Place(machine, context)
+    original, place = stepper.ops, RandomContext(stepper, context)
     names = [field.name for field in fields(Ops)]
     counts = dict.fromkeys(names, 0)
 
     def counting(name: str, *_args: Any, **_options: Any) -> None:
         counts[name] += 1
 
-    _use(machine, Ops(**{name: partial(counting, name) for name in names}))
-    machine.step(way, True, 8)
+    _use(stepper, Ops(**{name: partial(counting, name) for name in names}))
+    stepper.step(way, True, 8)
     nothing = Ops(**dict.fromkeys(names, _nothing))
     found: dict[str, Any] = {}
     for name in (name for name in names if counts[name]):
-        _use(machine, replace(nothing, **{name: getattr(original, name)}))
-        ms = milliseconds(partial(Runner(machine).step, way, True, context), machine.device, place)
+        _use(stepper, replace(nothing, **{name: getattr(original, name)}))
+        ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
         found[name] = {"us": round(ms * 1e3, 1), "launches": counts[name]}
-    _use(machine, nothing)
-    ms = milliseconds(partial(Runner(machine).step, way, True, context), machine.device, place)
+    _use(stepper, nothing)
+    ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
     found["nothing"] = {"us": round(ms * 1e3, 1), "launches": 0}  # the graph's launch and the copy of the record
-    _use(machine, original)
+    _use(stepper, original)
     return found
 
 
@@ -168,11 +168,11 @@ def _nothing(*_args: Any, **_options: Any) -> None:
     """An operation that is left out."""
 
 
-def _use(machine: Machine, ops: Ops) -> None:
-    """Exchange the operations of a machine and its stacks; graphs captured before keep theirs."""
-    machine.ops = machine.stack.ops = ops
-    if machine.block:
-        machine.block.stack.ops = ops
+def _use(stepper: Stepper, ops: Ops) -> None:
+    """Exchange the operations of a stepper and its stacks; graphs captured before keep theirs."""
+    stepper.ops = stepper.stack.ops = ops
+    if stepper.block:
+        stepper.block.stack.ops = ops
 
 
 def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
@@ -180,15 +180,15 @@ def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
 
     The drafter's block alone: in a text of random weights lookup would find matches that mean nothing.
     """
-    machine, original = pair.machine, pair.machine.ops
-    prompt = torch.randint(machine.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
+    stepper, original = pair.stepper, pair.stepper.ops
+    prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
     count = 40 if tiny else 512
     found: dict[str, Any] = {"plain": _tokens_per_second(pair.only("plain"), prompt, count // 2)}
     for tau, pattern in PATTERNS.items():
-        _use(machine, replace(original, accept=agreeing(original.accept, pattern, machine.device)))
-        patched = CudaPair(machine, Runner(machine), Ways({"draft": 1.0}))
+        _use(stepper, replace(original, accept=agreeing(original.accept, pattern, stepper.device)))
+        patched = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0}))
         found[f"tau {tau:g}"] = _tokens_per_second(patched, prompt, count)
-    _use(machine, original)
+    _use(stepper, original)
     pair.forget()
     for name, answer in found.items():
         if name != "plain":
@@ -242,8 +242,8 @@ def _allocated(setup: Setup) -> int:
 def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
     """What the planner predicted, and the peak since before the load."""
     header, drafting = gguf.read_header(target), gguf.read_header(drafter)
-    kv, config = pair.machine.cache.k.dtype, decoder_config(header)
-    predicted = predict(header, config, config_of_gguf(drafting), file_bytes(drafting), kv).total(pair.machine.context)
+    kv, config = pair.stepper.cache.k.dtype, decoder_config(header)
+    predicted = predict(header, config, config_of_gguf(drafting), file_bytes(drafting), kv).total(pair.stepper.context)
     if setup.device.type != "cuda":
         return {"predicted": predicted}
     peak, held = torch.cuda.max_memory_allocated() - base, torch.cuda.memory_allocated() - base

@@ -20,10 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
 
+from localdflash.backend.options import Options
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.engine.draft import NOTHING
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
 
 PLAIN_TOKENS, PLAIN_ROUNDS = 128, 9
@@ -54,13 +55,14 @@ def compare_plain(binary: Path, options: Options) -> dict[str, Any]:
 
 def _own_plain(options: Options) -> float:
     with LoadedPair(replace(options, draft=False)) as loaded:
-        model, token, rates = loaded.target, 1, []
+        assert loaded.host
+        model, token, rates = loaded.host.target, 1, []
         for _ in range(4):
             model.crop(0)
             began = time.perf_counter()
             for _ in range(PLAIN_TOKENS):
                 token = int(model.verify(token, NOTHING).logits[0].argmax())
-                model.keep((0,))
+                model.keep(1)
             rates.append(PLAIN_TOKENS / (time.perf_counter() - began))
     return sum(rates[1:]) / 3  # the first warms up, as llama-bench does
 

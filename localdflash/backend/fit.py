@@ -1,6 +1,6 @@
-"""What fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
+"""Decides what fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
 
-Pure arithmetic over `Sizes`, which every backend has its own of; nothing here looks at a machine.
+Pure arithmetic over `Sizes`, which every backend implements; nothing here looks at a machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free."""
 
     free: int
@@ -59,7 +59,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Fit:
-    """What is loaded. `notice` is a line for the user where that is less than asked for, or empty."""
+    """What to load. `notice` is a line for the user if that is less than was asked for, or empty."""
 
     drafter: str
     context: int
@@ -67,8 +67,8 @@ class Fit:
     notice: str = ""
 
 
-def largest_context(sizes: Sizes, drafter: str, budget: Budget, most: int) -> int:
-    """Tokens of context that fit, at most `most`; below that a multiple of `STEP`, and 0 where nothing fits.
+def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
+    """The most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
 
     Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
     """
@@ -86,8 +86,8 @@ def largest_context(sizes: Sizes, drafter: str, budget: Budget, most: int) -> in
     return fits * STEP
 
 
-def fit(sizes: Sizes, budget: Budget, wanted: int) -> Fit:
-    """The pair to load: with the context wanted, or, where that is 0, the largest up to the trained one.
+def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
+    """The pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
 
     OutOfMemory says what is needed, what is free and what would fit.
     """
@@ -105,7 +105,7 @@ def fit(sizes: Sizes, budget: Budget, wanted: int) -> Fit:
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 
 
-def _notice(sizes: Sizes, budget: Budget, chosen: Fit, most: int) -> str:
+def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
     free = f"{gigabytes(budget.free)} of {budget.what} are free"
     said = []
     if chosen.drafter != sizes.drafters[0]:
@@ -117,7 +117,7 @@ def _notice(sizes: Sizes, budget: Budget, chosen: Fit, most: int) -> str:
     return f"{', '.join(said)}; {free}" if said else ""
 
 
-def _refusal(sizes: Sizes, budget: Budget, drafter: str, most: int, largest: int) -> str:
+def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
     context = most if largest else min(most, LEAST)
     needed = gigabytes(total(sizes.parts(context, drafter)) + budget.margin)
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
@@ -129,11 +129,11 @@ def _refusal(sizes: Sizes, budget: Budget, drafter: str, most: int, largest: int
 
 
 def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
-    """Bytes of a target of so many matrix weights in every quantization, best first; what is no matrix stays as is."""
+    """Bytes of a target of so many matrix weights in every quantization, best first; other tensors stay as they are."""
     return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
 
 
-def best_quantization(parts: Parts, budget: Budget, candidates: Mapping[str, int]) -> str | None:
+def best_quantization(parts: Parts, budget: MemoryBudget, candidates: Mapping[str, int]) -> str | None:
     """The first of the candidates (bytes of weights by name) with which everything fits."""
     for name, size in candidates.items():
         if budget.holds(parts | {TARGET: size}):

@@ -5,28 +5,39 @@ from pathlib import Path
 
 import psutil
 
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.parts import PROGRAM, Parts, total
 
 MARGIN = 400 << 20  # bytes left to the rest of the system: browsers and editors grow too
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def system_budget() -> Budget:
+def system_budget() -> MemoryBudget:
     """Memory that can be had without swapping; the page cache counts as free."""
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
-    return Budget(free if limit is None else min(free, limit), MARGIN, "memory")
+    return MemoryBudget(free if limit is None else min(free, limit), MARGIN, "memory")
 
 
 def program_bytes(with_torch: bool) -> int:
-    """What this process holds now, and torch where a part of the pair needs that: measured, not known."""
+    """Bytes that this process holds now, plus torch's if a part of the pair needs that: measured, not estimated."""
     if with_torch:
         import_module("torch")
+    return resident()
+
+
+def resident() -> int:
+    """Bytes of memory that this process has in use."""
     return int(psutil.Process().memory_info().rss)
 
 
+def with_program(parts: Parts) -> Parts:
+    """The parts of a pair in this process, with everything else that is resident as the program."""
+    return {**parts, PROGRAM: max(resident() - total(parts), 0)}
+
+
 def _cgroup_free(folder: Path) -> int | None:
-    """What the limit of this container leaves, files that can be dropped included; None without a limit."""
+    """What the limit of this container leaves, counting files that can be dropped; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

@@ -1,1 +1,1 @@
-"""Measuring: speed, acceptance, identity with plain decoding."""
+"""The benchmarks: speed, acceptance, identity with plain decoding."""

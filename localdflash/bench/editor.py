@@ -1,4 +1,4 @@
-"""An editor's window, without the window: a buffer whose every change goes to a language server, and its ghost text.
+"""An editor without its window: a buffer whose every change goes to a language server, and its ghost text.
 
 It behaves as the clients do. `neovim`: each key is a change and a request at once, newer requests supersede older
 ones, and an item may grow by `localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and
@@ -43,7 +43,7 @@ class Trace:
 
 @dataclass
 class Shown:
-    """A suggestion on the screen: what of it stands after the cursor, and since when (`time.perf_counter`)."""
+    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`)."""
 
     item: Json
     ghost: str
@@ -60,7 +60,7 @@ class _Asked:
 
 
 class Editor:
-    """One document at a time. `changed` is set whenever the ghost text is another one.
+    """Edits one document at a time. `changed` is set whenever the ghost text changes.
 
     EngineGone from any key after the server has ended.
     """
@@ -94,12 +94,12 @@ class Editor:
         self._server.notify("textDocument/didOpen", {"textDocument": item})
 
     def close(self) -> None:
-        """Close the document; whatever is still asked for it is of no use any more."""
+        """Close the document and ignore answers that are still to come."""
         self._forget()
         self._server.notify("textDocument/didClose", {"textDocument": {"uri": self._uri}})
 
     def select(self, start: int, length: int) -> None:
-        """Put the cursor somewhere, and remove so many characters there."""
+        """Put the cursor somewhere and remove so many characters there."""
         text = self.text
         self._before, self._after = text[:start], text[start:]
         self._forget()
@@ -109,7 +109,7 @@ class Editor:
             self._change(end, "")
 
     def type(self, key: str) -> None:
-        """One key, which may be an Enter with its indentation."""
+        """Press one key, which may be an Enter with its indentation."""
         began = time.perf_counter()
         if self.shown and self.shown.ghost.startswith(key):
             self._trim(key)
@@ -121,7 +121,7 @@ class Editor:
         self._ask(began)
 
     def accept(self, text: str) -> None:
-        """Take the ghost text up to the end of `text`, with which it begins."""
+        """Accept the ghost text up to the end of `text`, its beginning."""
         shown, began = self.shown, time.perf_counter()
         assert shown is not None
         inserted = _insert_text(shown.item)
@@ -141,7 +141,7 @@ class Editor:
         self._ask(began)
 
     def pushed(self, params: Json) -> None:
-        """A longer item for what was asked; one for another version or place comes too late and is ignored."""
+        """Show a longer item for what was asked; one for another version or place is too late and ignored."""
         about = params.get("textDocument") or {}
         current = (self._uri, self._version, self._place(self._before))
         if self._asked and (about.get("uri"), about.get("version"), params.get("position")) == current:
@@ -182,7 +182,7 @@ class Editor:
             self.trace.errors.append(str(error.get("message")))
 
     def _look_at(self, items: Any, asked: _Asked) -> None:
-        """Show the first item. No item leaves what still agrees, as both clients do."""
+        """Show the first item. With no item, what still agrees stays, as in both clients."""
         if not items:
             return
         typed = self._typed(items[0])
@@ -194,7 +194,7 @@ class Editor:
             self._show(items[0], ghost, asked)
 
     def _typed(self, item: Json) -> str | None:
-        """The text that an item replaces: None unless that ends at the cursor and begins in the cursor's line."""
+        """The text that an item replaces; None unless it ends at the cursor and begins in the cursor's line."""
         place = self._place(self._before)
         if (extent := item.get("range")) is None:
             return ""
@@ -266,7 +266,7 @@ class Editor:
 
 
 def _common(one: str, other: str) -> int:
-    """Characters with which both begin."""
+    """The number of characters with which both begin."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -276,6 +276,6 @@ def _insert_text(item: Json) -> str:
 
 
 def _id(item: Json) -> str:
-    """What the server calls an item, or else its text."""
+    """The server's name for an item, or else its text."""
     command = item.get("command") or {}
     return str((command.get("arguments") or [item.get("insertText")])[0])

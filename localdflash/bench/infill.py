@@ -1,4 +1,4 @@
-"""`localdflash bench --infill`: what the completions of a HumanEval-Infilling file are worth.
+"""`localdflash bench --infill`: how good the completions of a HumanEval-Infilling file are.
 
 A file has one JSON object a line: task_id, prompt, suffix, canonical_solution, test, entry_point. The engine is asked
 greedily. Reported are, as shares of 1:
@@ -44,17 +44,17 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def whole_lines(self) -> bool:
-        """Whether lines are missing, and not a part of one."""
+        """Whether whole lines are missing, not a part of one."""
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
-        """What has to run to its end."""
+        """The program that has to run to its end."""
         return f"{self.prompt}{completion}{self.suffix}\n{self.test}\ncheck({self.entry_point})\n"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A completion, and what it took."""
+class InfillAnswer:
+    """A completion, and what it cost."""
 
     text: str
     tokens: int
@@ -84,15 +84,15 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 
 
 def warning(path: Path) -> str:
-    """What is about to be done, and what on this machine it is not kept from doing."""
+    """A line about what is going to be run, and what this machine does not keep it from doing."""
     weak = sandbox.weaknesses(sandbox.run("").shut)
     kept = "in a sandbox" + (f", but {' and '.join(weak)}" if weak else ", without files, network or new processes")
     return f"The tests of {path}, and what the model wrote, are executed {kept}."
 
 
 def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) -> dict[str, Any]:
-    """Ask the daemon for every task, and run its tests."""
-    answers, verdicts = list[Answer](), list[sandbox.Verdict]()
+    """Ask the daemon for every task and run its tests."""
+    answers, verdicts = list[InfillAnswer](), list[sandbox.Verdict]()
     for number, task in enumerate(tasks):
         answers.append(_ask(client, task))
         verdicts.append(sandbox.run(task.program(answers[-1].text)))
@@ -129,7 +129,7 @@ def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) 
 
 
 def similarity(one: str, other: str) -> float:
-    """See the module's first lines; two empty texts are alike."""
+    """The edit similarity of the module's docstring; two empty texts are alike."""
     one, other = one.strip(), other.strip()
     longer = max(len(one), len(other))
     return 1 - _distance(one, other) / longer if longer else 1.0
@@ -140,7 +140,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Levenshtein's."""
+    """The Levenshtein distance."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         corner, row[0] = row[0], i
@@ -149,8 +149,8 @@ def _distance(one: str, other: str) -> int:
     return row[-1]
 
 
-def _ask(client: Client, task: Task) -> Answer:
-    """A task that does not fit into the model's context gets no answer."""
+def _ask(client: Client, task: Task) -> InfillAnswer:
+    """Ask for one task; one that does not fit into the model's context gets no answer."""
     end = "\n" if task.whole_lines else ""
     body = {
         "path": "task.py",
@@ -166,8 +166,8 @@ def _ask(client: Client, task: Task) -> Answer:
     try:
         answer = client.post("/complete", body)
     except ContextOverflow:
-        return Answer("", 0, 0.0, (time.perf_counter() - began) * 1e3)
+        return InfillAnswer("", 0, 0.0, (time.perf_counter() - began) * 1e3)
     total_ms = (time.perf_counter() - began) * 1e3
     choice, timings = answer["choices"][0], answer["timings"]
     text = choice["text"] if not end or choice["text"].endswith("\n") else choice["text"] + end
-    return Answer(text, choice["tokens"], timings["predicted_ms"], total_ms)
+    return InfillAnswer(text, choice["tokens"], timings["predicted_ms"], total_ms)

@@ -1,4 +1,4 @@
-"""Runs a program that nobody trusts, in the process that this file is started as: `python -I jail.py SECONDS BYTES`.
+"""Run a program that nobody trusts, in the process that this file is started as: `python -I jail.py SECONDS BYTES`.
 
 stdin brings one line with a secret, then the program. stdout gets one line of JSON that says what is shut off and how;
 then, only after the program has run to its end, the secret. The standard library alone is needed.
@@ -7,7 +7,7 @@ What is shut off, on Linux: by Landlock all files but Python's own, which can be
 processes and programs, signals, sockets, and changes of owners, modes and times; the network once more by an empty
 namespace. Limits hold for processor time, memory and open files, and no byte can be written to a file. Elsewhere only
 the limits hold, and Python's socket module is taken away. Never shut off: a program that looks for the secret in this
-process finds it, and it can look whether a file exists.
+process finds it, and it can test whether a file exists.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """See above."""
+    """Run the program as the module says."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     secret, _, program = sys.stdin.buffer.read().partition(b"\n")
     report = os.dup(1)
@@ -74,14 +74,14 @@ def _limit(seconds: int, memory: int) -> str:
 
 
 def _cut_off() -> str:
-    """A network namespace of its own, which has no interface that is up."""
+    """Enter a network namespace of our own, which has no interface that is up."""
     if not hasattr(_libc, "unshare"):
         return "none"
     return "none" if _libc.unshare(NEW_USER | NEW_NET) else "namespace"
 
 
 def _lock_files() -> str:
-    """Landlock: Python itself and the current folder can be read, and that is all."""
+    """Allow, by Landlock, reading Python itself and the current folder, and nothing else."""
     if sys.platform != "linux" or _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         return "none"
     version = _libc.syscall(CREATE_RULESET, None, 0, ABI)
@@ -104,7 +104,7 @@ def _allow_reading(rules: int, folder: str) -> None:
 
 
 def _filter() -> str:
-    """A filter of system calls; those that are shut off fail with EPERM."""
+    """Install a filter of system calls; those that are shut off fail with EPERM."""
     known = MACHINES.get(platform.machine())
     if sys.platform != "linux" or known is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return "limits"

@@ -1,7 +1,7 @@
 """Plain decoding by llama.cpp as fast as it can: what drafting has to beat, whatever runs the pair.
 
-`LlamaCppTarget` gives a lone row a company, and does without flash attention, so that a verify has the same bits. Here
-a row is alone and attention is llama.cpp's default: as `llama-server` decodes, and faster.
+`LlamaCppTarget` adds a filler row to a lone row, and does without flash attention, so that a verify has the same bits.
+Here a row is alone and attention is llama.cpp's default: as `llama-server` decodes, and faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class LoneRowTarget(LlamaCppTarget):
 
 @contextmanager
 def llama_plain(loaded: LoadedPair) -> Iterator[Pair | None]:
-    """llama.cpp on the same target, context and threads; None where it cannot run that."""
+    """llama.cpp on the same target, context and threads; None if it cannot run that."""
     try:
         target = LoneRowTarget(loaded.files.target, loaded.context, loaded.options.threads)
     except (ModelError, OutOfMemory):

@@ -25,7 +25,7 @@ _INDENTED = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
 
 @dataclass(frozen=True)
-class Passage:
+class TypedPassage:
     """At `start` of the text as it then is, remove so many characters, then type."""
 
     start: int
@@ -34,16 +34,16 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One file: its name in the workspace, its text before, and what is done to it in this order."""
+class TypingJob:
+    """One file: its name in the workspace, its text before, and the passages to type, in order."""
 
     name: str
     text: str
-    passages: tuple[Passage, ...]
+    passages: tuple[TypedPassage, ...]
 
 
 def next_key(at_line_start: bool, rest: str) -> str:
-    """What the next key brings of the text that is still to be typed."""
+    """The characters that the next key brings of the text still to be typed."""
     if rest[0] == "\n" or at_line_start:
         found = _INDENTED.match(rest)
         return found[0] if found else rest[0]
@@ -58,18 +58,18 @@ def _key_ends(text: str, at_line_start: bool) -> Iterator[int]:
 
 
 def count_keys(text: str, at_line_start: bool) -> int:
-    """Keys that a text takes, if all of it is typed."""
+    """The number of keys that a text takes without suggestions."""
     return sum(1 for _ in _key_ends(text, at_line_start))
 
 
 def first_keys(text: str, count: int) -> str:
-    """What so many keys bring, and the rest of that line."""
+    """The text that so many keys bring, up to the end of its last line."""
     cut = next(islice(_key_ends(text, at_line_start=True), count - 1, None), len(text))
     end = text.find("\n", cut)
     return text if end < 0 else text[:end]
 
 
-def from_file(name: str, text: str, most: int, seed: int) -> Job:
+def from_file(name: str, text: str, most: int, seed: int) -> TypingJob:
     """Take out some lines of a block, or of the file's end, that need `most` keys or fewer (one line at least)."""
     choose = random.Random(f"{seed} {name}")
     lines = text.rstrip("\n").split("\n")
@@ -82,7 +82,7 @@ def from_file(name: str, text: str, most: int, seed: int) -> Job:
     return _without(name, lines, first, _fitting(lines, first, last, most))
 
 
-def from_line(name: str, text: str, number: int, most: int) -> Job:
+def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
     """Take out the lines from a number on, which is counted from 1."""
     lines = text.rstrip("\n").split("\n")
     if not 1 <= number <= len(lines):
@@ -90,13 +90,13 @@ def from_line(name: str, text: str, number: int, most: int) -> Job:
     return _without(name, lines, number - 1, _fitting(lines, number - 1, len(lines), most))
 
 
-def _without(name: str, lines: Sequence[str], first: int, last: int) -> Job:
+def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJob:
     """A file without some lines; they are typed from the end of the line before, or from the file's start."""
     typed = "\n".join(lines[first:last])
     before, after = "\n".join(lines[:first]), "".join(f"\n{line}" for line in lines[last:]) + "\n"
     if first:
         typed = f"\n{typed}"
-    return Job(name, before + after, (Passage(len(before), 0, typed),))
+    return TypingJob(name, before + after, (TypedPassage(len(before), 0, typed),))
 
 
 def _fitting(lines: Sequence[str], first: int, last: int, most: int) -> int:
@@ -114,7 +114,7 @@ def _cost(lines: Sequence[str]) -> int:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The indented lines below each line that has some."""
+    """The indented blocks below each line that has one."""
     for at, line in enumerate(lines[:-1]):
         end = at + 1
         while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > _indent(line)):
@@ -130,7 +130,7 @@ def _indent(line: str) -> int:
 
 
 def read(path: Path) -> str:
-    """A file's text with LF as line ends; UsageError where it is none that one would type."""
+    """A file's text with LF as line ends; UsageError if it is not something one would type."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -150,28 +150,28 @@ class Commit:
         parents = self._git("rev-list", "--parents", "-n", "1", self.id).split()[1:]
         self._parent = parents[0] if parents else self._git("hash-object", "-t", "tree", "/dev/null").strip()
 
-    def jobs(self) -> list[Job]:
-        """The text files that lines were added to."""
+    def jobs(self) -> list[TypingJob]:
+        """The text files that the commit added lines to."""
         arguments = ("-r", "-z", "--no-renames", "--diff-filter=AM", "--name-status", self._parent, self.id)
         fields = self._git("diff-tree", *arguments).split("\0")
         found = (self._job(name, kind) for kind, name in zip(fields[::2], fields[1::2], strict=False))
         return [job for job in found if job and any(passage.text for passage in job.passages)]
 
     def unpack(self, into: Path) -> None:
-        """Every file as it was before the commit."""
+        """Write every file as it was before the commit."""
         archive = self._run("archive", "--format=tar", self._parent)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(into, filter="data")
 
-    def _job(self, name: str, kind: str) -> Job | None:
+    def _job(self, name: str, kind: str) -> TypingJob | None:
         before = "" if kind == "A" else self._text(self._parent, name)
         after = self._text(self.id, name)
         if before is None or after is None:
             return None
-        return Job(name, before, tuple(additions(before, after)))
+        return TypingJob(name, before, tuple(additions(before, after)))
 
     def _text(self, tree: str, name: str) -> str | None:
-        """A file of a tree; None where one would not type it."""
+        """The text of a file of a tree; None if one would not type it."""
         if self._git("cat-file", "-t", f"{tree}:{name}").strip() != "blob":
             return None
         try:
@@ -194,12 +194,12 @@ class Commit:
             raise UsageError(f"--commit: git {arguments[0]}: {printable(lines[0])}") from None
 
 
-def additions(before: str, after: str) -> Iterator[Passage]:
-    """What turns one text into the other, from the top: what goes is removed at once, what comes is typed."""
+def additions(before: str, after: str) -> Iterator[TypedPassage]:
+    """The passages that turn one text into the other, from the top: removals happen at once, additions are typed."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     at = 0
     for kind, i, j, k, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         typed = "".join(new[k:end])
         if kind != "equal":
-            yield Passage(at, sum(map(len, old[i:j])), typed)
+            yield TypedPassage(at, sum(map(len, old[i:j])), typed)
         at += len(typed)

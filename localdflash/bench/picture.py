@@ -1,10 +1,10 @@
-"""A typing replay as a picture: how long answers took, and the keystrokes saved in each file."""
+"""Draw a typing replay: how long answers took, and the keystrokes saved in each file."""
 
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from localdflash.bench.replay import Replay
+from localdflash.bench.replay import TypingReplay
 from localdflash.bench.typing import saved
 from localdflash.errors import LocaldflashError, UsageError
 
@@ -12,14 +12,14 @@ KINDS = (".png", ".svg")
 
 
 def check(path: Path) -> None:
-    """Raise before the minutes that a replay takes where its picture could not be drawn."""
+    """Raise if the picture could not be drawn, before the minutes that a replay takes."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"{path}: a picture's name ends with {' or '.join(KINDS)}")
     if find_spec("matplotlib") is None:
         raise LocaldflashError("a picture needs the package 'matplotlib': run `pip install 'localdflash[train]'`")
 
 
-def draw(replay: Replay, path: Path) -> None:
+def draw(replay: TypingReplay, path: Path) -> None:
     """Write a PNG or an SVG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def draw(replay: Replay, path: Path) -> None:
     figure.savefig(path, dpi=150, format=path.suffix.lower()[1:])
 
 
-def _draw_times(axes: Any, replay: Replay) -> None:
+def _draw_times(axes: Any, replay: TypingReplay) -> None:
     trace = replay.trace
     lines = {
         "request to answer": trace.request_to_answer,
@@ -49,7 +49,7 @@ def _draw_times(axes: Any, replay: Replay) -> None:
         axes.legend(loc="lower right", frameon=False)
 
 
-def _draw_files(axes: Any, replay: Replay) -> None:
+def _draw_files(axes: Any, replay: TypingReplay) -> None:
     names = list(replay.files)
     axes.barh([_plain(name) for name in names], [100 * saved(typed) for typed in replay.files.values()])
     axes.invert_yaxis()

@@ -40,10 +40,10 @@ FOLDER = Path(__file__).with_name("prompts")
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """One measured request: `prefix` and `suffix` for the FIM categories, `question` for a chat with one turn.
+class BenchPrompt:
+    """A measured request: `prefix` and `suffix` for the FIM categories, `question` for a chat with one turn.
 
-    `reference` is the human's answer; it says what a good model would write and is not compared with the output.
+    `reference` is the human's answer; it shows what a good model would write and is not compared with the output.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Prompt:
     question: str = ""
 
 
-def load(limit: int | None = None) -> list[Prompt]:
+def load(limit: int | None = None) -> list[BenchPrompt]:
     """Return the prompts, category by category; only the first `limit` of each if given (UsageError below 1)."""
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} prompts a category leaves nothing to run; use 1 or more")
@@ -103,21 +103,21 @@ def _function(id_: str, source: str) -> _Function:
     return functions[_choose(id_, len(functions))]
 
 
-def _fim(id_: str, category: Category, source: str, start: int, end: int) -> Prompt:
+def _fim(id_: str, category: Category, source: str, start: int, end: int) -> BenchPrompt:
     """Ask for `source[start:end]`, with as much of its surroundings as fits."""
     prefix, suffix = source[:start], source[end:]
     if len(prefix) > PREFIX_CHARS:
         prefix = prefix[prefix.index("\n", len(prefix) - PREFIX_CHARS - 1) + 1 :]
     if len(suffix) > SUFFIX_CHARS:
         suffix = suffix[: suffix.rindex("\n", 0, SUFFIX_CHARS) + 1]
-    return Prompt(id_, category, source[start:end], MAX_TOKENS[category], prefix, suffix)
+    return BenchPrompt(id_, category, source[start:end], MAX_TOKENS[category], prefix, suffix)
 
 
 def _line_starts(source: str) -> list[int]:
     return [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
 
 
-def _fim_line(id_: str, source: str) -> Prompt:
+def _fim_line(id_: str, source: str) -> BenchPrompt:
     function, starts, lines = _function(id_, source), _line_starts(source), source.splitlines()
     code = [n for n in range(function.first, function.last + 1) if lines[n].strip() and lines[n].strip()[0] != "#"]
     number = code[_choose(f"{id_} line", len(code))]
@@ -126,27 +126,27 @@ def _fim_line(id_: str, source: str) -> Prompt:
     return _fim(id_, "fim_line", source, starts[number] + column, starts[number] + len(lines[number]))
 
 
-def _fim_block(id_: str, source: str) -> Prompt:
+def _fim_block(id_: str, source: str) -> BenchPrompt:
     function, starts, lines = _function(id_, source), _line_starts(source), source.splitlines()
     indent = len(lines[function.first]) - len(lines[function.first].lstrip())
     end = starts[function.last] + len(lines[function.last])
     return _fim(id_, "fim_block", source, starts[function.first] + indent, end)
 
 
-def _write(id_: str, source: str) -> Prompt:
+def _write(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
     answer = fenced(f"{function.signature}\n{function.body}")
     question = function_question(function.signature, function.doc)
-    return Prompt(id_, "function", answer, MAX_TOKENS["function"], question=question)
+    return BenchPrompt(id_, "function", answer, MAX_TOKENS["function"], question=question)
 
 
 _CHANGES = (rename, change_number, remove_line, add_line)
 
 
-def _edit(id_: str, source: str) -> Prompt:
+def _edit(id_: str, source: str) -> BenchPrompt:
     change = _change(id_, [f.text for f in _functions(source) if EDIT_CHARS[0] <= len(f.text) <= EDIT_CHARS[1]])
     question = edit_question(change.instruction, change.before)
-    return Prompt(id_, "edit", fenced(change.after), MAX_TOKENS["edit"], question=question)
+    return BenchPrompt(id_, "edit", fenced(change.after), MAX_TOKENS["edit"], question=question)
 
 
 def _change(id_: str, functions: Sequence[str]) -> Change:
@@ -172,13 +172,13 @@ def _statements(code: str) -> str:
     return ast.dump(function)
 
 
-def _prose(id_: str, source: str) -> Prompt:
+def _prose(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
     question = explain_question(f"{function.signature}\n{function.body}")
-    return Prompt(id_, "prose", function.doc, MAX_TOKENS["prose"], question=question)
+    return BenchPrompt(id_, "prose", function.doc, MAX_TOKENS["prose"], question=question)
 
 
-_MAKERS: dict[Category, Callable[[str, str], Prompt]] = {
+_MAKERS: dict[Category, Callable[[str, str], BenchPrompt]] = {
     "fim_line": _fim_line,
     "fim_block": _fim_block,
     "function": _write,

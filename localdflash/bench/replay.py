@@ -1,7 +1,7 @@
-"""A replay: files typed key by key through `localdflash lsp`, as a person with an editor would.
+"""A replay: type files key by key through `localdflash lsp`, as a person with an editor would.
 
-A copy of the files lies in a folder of its own, which is the editor's workspace. The server is a real process, which
-asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should ask it.
+A copy of the files is put into a folder of its own, which is the editor's workspace. The server is a real process,
+which asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should use it.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
-from localdflash.bench.passages import Job, count_keys, first_keys
+from localdflash.bench.passages import TypingJob, count_keys, first_keys
 from localdflash.bench.rpc import Json, LanguageServer
-from localdflash.bench.typist import Typed, Typist
+from localdflash.bench.typist import TypedKeys, Typist
 from localdflash.errors import LocaldflashError
 from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
@@ -38,18 +38,18 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class Replay:
-    """What a run measured: one trace for all, and what was typed by file."""
+class TypingReplay:
+    """The result of a run: one trace for all, and what was typed by file."""
 
     trace: Trace
-    files: dict[str, Typed]
+    files: dict[str, TypedKeys]
     seconds: float
     engine: dict[str, Any]
 
 
 def run(
-    jobs: Sequence[Job], workspace: Path, client: Client, manner: Manner, progress: Callable[[str], None]
-) -> Replay:
+    jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, progress: Callable[[str], None]
+) -> TypingReplay:
     """Type everything. The workspace has the other files; those of the jobs are written here. `client`: the daemon."""
     for job in jobs:
         path = workspace / job.name
@@ -57,7 +57,7 @@ def run(
         path.write_text(job.text, encoding="utf-8")
     tokens, requests = _tokens(client), client.get("/ps").get("requests")
     trace = Trace()
-    files: dict[str, Typed] = {}
+    files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
     said = asyncio.run(_type_all(jobs, workspace, manner, trace, files, progress))
     seconds = time.perf_counter() - began
@@ -69,18 +69,18 @@ def run(
         "shown_tokens": _count_tokens(client, trace.pieces) if after is not None else None,
         **said,
     }
-    return Replay(trace, files, seconds, engine)
+    return TypingReplay(trace, files, seconds, engine)
 
 
 async def _type_all(
-    jobs: Sequence[Job],
+    jobs: Sequence[TypingJob],
     workspace: Path,
     manner: Manner,
     trace: Trace,
-    files: dict[str, Typed],
+    files: dict[str, TypedKeys],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Returns what the server says of itself."""
+    """Type all jobs; return what the server says of itself."""
     session = _Session()
     command = (sys.executable, "-P", "-c", PROGRAM, "lsp")
     session.server = await LanguageServer.start(command, str(workspace), session.heard)
@@ -89,7 +89,7 @@ async def _type_all(
         session.editor = Editor(session.server, manner.style, encoding, trace)
         for number, job in enumerate(jobs):
             progress(f"{number + 1}/{len(jobs)} {job.name}")
-            typed = files[job.name] = Typed()
+            typed = files[job.name] = TypedKeys()
             await _type_file(session, job, workspace, manner, typed)
         with suppress(LocaldflashError):  # a server that does not know the request
             session.status = await session.server.ask("localdflash/status", {})
@@ -109,7 +109,7 @@ class _Session:
         self.messages: list[str] = []
 
     def heard(self, method: str, params: Any) -> None:
-        """A notification."""
+        """Handle a notification of the server."""
         if method == "localdflash/didUpdateInlineCompletion" and self.editor:
             self.editor.pushed(params)
         elif method == "didChangeStatus":
@@ -118,14 +118,14 @@ class _Session:
             self.messages.append(str(params.get("message")))
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """The numbers as JSON values."""
         status = self.status if isinstance(self.status, dict) else {}
         known = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
         return {**known, "messages": self.messages}
 
 
 async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> str:
-    """Returns the encoding of positions."""
+    """Introduce the client; return the encoding of positions."""
     folder = workspace.as_uri()
     inline = {"inlineCompletion": {"dynamicRegistration": False}}
     params: Json = {
@@ -142,7 +142,7 @@ async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> 
     return str(capabilities.get("positionEncoding") or "utf-16")
 
 
-async def _type_file(session: _Session, job: Job, workspace: Path, manner: Manner, typed: Typed) -> None:
+async def _type_file(session: _Session, job: TypingJob, workspace: Path, manner: Manner, typed: TypedKeys) -> None:
     editor, left = session.editor, manner.keys
     assert editor is not None
     language = language_of(job.name)
@@ -159,7 +159,7 @@ async def _type_file(session: _Session, job: Job, workspace: Path, manner: Manne
 
 
 def _tokens(client: Client) -> int | None:
-    """Tokens generated so far; None of an engine without metrics."""
+    """Tokens generated so far; None from an engine without metrics."""
     try:
         found = _TOKENS.search(client.get_text("/metrics"))
     except LocaldflashError:

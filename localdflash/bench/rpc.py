@@ -14,7 +14,7 @@ from localdflash.errors import EngineGone
 from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]
-Answer = Callable[[Any, Json | None], None]  # result, error
+RpcAnswer = Callable[[Any, Json | None], None]  # result, error
 
 LARGEST = 1 << 26  # bytes of one message
 ENDS = 10.0  # seconds that a server may take to leave
@@ -25,7 +25,7 @@ class LanguageServer:
 
     def __init__(self, process: asyncio.subprocess.Process, heard: Callable[[str, Any], None]) -> None:
         self._process, self._heard = process, heard
-        self._open: dict[int, Answer] = {}
+        self._open: dict[int, RpcAnswer] = {}
         self._number = 0
         self._said: deque[str] = deque(maxlen=1)
         self._gone = ""
@@ -40,15 +40,15 @@ class LanguageServer:
         )
         return cls(process, heard)
 
-    def request(self, method: str, params: Any, answer: Answer) -> int:
-        """Ask; the number can be cancelled."""
+    def request(self, method: str, params: Any, answer: RpcAnswer) -> int:
+        """Send a request; return its number, by which it can be cancelled."""
         self._number += 1
         self._open[self._number] = answer
         self._send({"id": self._number, "method": method, "params": params})
         return self._number
 
     async def ask(self, method: str, params: Any) -> Any:
-        """Ask and wait; EngineGone where the server refuses."""
+        """Send a request and wait for the answer; EngineGone if the server refuses."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answer(result: Any, error: Json | None) -> None:
@@ -63,21 +63,21 @@ class LanguageServer:
         return await future
 
     def notify(self, method: str, params: Any) -> None:
-        """Tell."""
+        """Send a notification."""
         self._send({"method": method, "params": params})
 
     def cancel(self, number: int) -> None:
-        """Take a request back, if it is still open."""
+        """Cancel a request, if it is still open."""
         if number in self._open:
             self.notify("$/cancelRequest", {"id": number})
 
     def check(self) -> None:
-        """EngineGone where the server has ended."""
+        """Raise EngineGone if the server has ended."""
         if self._gone:
             raise EngineGone(self._gone)
 
     async def stop(self) -> None:
-        """Shut it down, and kill it where that does not help."""
+        """Shut the server down, and kill it if that does not help."""
         try:
             async with asyncio.timeout(ENDS):
                 if not self._gone:

@@ -2,42 +2,37 @@
 
 A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
 ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
-fastest of its repeats: what disturbs a run only ever makes it slower. On a CPU llama.cpp's own plain decoding takes its
-turn too; its text may differ, for it rounds otherwise.
+fastest of its repeats, because a disturbance only ever makes it slower. On a CPU llama.cpp's own plain decoding takes
+its turn too; its text may differ, because it rounds differently.
 """
 
-import math
-import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from localdflash.bench.llama_plain import llama_plain
-from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
-from localdflash.bench.verify_table import verify_table
-from localdflash.engine.calibrate import WIDTHS
-from localdflash.engine.controller import Controller
-from localdflash.engine.draft import Draft
+from localdflash.backend.names import RUNNERS, Runner
+from localdflash.backend.options import Options
+from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.bench.ways import opened
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
-from localdflash.loading.load import Backend, LoadedPair, Options
-from localdflash.machine.hardware import bandwidth, commit, device, gpu, gpu_bandwidth, gpu_peak_mb
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.loading.load import LoadedPair
+from localdflash.machine.hardware import commit
+from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
 
 if TYPE_CHECKING:
-    from localdflash.cuda.pair import CudaPair
+    pass
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
 
 
 @dataclass
-class Run:
+class PromptRun:
     """One way of running one prompt: the fastest of its repeats."""
 
     ids: list[int]
@@ -49,12 +44,12 @@ class Run:
 class Category:
     """Sums over one category's prompts."""
 
-    plain: list[Run] = field(default_factory=list)
-    drafted: list[Run] = field(default_factory=list)
-    llama: list[Run] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
+    plain: list[PromptRun] = field(default_factory=list)
+    drafted: list[PromptRun] = field(default_factory=list)
+    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
     identical: int = 0  # prompts whose every run gave the same tokens
 
-    def add(self, plain: list[Run], drafted: list[Run], llama: Sequence[Run] = ()) -> None:
+    def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
         """Count one prompt by its fastest runs."""
         for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
             kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
@@ -87,55 +82,53 @@ class Category:
         }
 
 
-def _rate(runs: Sequence[Run]) -> float:
+def _rate(runs: Sequence[PromptRun]) -> float:
     """Tokens a second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
     return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
 
 
-def prompt_ids(loaded: LoadedPair, prompt: Prompt) -> tuple[list[int], frozenset[int]]:
+def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
     """A prompt's ids and the tokens that end its answer."""
     tokenizer = loaded.tokenizer
     if prompt.question:
         template = tokenizer.chat_template() or ""
-        return encode_chat(tokenizer, template, [Message("user", prompt.question)]), tokenizer.ends
+        return encode_chat(tokenizer, template, [TemplateMessage("user", prompt.question)]), tokenizer.ends
     form = loaded.fim_format()
     return build(form, tokenizer, prompt.prefix, prompt.suffix), stop_ids(form, tokenizer)
 
 
-def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> Run:
+def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> PromptRun:
     """Generate greedily from a cold cache."""
     pair.forget()
     request = Request(ids, limit, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
-    return Run(tokens, request.stats, request.first_token_ms)
+    return PromptRun(tokens, request.stats, request.first_token_ms)
 
 
 def run(options: Options, limit: int | None, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run the whole prompt set; the result object."""
+    """Run the whole prompt set; return the result object."""
     prompts = load(limit)
     categories = {name: Category() for name in CATEGORIES}
-    with LoadedPair(options) as loaded, _plain(loaded, options) as plain, _llama(loaded) as llama:
-        ways = {"plain": plain, "drafted": loaded.pair, "llama": llama}
+    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
+        pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
         for number, prompt in enumerate(prompts):
             ids, ends = prompt_ids(loaded, prompt)
-            runs: dict[str, list[Run]] = {name: [] for name in ways}
+            runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
             for repeat in range(repeats):
-                for name, pair in _rotated([*ways.items()], number + repeat):
+                for name, pair in _rotated([*pairs.items()], number + repeat):
                     if pair:
                         runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
             categories[prompt.category].add(**runs)
             progress(f"{number + 1}/{len(prompts)} {prompt.id}")
-        costs = _costs(loaded)
-        verify = _verify(loaded, plain)
-        acceptance = _dflash_alone(loaded, prompts)
-        backend = loaded.backend
-        peak = gpu_peak_mb() if backend == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify()}
+        loaded.pair.forget()
+        acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
+        machine = ways.machine()
     best = _other_plain(options, backend, limit)
     return {
         "pair": options.pair,
         "backend": backend,
-        "device": gpu() if backend == "cuda" else device(),
         "threads": options.threads,
         "commit": commit(),
         "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
@@ -143,53 +136,15 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _together(categories.values()).report(0.0),
         "dflash_alone": acceptance,
-        "step_ms": costs,
-        "verify": verify,
-        "bandwidth_gb_s": round(gpu_bandwidth() if backend == "cuda" else bandwidth(), 1),
-        "peak_memory_mb": peak,
+        **measured,
+        **machine,
     }
 
 
-@contextmanager
-def _plain(loaded: LoadedPair, options: Options) -> Iterator[Pair]:
-    """The same models without drafts; on a GPU over the same memory, which could not hold them twice."""
-    if not isinstance(loaded.pair, HostPair):
-        yield _cuda_pair(loaded).only("plain")
-        return
-    with LoadedPair(replace(options, backend=loaded.backend, draft=False)) as without:
-        yield without.pair
-
-
-@contextmanager
-def _llama(loaded: LoadedPair) -> Iterator[Pair | None]:
-    """llama.cpp's plain decoding, to take turns with a backend of the same processor."""
-    if not isinstance(loaded.pair, HostPair):
-        yield None
-        return
-    with llama_plain(loaded) as pair:
-        yield pair
-
-
 def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
-    """Another one goes first at every turn."""
+    """The ways, another one first at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]
-
-
-def _verify(loaded: LoadedPair, plain: Pair) -> dict[str, Any]:
-    """What a verify costs by rows; not of a GPU, whose ways are timed as wholes."""
-    if not isinstance(loaded.pair, HostPair) or not isinstance(plain, HostPair):
-        return {}
-    loaded.pair.forget()
-    plain.forget()
-    return verify_table(loaded.target, plain.target)
-
-
-def _cuda_pair(loaded: LoadedPair) -> "CudaPair":
-    from localdflash.cuda.pair import CudaPair
-
-    assert isinstance(loaded.pair, CudaPair)
-    return loaded.pair
 
 
 def _together(categories: Iterable[Category]) -> Category:
@@ -202,52 +157,8 @@ def _together(categories: Iterable[Category]) -> Category:
     return whole
 
 
-def _costs(loaded: LoadedPair) -> dict[str, Any]:
-    """Milliseconds of a plain step, of a draft and of a verify by rows, as the controller sees them at the end."""
-    if not isinstance(loaded.pair, HostPair):
-        return {way: round(record.ms, 4) for way, record in _cuda_pair(loaded).ways.records.items()}
-    controller = loaded.pair.controller
-    if controller is None:
-        return {}
-    return {
-        "ar": round(1.0 / controller.plain_rate, 4),
-        "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-        "verify": {rows: round(controller.verify_ms(rows), 4) for rows in WIDTHS if rows <= loaded.target.max_rows},
-    }
-
-
-class _WholeBlocks(Controller):
-    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
-
-    def looks(self) -> bool:
-        """See `Controller`."""
-        return True
-
-    def promise(self, drafter: str, limit: int) -> float:
-        """See `Controller`."""
-        return math.inf
-
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        """See `Controller`."""
-        return len(draft), math.inf
-
-
-def _whole_blocks(loaded: LoadedPair) -> Pair | None:
-    """A pair that always verifies DFlash's whole block; None without a drafter."""
-    if not isinstance(loaded.pair, HostPair):
-        return _cuda_pair(loaded).only("draft") if _cuda_pair(loaded).machine.block else None
-    drafters = [drafter for drafter in loaded.pair.drafters if drafter.reads_taps]
-    if not drafters:
-        return None
-    return HostPair(loaded.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, {d.name: 0.0 for d in drafters}))
-
-
-def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
     """Tokens per verify and acceptance by slot of DFlash by itself, by category."""
-    pair = _whole_blocks(loaded)
-    if pair is None:
-        return {}
-    loaded.pair.forget()
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
@@ -256,12 +167,11 @@ def _dflash_alone(loaded: LoadedPair, prompts: Sequence[Prompt]) -> dict[str, An
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
-def _other_plain(options: Options, running: Backend, limit: int | None) -> dict[str, float]:
+def _other_plain(options: Options, running: Runner, limit: int | None) -> dict[str, float]:
     """Plain decoding of backends that took no turns, tokens a second by category, over a few prompts."""
     best: dict[str, float] = {}
-    others: tuple[Backend, ...] = ("cpu", "llama.cpp", "torch")
-    for backend in others:
-        if backend == running or (backend == "llama.cpp" and running != "cuda"):
+    for backend in RUNNERS:
+        if backend in (running, "cuda") or (backend == "llama.cpp" and running != "cuda"):
             continue
         with suppress(ModelError, NoDevice), LoadedPair(replace(options, backend=backend, draft=False)) as loaded:
             for name in CATEGORIES:

@@ -1,8 +1,8 @@
-"""Runs tests that nobody trusts, in a process of their own, and says how they ended.
+"""Run tests that nobody trusts in a process of their own, and say how they ended.
 
-`jail.py` is what shuts the process off, and says what of that the machine can do. It is started with nothing of ours:
-no environment, an empty folder, no stdin, no output. It has passed when it tells a secret that it is given, which it
-does after the tests only: leaving early is a failure.
+`jail.py` shuts the process off, and says how much of that the machine can do. It is started with nothing of ours: no
+environment, an empty folder, no stdin, no output. It has passed when it reveals a secret that it is given, which it
+does only after the tests: leaving early is a failure.
 """
 
 import json
@@ -37,14 +37,14 @@ NOT_SHUT = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a program ended, and how it was shut off: by what of limits, network, files and processes."""
+    """How a program ended, and what shut it off: limits, network, files and processes."""
 
     outcome: Outcome
     shut: dict[str, str]
 
 
 def run(program: str, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
-    """Run a program to its end or for so many seconds; LocaldflashError where it cannot be shut off at all."""
+    """Run a program to its end or for so many seconds; LocaldflashError if it cannot be shut off at all."""
     secret = secrets.token_hex(16).encode()
     with tempfile.TemporaryDirectory(prefix="localdflash-sandbox-", ignore_cleanup_errors=True) as folder:
         processor = str(round(seconds) + 2)  # seconds of its time: the clock, which is looked at here, comes first
@@ -75,7 +75,7 @@ def weaknesses(shut: dict[str, str]) -> list[str]:
 
 
 def _talk(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Give it the program; what it tells until it ends, at most `MOST` bytes, and whether it ended in time."""
+    """Send the program and read its output, at most `MOST` bytes; return that, and whether it ended in time."""
     assert process.stdin is not None
     assert process.stdout is not None
     end = time.monotonic() + seconds
@@ -93,7 +93,7 @@ def _talk(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) ->
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """End it and all that is in its group."""
+    """Kill the process and all others in its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """The daemon as its clients feel it: completions alone and beside a streaming chat, cancellations, round trips.
 
 Completions alone and beside the chat take turns in short blocks, so that a busy moment of the machine hits both. All
-times are a client's, over the Unix socket, in milliseconds, but for what the daemon says of itself.
+times are a client's, over the Unix socket, in milliseconds, except what the daemon reports of itself.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from localdflash.bench.prompt_set import Prompt, load
+from localdflash.bench.prompt_set import BenchPrompt, load
 from localdflash.bench.spread import percentile, spread
 from localdflash.machine.hardware import commit, device
 from localdflash.server.client import Client
@@ -30,7 +30,7 @@ QUESTION = "Write a Python class for a queue with push, pop, peek, a length and 
 
 @dataclass
 class Arm:
-    """What the completions of one kind took."""
+    """The times of the completions of one kind."""
 
     name: str
     total_ms: list[float] = field(default_factory=list)
@@ -38,13 +38,13 @@ class Arm:
     queue_ms: list[float] = field(default_factory=list)  # until the engine took it up
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """The times as JSON values."""
         times = {"total_ms": self.total_ms, "first_token_ms": self.first_ms, "queue_ms": self.queue_ms}
         return {"completions": len(self.total_ms), **{name: spread(of) for name, of in times.items()}}
 
 
 def run(client: Client, completions: int) -> dict[str, Any]:
-    """Measure the daemon that `client` is of, with so many completions of each kind."""
+    """Measure the daemon behind `client`, with so many completions of each kind."""
     prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
     warm, alone, beside, steps = Arm("warm"), Arm("alone"), Arm("beside"), list[float]()
     for number, prompt in enumerate(prompts[:BLOCK]):
@@ -70,8 +70,8 @@ def run(client: Client, completions: int) -> dict[str, Any]:
     }
 
 
-def _complete(client: Client, prompt: Prompt, number: int, arm: Arm) -> None:
-    """One completion, whose prompt begins as no other one does: nothing of it is in a cache."""
+def _complete(client: Client, prompt: BenchPrompt, number: int, arm: Arm) -> None:
+    """One completion, whose prompt has a unique beginning, so that nothing of it is in a cache."""
     body = {
         "input_prefix": f"# {arm.name} {number}\n{prompt.prefix}",
         "input_suffix": prompt.suffix,
@@ -125,7 +125,7 @@ def _chat(number: int) -> dict[str, Any]:
 
 
 def _cancels(client: Client) -> dict[str, float]:
-    """From the moment when the daemon learns that a client is gone to a free engine, as it counts itself."""
+    """Cancel requests; the daemon itself counts the time from learning of it to a free engine."""
     before = _cancel_buckets(client)
     for number in range(CANCELS):
         events = client.stream("/v1/chat/completions", _chat(number))
@@ -137,7 +137,7 @@ def _cancels(client: Client) -> dict[str, float]:
 
 
 def _cancel_buckets(client: Client) -> dict[str, float]:
-    """Cancellations by the time that they took at most, as `<= milliseconds`."""
+    """Counts of cancellations by the time that they took at most, as `<= milliseconds`."""
     text = client.get_text("/metrics")
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {

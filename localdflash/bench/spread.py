@@ -1,18 +1,18 @@
-"""Times as the benches report them: how many, median, 95th percentile, longest; in the unit that they came in."""
+"""How the benches report times: count, median, 95th percentile, longest; in the unit that they came in."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Empty where nothing was measured."""
+    """The summary of some times; empty if nothing was measured."""
     if not times:
         return {}
     return {"p50": round(median(times), 3), "p95": round(percentile(times, 95), 3), "max": round(max(times), 3)}
 
 
 def percentile(times: Sequence[float], percent: int) -> float:
-    """With linear interpolation; of a single time that time."""
+    """A percentile by linear interpolation; of a single time that time."""
     if len(times) == 1:
         return times[0]
     return quantiles(times, n=100, method="inclusive")[percent - 1]

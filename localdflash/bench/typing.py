@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from localdflash.bench.passages import Job, from_file, from_line, read
+from localdflash.bench.passages import TypingJob, from_file, from_line, read
 from localdflash.bench.prompt_set import FOLDER
-from localdflash.bench.replay import Manner, Replay
+from localdflash.bench.replay import Manner, TypingReplay
 from localdflash.bench.spread import spread
-from localdflash.bench.typist import Typed
+from localdflash.bench.typist import TypedKeys
 from localdflash.errors import UsageError
 from localdflash.machine.hardware import commit, device
 
@@ -21,17 +21,17 @@ FILES = 20  # of the held-out ones
 CACHED_MS = 10.0  # an answer with text that comes within this was there already: no engine is that fast
 
 
-def held_out(count: int | None, manner: Manner) -> list[Job]:
+def held_out(count: int | None, manner: Manner) -> list[TypingJob]:
     """Parts of the files that are in no training corpus."""
     paths = sorted(FOLDER.glob("*.py"))[: count or FILES]
     return [from_file(path.name, read(path), manner.keys, manner.seed) for path in paths]
 
 
-def of_files(places: Sequence[str], manner: Manner) -> list[Job]:
+def of_files(places: Sequence[str], manner: Manner) -> list[TypingJob]:
     """Parts of any files: `FILE` for a part that the seed chooses, `FILE:LINE` for what begins at that line."""
     split = [_split(place) for place in places]
     folder = os.path.commonpath([path.resolve().parent for path, _ in split])
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, TypingJob] = {}
     for path, line in split:
         name, text = os.path.relpath(path.resolve(), folder), read(path)
         if name in jobs:
@@ -50,8 +50,8 @@ def _split(place: str) -> tuple[Path, int]:
     return path, number
 
 
-def report(replay: Replay, manner: Manner) -> dict[str, Any]:
-    """For JSON; shares are of 1, times milliseconds."""
+def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
+    """The result as JSON values; shares are of 1, times milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
     generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
     total = _total(replay.files.values())
@@ -89,13 +89,13 @@ def report(replay: Replay, manner: Manner) -> dict[str, Any]:
     }
 
 
-def saved(typed: Typed) -> float:
+def saved(typed: TypedKeys) -> float:
     """The share of the keys that were not pressed."""
     return 1 - typed.pressed / typed.keys if typed.keys else 0.0
 
 
-def _total(files: Iterable[Typed]) -> Typed:
-    total = Typed()
+def _total(files: Iterable[TypedKeys]) -> TypedKeys:
+    total = TypedKeys()
     for typed in files:
         total.keys += typed.keys
         total.pressed += typed.pressed
@@ -105,5 +105,5 @@ def _total(files: Iterable[Typed]) -> Typed:
     return total
 
 
-def _keystrokes(typed: Typed) -> dict[str, Any]:
+def _keystrokes(typed: TypedKeys) -> dict[str, Any]:
     return {**asdict(typed), "keystrokes_saved": round(saved(typed), 3)}

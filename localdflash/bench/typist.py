@@ -1,8 +1,8 @@
-"""A model of who types: human gaps between keys, and what is accepted of a suggestion.
+"""A model of a person who types: human gaps between keys, and what they accept of a suggestion.
 
-Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it still stands there, all of it is
-accepted when that is what follows, else its first line, else its first word; at least two characters. Otherwise it is
-left alone until it changes. What stays of it after a line or a word is read again.
+Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it is still there, all of it is accepted
+if that is what follows, else its first line, else its first word; at least two characters. Otherwise it is left alone
+until it changes. What remains after a line or a word is read again.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ SHORTEST = 2  # characters that are worth a key to accept them
 _LINE = re.compile(r"\n*[^\n]*")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
-Part = Literal["all", "line", "word"]
+AcceptedPart = Literal["all", "line", "word"]
 
 
 class Taken(NamedTuple):
-    """What is accepted of a suggestion."""
+    """The part of a suggestion that is accepted."""
 
-    part: Part
+    part: AcceptedPart
     text: str
 
 
 @dataclass
-class Typed:
+class TypedKeys:
     """Keys of one file: what it needs without suggestions, and what was pressed."""
 
     keys: int = 0
     pressed: int = 0
-    accepted: dict[Part, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
+    accepted: dict[AcceptedPart, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
     accepted_characters: int = 0
 
 
 def agreeing(ghost: str, rest: str) -> Taken | None:
-    """The largest part of a suggestion that is what follows."""
-    parts: list[tuple[Part, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
+    """The largest part of a suggestion that agrees with what follows."""
+    parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
     for part, text in parts:
@@ -61,7 +61,7 @@ class Typist:
     def __init__(self, editor: Editor, seed: str, speed: float = 1.0) -> None:
         self._editor, self._random, self._speed = editor, random.Random(seed), speed
 
-    async def type(self, text: str, typed: Typed) -> None:
+    async def type(self, text: str, typed: TypedKeys) -> None:
         """Type a text at the cursor."""
         typed.keys += count_keys(text, self._at_line_start())
         rest, due = text, time.perf_counter() + self._gap()
@@ -91,7 +91,7 @@ class Typist:
         return min(gap, LONGEST) / self._speed
 
     async def _read(self, rest: str, until: float) -> Taken | None:
-        """Until the next key is due: whether something is accepted instead."""
+        """Read until the next key is due; return whether something is accepted instead."""
         editor = self._editor
         while (now := time.perf_counter()) < until:
             wake = until

@@ -13,13 +13,14 @@ CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds:
 
 
 def verify_table(target: Target, plain: Target) -> dict[str, Any]:
-    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both.
+    """Milliseconds of a verify by rows, fastest of rounds in turn, and how many plain steps that is. Empties both
+    caches.
 
     `plain` is the same model as plain decoding has it: without the taps that a drafter reads.
     """
     widths = [rows for rows in WIDTHS if rows <= target.max_rows]
     context = min(CONTEXT, target.context - widths[-1] - 1)
-    drafts = {rows: Draft.chain("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
+    drafts = {rows: Draft("none", [1] * (rows - 1), [1.0] * (rows - 1)) for rows in widths}
     for each in (target, plain):
         _fill(each, context)
     ar, verify = float("inf"), dict.fromkeys(widths, float("inf"))
@@ -46,11 +47,11 @@ def _fill(target: Target, tokens: int) -> None:
 
 
 def _step_ms(target: Target, draft: Draft) -> float:
-    """One forward, of which nothing is kept; the fastest of some in a row."""
+    """The time of one forward that keeps nothing; the fastest of some in a row."""
     times: list[float] = []
     while len(times) < CALLS or sum(times) < TURN:
         began = time.perf_counter()
         target.verify(1, draft)
-        target.keep(())
+        target.keep(0)
         times.append(time.perf_counter() - began)
     return min(times) * 1e3

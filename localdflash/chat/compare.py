@@ -1,4 +1,4 @@
-"""The same turn answered plainly and with drafting, to feel the difference and to see that the text is the same."""
+"""Answer the same turn plainly and with drafting, to feel the difference and to check that the text is the same."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from statistics import median
 
-from localdflash.chat.engine import Done, Engine, Piece
+from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import EngineGone, UsageError
 
 ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
@@ -16,7 +16,7 @@ TOKENS = 256  # of each answer, where the settings do not bound it
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ComparedWay:
     """The answers of one way so far: medians of tokens a second (0: none yet) and of the time to the first text."""
 
     rate: float = 0.0
@@ -28,10 +28,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both ways. `identical`: None before both were heard. `running`: what is being done, "" at the end."""
+    """Both ways. `identical` is None until both have answered; `running` says what is being done, "" at the end."""
 
-    plain: Way = Way()
-    drafting: Way = Way()
+    plain: ComparedWay = ComparedWay()
+    drafting: ComparedWay = ComparedWay()
     rounds: int = len(ORDER) // 2
     identical: bool | None = None
     running: str = ""
@@ -39,42 +39,42 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast drafting is; None before both were heard."""
+        """How many times faster drafting is; None until both have answered."""
         return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One of the answers."""
+    """The text and numbers of one answer."""
 
     text: str
     done: Done
 
 
 async def compare(
-    engine: Engine,
+    answerer: Answerer,
     messages: Sequence[Message],
     *,
     system: str,
-    settings: Settings,
+    settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer the last question of these messages both ways in turn; `say` gets how far that is.
+    """Answer the last question of these messages both ways in turn; `say` is told how far that is.
 
-    What is drawn is drawn with one seed. Cancelling this stops the engine within a step.
+    Sampling uses one seed for both. Cancelling this stops the engine within a step.
     """
-    await engine.ready()
-    if not engine.ours:
+    await answerer.ready()
+    if not answerer.ours:
         raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
     asked = _to_last_question(messages)
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
-    await _ask(engine, asked, system, replace(settings, max_tokens=1, draft=False))  # the prompt is read only once
+    await _ask(answerer, asked, system, replace(settings, max_tokens=1, draft=False))  # the prompt is read only once
     heard: dict[bool, list[_Answer]] = {False: [], True: []}
     for number, draft in enumerate(ORDER, 1):
         say(_seen(heard, f"answer {number} of {len(ORDER)}, {'drafting' if draft else 'plain'}"))
-        heard[draft].append(await _ask(engine, asked, system, replace(settings, draft=draft)))
+        heard[draft].append(await _ask(answerer, asked, system, replace(settings, draft=draft)))
     found = _seen(heard, "")
     say(found)
     return found
@@ -87,13 +87,13 @@ def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[: last + 1]
 
 
-async def _ask(engine: Engine, messages: Sequence[Message], system: str, settings: Settings) -> _Answer:
-    """A whole answer. EngineGone where it was interrupted: its numbers would be wrong."""
+async def _ask(answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings) -> _Answer:
+    """One whole answer. EngineGone if it was interrupted, because its numbers would be wrong."""
     parts: list[str] = []
-    async with aclosing(engine.answer(messages, settings, system=system)) as events:
+    async with aclosing(answerer.answer(messages, settings, system=system)) as events:
         async for event in events:
             match event:
-                case Piece(text):
+                case AnswerPiece(text):
                     parts.append(text)
                 case Done("gone" | "cancelled", _, error):
                     raise error or EngineGone("the engine gave up an answer of the comparison: try again")
@@ -112,12 +112,12 @@ def _seen(heard: dict[bool, list[_Answer]], running: str) -> Comparison:
     )
 
 
-def _way(answers: Sequence[_Answer]) -> Way:
+def _way(answers: Sequence[_Answer]) -> ComparedWay:
     if not answers:
-        return Way()
+        return ComparedWay()
     numbers = [answer.done.numbers for answer in answers]
     first = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
-    return Way(
+    return ComparedWay(
         median(one["tokens_per_second"] for one in numbers),
         sum(one["tokens"] for one in numbers),
         numbers[-1]["tau"],

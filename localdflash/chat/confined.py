@@ -1,7 +1,7 @@
-"""The files that an answer may change: below one root, by names that are allowed, reached without following a link.
+"""The files that an answer may change: below one root, by allowed names, reached without following a link.
 
 Every folder on the way is opened from the one before, as in `localdflash.workspace.files`: a link that is put in the
-place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; who shows it adds the name.
+place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; the caller adds the name.
 """
 
 import os
@@ -22,8 +22,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
 
 
-class Found(NamedTuple):
-    """What is on disk: the bytes of a plain file, its mode, and what tells it from another one in its place."""
+class FoundFile(NamedTuple):
+    """A file on disk: its bytes, its mode, and what tells it from another one in its place."""
 
     data: bytes
     mode: int
@@ -37,7 +37,7 @@ class Folder:
         self.path = os.path.realpath(root)
 
     def check(self, name: str) -> str:
-        """A name as the file system will get it; UsageError where no answer may change such a file."""
+        """A name as the file system will get it; UsageError if no answer may change such a file."""
         plain = checked(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
@@ -49,7 +49,7 @@ class Folder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[int, str] | None]:
-        """The open folder of a file, and the file's name in it; None where a folder on the way is missing.
+        """The open folder of a file, and the file's name in it; None if a folder on the way is missing.
 
         With `created`, missing folders are made, and their names added to it.
         """
@@ -69,14 +69,14 @@ class Folder:
         finally:
             os.close(here)
 
-    def read(self, name: str) -> Found | None:
-        """A file that may be changed, None where there is none; UsageError where it is no plain, small file."""
+    def read(self, name: str) -> FoundFile | None:
+        """A file that may be changed, or None; UsageError if it is not a plain, small file."""
         with reading(name), self.reach(name) as place:
             return read_at(*place) if place else None
 
 
 def checked(name: str) -> str:
-    """A name without `./`, by its letters alone; UsageError where it can be no file's below a root."""
+    """A normalised name, without `./`; UsageError if no file below a root can have it."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
         raise UsageError("has characters in its name that cannot be seen")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
@@ -95,15 +95,15 @@ def checked(name: str) -> str:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """What the system says, as a reason."""
+    """Turn the system's error in reading a file into a refusal."""
     try:
         yield
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
-def read_at(folder: int, name: str) -> Found | None:
-    """The same for a file in an open folder."""
+def read_at(folder: int, name: str) -> FoundFile | None:
+    """Like `Folder.read`, for a file in an open folder."""
     try:
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -119,7 +119,7 @@ def read_at(folder: int, name: str) -> Found | None:
         raise UsageError("is not a plain file")
     if max(about.st_size, len(data)) > LARGEST:
         raise UsageError("is larger than 1 MB")
-    return Found(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
+    return FoundFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
 def _make(here: int, folder: str) -> bool:

@@ -1,17 +1,17 @@
-"""A conversation that no longer fits into the context: how many of its oldest messages have to be left out."""
+"""How many of its oldest messages a conversation must leave out to fit into the context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localdflash.chat.engine import Engine
+from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import ContextOverflow
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """`dropped` leading messages are left out; the others make `tokens` of a `context` (0: not known)."""
+class FittedChat:
+    """The first `dropped` messages are left out; the rest takes `tokens` of a `context` (0: unknown)."""
 
     dropped: int
     tokens: int
@@ -19,23 +19,22 @@ class Fit:
 
 
 async def plan_fit(
-    engine: Engine, messages: Sequence[Message], *, system: str, settings: Settings, reserve: int
-) -> Fit:
+    answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
+) -> FittedChat:
     """The fewest messages to leave out so that `reserve` tokens stay free for the answer.
 
-    Whole exchanges go: what stays begins with a message of the user's. The last one always stays, and so do the
-    instructions. Where they alone leave less than the reserve, what they leave is enough; ContextOverflow where that is
-    nothing.
+    Whole exchanges are left out: the rest begins with a message of the user's. The last one always stays, and so do the
+    instructions. If they alone leave less than the reserve, that is accepted; ContextOverflow if they leave nothing.
     """
-    about = await engine.ready()
+    about = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 
     async def tokens(number: int) -> int | None:
-        return await engine.count(messages[starts[number] :], system=system, settings=settings)
+        return await answerer.count(messages[starts[number] :], system=system, settings=settings)
 
     least = await tokens(len(starts) - 1)
     if least is None or not about.context:
-        return Fit(0, least or 0, about.context)
+        return FittedChat(0, least or 0, about.context)
     if least >= about.context:
         raise ContextOverflow(
             f"the last message alone makes {least} tokens, {least - about.context + 1} more than a context of"
@@ -51,4 +50,4 @@ async def plan_fit(
         else:
             low = number
         number = (low + high) // 2
-    return Fit(starts[high], found, about.context)
+    return FittedChat(starts[high], found, about.context)

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from localdflash.chat.messages import Finish, StepRecord
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import LocaldflashError
 from localdflash.server.refusals import error_of, refusal
 
 NONE = ("", "none")  # how a step says that nothing was drafted
 
 
-class Step(Struct):
+class ChunkStep(Struct):
     """How the tokens of an event came about."""
 
     drafter: str
@@ -30,7 +30,7 @@ class Step(Struct):
         return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
 
 
-class Timings(Struct):
+class ChunkTimings(Struct):
     """How an answer was made. llama-server tells the first ones too."""
 
     prompt_n: int = 0
@@ -61,7 +61,7 @@ class Usage(Struct):
     prompt_tokens_details: PromptDetails | None = None
 
 
-class Delta(Struct):
+class ChunkDelta(Struct):
     """What a choice grows by. Some servers tell thoughts apart, by one of two names."""
 
     content: str | None = None
@@ -69,20 +69,20 @@ class Delta(Struct):
     reasoning: str | None = None
 
 
-class Choice(Struct):
+class ChunkChoice(Struct):
     """The one answer."""
 
-    delta: Delta = field(default_factory=Delta)
+    delta: ChunkDelta = field(default_factory=ChunkDelta)
     finish_reason: str | None = None
 
 
 class Chunk(Struct):
     """An event of an answer."""
 
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[ChunkChoice] = field(default_factory=list)
     model: str | None = None
-    step: Step | None = None
-    timings: Timings | None = None
+    step: ChunkStep | None = None
+    timings: ChunkTimings | None = None
     usage: Usage | None = None
     error: Any | UnsetType = UNSET
 
@@ -103,14 +103,14 @@ def decode(data: bytes) -> Chunk:
     return chunk
 
 
-def _adds_up(step: Step) -> bool:
+def _adds_up(step: ChunkStep) -> bool:
     return 0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0
 
 
 class Reading:
     """What the events of an answer, which was asked for at `asked`, have told of it so far."""
 
-    def __init__(self, settings: Settings, asked: float) -> None:
+    def __init__(self, settings: ChatSettings, asked: float) -> None:
         self.model = ""
         self._settings, self._asked = settings, asked
         self._reason = ""
@@ -120,21 +120,21 @@ class Reading:
     def begin_again(self) -> None:
         """It is asked for again."""
         self._thinks = False
-        self._timings: Timings | None = None
+        self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
     def take(self, chunk: Chunk) -> tuple[str, StepRecord | None] | None:
         """What an event adds, if it adds something."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
-        choice = chunk.choices[0] if chunk.choices else Choice()
+        choice = chunk.choices[0] if chunk.choices else ChunkChoice()
         self._reason = choice.finish_reason or self._reason
         text = self._text(choice.delta)
         if text and self._ttft_ms is None:
             self._ttft_ms = round((time.perf_counter() - self._asked) * 1e3, 1)
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
 
-    def _text(self, delta: Delta) -> str:
+    def _text(self, delta: ChunkDelta) -> str:
         """Thoughts stand between marks, as models write them."""
         thought, text = delta.reasoning_content or delta.reasoning or "", delta.content or ""
         if thought and not self._thinks:
@@ -163,7 +163,7 @@ class Reading:
         return numbers
 
 
-def numbers_of(timings: Timings | None, usage: Usage | None) -> dict[str, Any]:
+def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
     """The statistics of an answer, those that the server tells of."""
     numbers: dict[str, Any] = {}
     if usage:

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from localdflash.chat.messages import Message, prompt_text
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
 
 
@@ -14,7 +14,7 @@ def spoken(messages: Sequence[Message], system: str) -> list[dict[str, str]]:
     return [*before, *({"role": message.role, "content": prompt_text(message)} for message in messages)]
 
 
-def openai_fields(settings: Settings) -> dict[str, object]:
+def openai_fields(settings: ChatSettings) -> dict[str, object]:
     """How to draw, in the words that every server knows; what asks for nothing is left out."""
     fields: dict[str, object] = {
         "temperature": settings.temperature,
@@ -30,7 +30,7 @@ def openai_fields(settings: Settings) -> dict[str, object]:
     return fields
 
 
-def own_fields(settings: Settings, *, goes_on: bool, prediction: str) -> dict[str, object]:
+def own_fields(settings: ChatSettings, *, goes_on: bool, prediction: str) -> dict[str, object]:
     """The same, and all that our own engine knows. What is drawn gets a seed: asked again, the answer is the same."""
     fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
     nothing = SamplingParams()
@@ -46,7 +46,7 @@ def own_fields(settings: Settings, *, goes_on: bool, prediction: str) -> dict[st
     return fields
 
 
-def template_fields(settings: Settings, *, goes_on: bool = False) -> dict[str, object]:
+def template_fields(settings: ChatSettings, *, goes_on: bool = False) -> dict[str, object]:
     """What decides the prompt besides the messages."""
     fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
     if not settings.thinking:

@@ -15,14 +15,14 @@ from localdflash.server.wanted import Wanted
 if TYPE_CHECKING:
     import subprocess
 
-    from localdflash.server.stream import Address
+    from localdflash.server.address import Address
 
 Say = Callable[[str], None]
 Look = Callable[[str], None]  # gets "starting" or "loading" again and again, see `localdflash.server.spawn`
 T = TypeVar("T")
 
 
-class Source(Protocol):
+class ServerSource(Protocol):
     """How to come to an engine, once and again. The callables that it is given are called on the event loop."""
 
     restarts: bool  # whether `open` may be tried again when the engine is gone
@@ -37,22 +37,25 @@ class Source(Protocol):
         """Leave it."""
 
 
-class Shared:
-    """The engine that editors and other commands use too; started where there is none."""
+class SharedDaemon:
+    """The engine that editors and other commands use too; started where there is none.
+
+    `watched`: somebody sees what is waited for, and need not be told in lines.
+    """
 
     restarts = True
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
+        self.wanted, self._watched = wanted, watched
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """See `Source`."""
+        """See `ServerSource`."""
 
         def connected(say: Say, look: Look) -> "Address":
+            from localdflash.server.address import Address
             from localdflash.server.spawn import connect
-            from localdflash.server.stream import Address
 
-            connect(self.wanted, say, look).close()
+            connect(self.wanted, say, look if self._watched else None)
             return Address(paths.engine_socket())
 
         try:
@@ -62,14 +65,14 @@ class Shared:
             raise LocaldflashError(told) from None
 
     def loaded(self, pair: str) -> None:
-        """See `Source`."""
+        """See `ServerSource`."""
         self.wanted = _with_pair(self.wanted, pair)
 
     async def close(self) -> None:
-        """See `Source`: it stays, for the others."""
+        """See `ServerSource`: it stays, for the others."""
 
 
-class Private:
+class PrivateDaemon:
     """An engine for this process alone, which ends with it."""
 
     restarts = True
@@ -79,11 +82,11 @@ class Private:
         self._child: subprocess.Popen[bytes] | None = None
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """See `Source`."""
+        """See `ServerSource`."""
 
         def started(_: Say, look: Look) -> "Address":
             from localdflash.server import private
-            from localdflash.server.stream import Address
+            from localdflash.server.address import Address
 
             self._end()
             path = paths.private_socket()
@@ -93,11 +96,11 @@ class Private:
         return await in_thread(started, say, look)
 
     def loaded(self, pair: str) -> None:
-        """See `Source`."""
+        """See `ServerSource`."""
         self.wanted = _with_pair(self.wanted, pair)
 
     async def close(self) -> None:
-        """See `Source`."""
+        """See `ServerSource`."""
         if self._child:
             await in_thread(lambda *_: self._end(), print, print)
 
@@ -109,7 +112,7 @@ class Private:
             self._child = None
 
 
-class Named:
+class NamedServer:
     """Another server that speaks OpenAI's interface. `model` "": its first one. `key_file` holds the bearer key."""
 
     restarts = False
@@ -118,18 +121,18 @@ class Named:
         self.url, self.key_file, self.model = url, key_file, model
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """See `Source`; whether anybody is there shows when it is asked."""
+        """See `ServerSource`; whether anybody is there shows when it is asked."""
+        from localdflash.server.address import Address
         from localdflash.server.key import read_key
-        from localdflash.server.stream import Address
 
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
 
     def loaded(self, pair: str) -> None:
-        """See `Source`."""
+        """See `ServerSource`."""
         self.model = pair
 
     async def close(self) -> None:
-        """See `Source`."""
+        """See `ServerSource`."""
 
 
 def _with_pair(wanted: Wanted, pair: str) -> Wanted:

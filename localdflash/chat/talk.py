@@ -7,22 +7,21 @@ stored stays here and is stored with the next message that can: `unsaved` says t
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.saving import Chat, Saver
-from localdflash.chat.settings import Settings
-from localdflash.chat.store import Store
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError, UsageError
 
 if TYPE_CHECKING:
-    from localdflash.chat.engine import Engine
-    from localdflash.chat.store import Store
+    from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 
 SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
 SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
@@ -32,15 +31,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Talk:
+class Answering(Protocol):
+    """What a chat is answered by: an engine (`chat.answerer`), or a pair in this process (`chat.in_process`)."""
+
+    about: "About | None"
+
+    def answer(
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
+    ) -> "AsyncGenerator[AnswerPiece | Restarted | Done, None]":
+        """The answer to these messages, piece by piece."""
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
+        """Tokens of the prompt that these messages make, where that is known."""
+
+
+A = TypeVar("A", bound=Answering)
+
+
+class Talk(Generic[A]):
     """One chat at a time, kept in the file `chats`, or nowhere for None.
 
     `tell` gets a line, on the event loop, when something could not be stored, and when it could be again.
     """
 
-    def __init__(self, engine: "Engine", chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
-        self.engine, self.folder = engine, folder
-        self.settings = Settings()
+    def __init__(self, answerer: A, chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+        self.answerer, self.folder = answerer, folder
+        self.settings = ChatSettings()
         self._chat, self._saver = Chat(), Saver(chats, folder, tell)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
@@ -84,7 +100,7 @@ class Talk:
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
 
-    async def kept(self, work: Callable[Concatenate[Store, P], T], *arguments: P.args, **names: P.kwargs) -> T:
+    async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
         """Run a method of the store, in its thread."""
         return await self._saver.kept(work, *arguments, **names)
 
@@ -104,8 +120,8 @@ class Talk:
 
     async def open(self, session: int) -> None:
         """An earlier chat, as it was left."""
-        info = await self.kept(Store.info, session)
-        self._show(await self.kept(Store.path, session), session, info.system)
+        info = await self.kept(ChatStore.info, session)
+        self._show(await self.kept(ChatStore.path, session), session, info.system)
         self.left_out, self.used = 0, None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
@@ -117,7 +133,7 @@ class Talk:
         """Delete a chat; after the one that is shown a new one begins."""
         if session == self.session:
             await self.settled()
-        await self.kept(Store.delete, session)
+        await self.kept(ChatStore.delete, session)
         self._saver.forget(session)
         if session == self.session:
             self.new()
@@ -149,7 +165,7 @@ class Talk:
         """Other instructions before the chat, from the next answer on."""
         self.system = system
         if self.session is not None:
-            await self.kept(Store.set_system, self.session, system)
+            await self.kept(ChatStore.set_system, self.session, system)
 
     async def version(self, step: int) -> bool:
         """Switch to the version before (-1) or after (+1) of the newest message that has several; False at the end."""
@@ -157,14 +173,14 @@ class Talk:
         for message in reversed(self.messages):
             if self.session is None or not message.id:
                 continue
-            versions = await self.kept(Store.versions, message.id)
+            versions = await self.kept(ChatStore.versions, message.id)
             if len(versions) > 1:
                 place = versions.index(message.id) + step
                 if not 0 <= place < len(versions):
                     return False
-                leaf = await self.kept(Store.leaf, versions[place])
-                await self.kept(Store.set_head, self.session, leaf)
-                self._show(await self.kept(Store.path, self.session), self.session, self.system)
+                leaf = await self.kept(ChatStore.leaf, versions[place])
+                await self.kept(ChatStore.set_head, self.session, leaf)
+                self._show(await self.kept(ChatStore.path, self.session), self.session, self.system)
                 self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
                 return True
         return False
@@ -177,7 +193,7 @@ class Talk:
         last = len(self.messages) if number is None else number
         if not 1 <= last <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.kept(Store.fork, self.session, self.messages[last - 1].id))
+        await self.open(await self.kept(ChatStore.fork, self.session, self.messages[last - 1].id))
 
     # What is answered
 
@@ -221,7 +237,7 @@ class Talk:
         if not self.messages or self.answering:
             return
         counted, sent = list(self.messages), self.messages[self.left_out :]
-        used = await self.engine.count(sent, system=self.system, settings=self.settings)
+        used = await self.answerer.count(sent, system=self.system, settings=self.settings)
         if not self.answering and self.messages == counted:
             self.used = used
 
@@ -239,16 +255,16 @@ class Talk:
     async def _read(
         self, sent: Sequence[Message], growing: "_Growing", show: Show, begun_anew: Callable[[], None], goes_on: bool
     ) -> None:
-        from localdflash.chat.engine import Done, Piece
+        from localdflash.chat.answerer import AnswerPiece, Done
 
         await self.save(growing.chat)
         saved, pause = time.monotonic(), SAVE_EVERY
         self.speed = Acceptance()
-        events = self.engine.answer(sent, self.settings, system=self.system, goes_on=goes_on)
+        events = self.answerer.answer(sent, self.settings, system=self.system, goes_on=goes_on)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:
-                    case Piece(text, step):
+                    case AnswerPiece(text, step):
                         growing.add(text, step)
                         self.speed.add(step, text)
                         show(text, step)
@@ -270,8 +286,8 @@ class Talk:
     async def save(self, chat: Chat | None = None) -> None:
         """Store what is not stored yet, of this chat or of the given one. What fails is told once."""
         chat = chat or self._chat
-        if self.engine.about:
-            chat.model = self.engine.about.pair
+        if self.answerer.about:
+            chat.model = self.answerer.about.pair
         await self._saver.save(chat)
 
 

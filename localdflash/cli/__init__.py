@@ -25,29 +25,33 @@ INTERRUPTED = 130
 SPINS = "10000"
 
 
-class Entry(NamedTuple):
-    """A command: where it lives (`module:attribute`) and its line in `--help`."""
+class CommandEntry(NamedTuple):
+    """A command: where it is defined (`module:attribute`) and its line in `--help`."""
 
     place: str
     help: str
 
 
 COMMANDS = {
-    "chat": Entry("localdflash.cli.chat:command", "Talk to the model, or answer one prompt."),
-    "complete": Entry("localdflash.cli.complete:command", "Complete the code at FILE:LINE:COL."),
-    "serve": Entry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
-    "lsp": Entry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
-    "bench": Entry("localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."),
-    "models": Entry("localdflash.cli.models:command", "List the pairs of target and drafter."),
-    "train": Entry("localdflash.cli.train:command", "Train a target or a drafter."),
-    "export": Entry("localdflash.cli.export:command", "Print how to run a pair in vLLM, SGLang or llama-server."),
-    "config": Entry("localdflash.cli.config:command", "Show settings and where each comes from."),
-    "doctor": Entry("localdflash.cli.doctor:command", "Check this machine and this installation."),
+    "chat": CommandEntry("localdflash.cli.chat:command", "Talk to the model, or answer one prompt."),
+    "complete": CommandEntry("localdflash.cli.complete:command", "Complete the code at FILE:LINE:COL."),
+    "serve": CommandEntry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
+    "lsp": CommandEntry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
+    "bench": CommandEntry(
+        "localdflash.cli.bench:command", "Measure speed, acceptance and identity with plain decoding."
+    ),
+    "models": CommandEntry("localdflash.cli.models:command", "List the pairs of target and drafter."),
+    "train": CommandEntry("localdflash.cli.train:command", "Train a target or a drafter."),
+    "export": CommandEntry(
+        "localdflash.cli.export:command", "Print how to run a pair in vLLM, SGLang or llama-server."
+    ),
+    "config": CommandEntry("localdflash.cli.config:command", "Show settings and where each comes from."),
+    "doctor": CommandEntry("localdflash.cli.doctor:command", "Check this machine and this installation."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, and listed without that."""
+    """A group that lists its commands without importing them, and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -65,7 +69,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click; guesses what was meant, which older versions do not."""
+        """See click; suggests what was meant, which older versions do not."""
         if args[0] not in COMMANDS:
             from localdflash.files.strict_toml import did_you_mean
 
@@ -79,14 +83,14 @@ class LazyGroup(click.Group):
 
 
 @dataclass
-class Run:
-    """What the global options say."""
+class GlobalOptions:
+    """The values of the global options."""
 
     debug: bool = False
 
 
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    context.ensure_object(Run).debug = value
+    context.ensure_object(GlobalOptions).debug = value
 
 
 def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
@@ -119,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not turn an answer into a failure
-    run = Run()
+    run = GlobalOptions()
     try:
         result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
         sys.stdout.flush()
@@ -131,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Say on stderr what went wrong, in one line; return the exit code."""
+    """Print an error to stderr as one line; return the exit code."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
@@ -149,7 +153,7 @@ def _report(error: BaseException) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """Find the message and the exit code."""
+    """The message and the exit code of an error."""
     match error:
         case LocaldflashError():
             return str(error), error.exit_code

@@ -1,18 +1,20 @@
-"""`localdflash complete FILE:LINE:COL`: the text to insert at a cursor, on stdout."""
+"""`localdflash complete FILE:LINE:COL`: print the text to insert at a cursor."""
 
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import click
 
 from localdflash.answers.completion import offset_of
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
+from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling
 from localdflash.cli.output import print_json
+from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
+from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable, sanitize
@@ -25,14 +27,18 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL")
-@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Longest insertion.")
+@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(
     "--explain",
     is_flag=True,
     help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
 )
-@click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
+@click.option(
+    "--no-draft",
+    is_flag=True,
+    help="Decode without drafting and without the shared engine, to compare; the text is the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
 @pair_options
@@ -59,7 +65,7 @@ def command(
     text = read_text(path)
     offset = offset_of(text, line, column)
     others = context_of(path, text, line - 1) if explain else []
-    place_of = Place(path.name, text, offset, others, max_tokens, params, one_line)
+    place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
     if no_daemon or no_draft:
         filled = _fill_here(place_of, options, no_draft, interrupt)
@@ -79,8 +85,8 @@ def command(
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where text is missing, and what may be put there."""
+class FillPlace:
+    """A cursor in a file, and what may be inserted there."""
 
     name: str
     text: str
@@ -97,70 +103,60 @@ class Place:
 
     @property
     def suffix(self) -> str:
-        """The text after it."""
+        """The text after the cursor."""
         return self.text[self.offset :]
 
     @property
     def mode(self) -> Literal["line", "auto"]:
-        """How far the text may go."""
+        """How far the inserted text may go."""
         return "line" if self.one_line else "auto"
 
 
-class Filled(NamedTuple):
-    """What was put there: the text, why it ended, its statistics, and the prompt if that is known."""
-
-    text: str
-    finish: str
-    numbers: dict[str, Any]
-    explained: dict[str, Any]
-
-
-def _fill_here(place: Place, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
+def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
     """By a pair that this process loads."""
-    from localdflash.answers.fill.answer import Completion
+    from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
-    from localdflash.answers.fill.prompt import Context, Hole
+    from localdflash.answers.fill.prompt import FillContext, Hole
+    from localdflash.backend.options import Options
     from localdflash.cli.loading import opened
-    from localdflash.loading.load import Options
 
     with opened(Options(**options, draft=not no_draft)) as loaded, interrupt:
         hole = Hole(place.name, language_of(place.name), place.prefix, "", place.suffix)
-        others = [Context(**part) for part in place.context]
+        others = [FillContext(**part) for part in place.context]
         filler = Filler(loaded, patience=None)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
-        answer = Completion(loaded, filling, interrupt)
+        filling.first.request.cancelled = interrupt
+        answer = Answer(loaded, filling.first)
         text = "".join(answer)
-        return Filled(text, answer.finish, answer.request.stats.as_dict(), filling.prompt.explained())
+        finish = "length" if answer.finish == "context" else answer.finish
+        return Filled(text, finish, answer.request.stats.as_dict(), filling.prompt.explained())
 
 
 def _fill_by_server(
-    place: Place, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
+    place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
     """By the shared engine, or the server that the settings name."""
-    from localdflash.cli.remote import RemoteAnswer, completion, sampling_fields, server
-
-    with server(ctx, options) as found, interrupt:
-        fields = sampling_fields(place.params, place.max_tokens)
-        if not found.ours:
-            if explain:
-                raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
-            answer = completion(found, place.prefix, place.suffix, fields, interrupt, one_line=place.one_line)
-        else:
-            body = {
-                **fields,
-                "path": place.name,
-                "prefix": place.prefix,
-                "suffix": place.suffix,
-                "context": place.context,
-                "mode": place.mode,
-                "explain": True,
-            }
-            answer = RemoteAnswer(found, "/complete", body, interrupt)
-        return Filled("".join(answer), answer.finish, answer.numbers, answer.explained)
+    config, fields = load_config(), sampling_fields(place.params, place.max_tokens)
+    if config.server.url:
+        if explain:
+            raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
+        model = options["pair"] if "pair" in given(ctx, options) else None
+        fields |= {"stop": ["\n"]} if place.one_line else {}
+        return fill_by_another(config, model, place.prefix, place.suffix, fields, interrupt)
+    body = {
+        **fields,
+        "path": place.name,
+        "prefix": place.prefix,
+        "suffix": place.suffix,
+        "context": place.context,
+        "mode": place.mode,
+        "explain": True,
+    }
+    return fill(ctx, options, body, interrupt)
 
 
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
-    """What else of the file's repository goes into the prompt; nothing outside of one."""
+    """Other code of the file's repository for the prompt; none if the file is in no repository."""
     from localdflash.workspace.context import OpenFile
     from localdflash.workspace.edits import EditHistory
     from localdflash.workspace.gather import gather
@@ -197,7 +193,7 @@ def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
 
 
 def _tell_of_cuts(explained: dict[str, Any]) -> None:
-    """A file that is not wholly in the prompt is no secret."""
+    """Say on stderr if a file is not wholly in the prompt."""
     own = [part for part in explained.get("prompt", ()) if part["lines"]]
     if any(part["cut"] for part in own):
         first, last = own[0]["lines"][0] + 1, own[-1]["lines"][1] + 1
@@ -205,7 +201,7 @@ def _tell_of_cuts(explained: dict[str, Any]) -> None:
 
 
 def parse_place(place: str) -> tuple[Path, int, int]:
-    """FILE:LINE:COL; the file's name may hold colons."""
+    """Parse FILE:LINE:COL; the file's name may hold colons."""
     parts = place.rsplit(":", 2)
     if len(parts) != 3 or not parts[0] or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts[1:]):
         raise UsageError(f"{place!r} is not FILE:LINE:COL, for example app.py:12:9")
@@ -213,7 +209,7 @@ def parse_place(place: str) -> tuple[Path, int, int]:
 
 
 def read_text(path: Path) -> str:
-    """A source file as text; UsageError where it is no file, too large, binary or not UTF-8."""
+    """The text of a source file; UsageError if it is no file, too large, binary or not UTF-8."""
     try:
         if not path.is_file():
             raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")

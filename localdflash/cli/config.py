@@ -1,4 +1,4 @@
-"""`localdflash config`: the settings that hold here, and where each comes from."""
+"""`localdflash config`: the settings in effect, and where each comes from."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""`localdflash doctor`: check this machine and this installation, each check with its remedy."""
+"""`localdflash doctor`: check this machine and this installation; each finding comes with its remedy."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from localdflash.cli.output import print_json
-from localdflash.doctor import installation, machine, self_test, surroundings
+from localdflash.doctor import installation, resources, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.text.sanitize import printable
 
@@ -16,7 +16,7 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 where something failed."""
+    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 if something failed."""
     checks = []
     for check in _checks():
         checks.append(check)
@@ -28,7 +28,7 @@ def command(as_json: bool) -> int:
 
 
 def _probes() -> tuple[Probe, ...]:
-    """All checks: the environment first, the self-test last."""
+    """All checks, the environment first, the self-test last."""
     return (
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
@@ -37,11 +37,11 @@ def _probes() -> tuple[Probe, ...]:
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
         Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
-        Probe("processor", machine.processor, REINSTALL, required=False),
-        Probe("memory", machine.memory, REINSTALL, required=False),
-        Probe("bandwidth", machine.bandwidth, "close other programs and try again", required=False),
-        Probe("models", machine.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
-        Probe("inotify", machine.watches, "", required=False),
+        Probe("processor", resources.processor, REINSTALL, required=False),
+        Probe("memory", resources.memory, REINSTALL, required=False),
+        Probe("bandwidth", resources.bandwidth, "close other programs and try again", required=False),
+        Probe("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
+        Probe("inotify", resources.watches, "", required=False),
         Probe("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
         Probe("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
         Probe("terminal", surroundings.terminal, "", required=False),
@@ -56,7 +56,7 @@ def _checks() -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
-    """One line as soon as it is known, the remedy below it."""
+    """Print a finding as soon as it is known, with the remedy below it."""
     print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
     if check.remedy:
         print(f"{'':26} {printable(check.remedy)}")

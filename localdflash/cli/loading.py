@@ -1,4 +1,4 @@
-"""Loading a pair with something to look at: a progress bar where it takes long, and the notice of a fallback."""
+"""Load a pair with a progress bar if it takes long, and print its notice."""
 
 import sys
 import time
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.backend.options import Options
+from localdflash.loading.load import LoadedPair
 
 PATIENCE = 0.5  # seconds before a bar appears
 WIDTH = 30
@@ -14,7 +15,7 @@ WIDTH = 30
 
 @contextmanager
 def opened(options: Options) -> Iterator[LoadedPair]:
-    """A loaded pair; what is to be said goes to stderr, a bar only to a terminal."""
+    """A loaded pair. Notices go to stderr, the bar only to a terminal."""
     progress = _Bar() if sys.stderr.isatty() else None
     with LoadedPair(replace(options, progress=progress)) as loaded:
         if loaded.notice:
@@ -23,7 +24,7 @@ def opened(options: Options) -> Iterator[LoadedPair]:
 
 
 class _Bar:
-    """One line that is drawn over itself and goes away at the end."""
+    """A bar drawn on one line, removed at the end."""
 
     def __init__(self) -> None:
         self._began, self._drawn = time.monotonic(), -1

@@ -1,4 +1,4 @@
-"""`localdflash lsp`: the language server that editors start, or connect to."""
+"""`localdflash lsp`: run the language server that editors start, or connect to."""
 
 import os
 import sys
@@ -36,18 +36,18 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.options import wanted
-    from localdflash.cli.remote import say
+    from localdflash.cli.output import say
     from localdflash.lsp import transport
-    from localdflash.lsp.server import Server
+    from localdflash.lsp.server import SuggestionServer
 
     engine = wanted(ctx, options)
     transport.quiet()
     if port is None and path is None:
-        return transport.serve_stdio(lambda: Server(engine))
+        return transport.serve_stdio(lambda: SuggestionServer(engine))
     with _tcp(port) if port is not None else _unix(path or Path()) as listener:
         address = listener.getsockname()
         say(f"listening on {address if path else f'{address[0]}:{address[1]}'}; Ctrl-C ends it")
-        return transport.serve_socket(lambda: Server(engine), listener)
+        return transport.serve_socket(lambda: SuggestionServer(engine), listener)
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def _tcp(port: int) -> "Iterator[socket.socket]":
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """A socket where there is none, or a stale one; gone at the end."""
+    """A listening socket, where there is none or a stale one; it is removed at the end."""
     from localdflash.server.sockets import AlreadyRunning, lifetime, prepare_folder, unix_socket
 
     if sys.platform == "win32":

@@ -1,4 +1,4 @@
-"""`localdflash models`: what pairs there are, what is known of one, and the files of a pair."""
+"""`localdflash models`: list pairs, show one, manage its files."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
 from localdflash.pairs import records
-from localdflash.pairs.pair import DrafterSource, Pair, Source
+from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -56,8 +56,8 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
         print_fields(_fields(pair))
 
 
-def _document(pair: Pair) -> dict[str, Any]:
-    """Turn an entry into JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
+def _document(pair: PairEntry) -> dict[str, Any]:
+    """An entry as JSON; `missing` says what to do for each file that is not here, sizes are bytes."""
     drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
     missing = [how_to_get(source) for source in missing_files(pair)]
     verified = {str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))}
@@ -70,7 +70,7 @@ def _document(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _fields(pair: Pair) -> Iterator[tuple[str, str]]:
+def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "pair", pair.id
     yield "description", pair.description
     yield "architecture", _known(pair.architecture)
@@ -94,8 +94,8 @@ def _fields(pair: Pair) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def _source_fields(source: Source) -> Iterator[tuple[str, str]]:
-    """What is pinned of a file, else what was found when it was fetched."""
+def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
+    """What the registry pins of a file, otherwise what was found when it was downloaded."""
     record = records.current(source.path)
     if source.repository:
         fetched = f"{record.revision} (asked for {record.asked})" if record else None
@@ -117,28 +117,28 @@ def _shape(drafter: DrafterSource) -> str:
     return f"{drafter.kind}, {drafter.format}{block}{taps}"
 
 
-def _here(pair: Pair) -> str:
+def _here(pair: PairEntry) -> str:
     return "missing" if missing_files(pair) else "here"
 
 
-def _bytes_on_disk(pair: Pair) -> int:
+def _bytes_on_disk(pair: PairEntry) -> int:
     return sum(source.path.stat().st_size for source in pair.sources if source.path.is_file())
 
 
-def _on_disk(pair: Pair) -> str:
+def _on_disk(pair: PairEntry) -> str:
     count = _bytes_on_disk(pair)
     return gigabytes(count) if count else "nothing"
 
 
-def _kind(pair: Pair) -> str:
+def _kind(pair: PairEntry) -> str:
     return pair.drafter.kind if pair.drafter else "none"
 
 
-def _memory(pair: Pair) -> str:
+def _memory(pair: PairEntry) -> str:
     return f"{pair.memory_gb:g} GB" if pair.memory_gb else "not known"
 
 
-def _backends(pair: Pair) -> str:
+def _backends(pair: PairEntry) -> str:
     return ", ".join(pair.backends) or "none yet"
 
 

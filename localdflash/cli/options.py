@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.config import BACKENDS, DRAFTER_BITS, KV_FORMATS, load_config
+from localdflash.backend.names import BACKENDS
+from localdflash.config import DRAFTER_BITS, KV_FORMATS, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.wanted import Wanted
 
@@ -28,7 +29,7 @@ def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[C
 
 
 _PAIR = (
-    _setting("--pair", "model.pair", "A pair of the registry, or a .gguf file."),
+    _setting("--pair", "model.pair", "A pair of the registry, a .gguf file, or hf:owner/name/file.gguf."),
     _setting(
         "--backend",
         "model.backend",
@@ -46,24 +47,28 @@ _PAIR = (
     _setting(
         "--kv",
         "model.kv",
-        "Keys and values of the cuda backend; int8 and fp8 hold nearly twice the context, fp8 from RTX 40 on.",
+        "Type of the cuda backend's keys and values; int8 and fp8 (from RTX 40 on) hold nearly twice the context.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(
         "--drafter-bits",
         "model.drafter_bits",
-        "To what the cuda backend quantizes the weights of a safetensors drafter.",
+        "Bits to which the cuda backend quantizes a safetensors drafter.",
         type=click.Choice(DRAFTER_BITS),
     ),
     click.option(
         "--native-fp4",
         is_flag=True,
-        help="Multiply FP4 weights by FP4 activations on Blackwell RTX: another text than without, drafted or not.",
+        help="Multiply FP4 weights by FP4 activations on Blackwell RTX; changes the text, drafted or not.",
     ),
 )
 _SAMPLING = (
     click.option(
-        "--temperature", type=float, default=0.0, show_default=True, help="0 always takes the likeliest token."
+        "--temperature",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Randomness of sampling; Randomness of sampling; 0 always takes the likeliest token.",
     ),
     click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
     click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),
@@ -74,21 +79,21 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4 mode."""
+    """Add the options that say which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4."""
     for option in reversed(_PAIR):
         command = option(command)
     return command
 
 
 def daemon_option(command: Command) -> Command:
-    """Whether to ask the shared engine, or to load one for this command alone."""
+    """Add the option to load a pair for this command alone instead of asking the shared engine."""
     return click.option(
         "--no-daemon", is_flag=True, help="Load the pair for this command alone; do not use the shared engine."
     )(command)
 
 
 def sampling_options(command: Command) -> Command:
-    """How to draw tokens: the fields of `SamplingParams`."""
+    """Add the options that say how tokens are drawn: the fields of `SamplingParams`."""
     for option in reversed(_SAMPLING):
         command = option(command)
     return command
@@ -97,29 +102,29 @@ def sampling_options(command: Command) -> Command:
 def sampling(
     temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int | None
 ) -> SamplingParams:
-    """The parameters that these options give."""
+    """The sampling parameters that these options give."""
     return SamplingParams(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
 
 
 def take_sampling(options: dict[str, Any]) -> SamplingParams:
-    """Take the sampling options out of a command's; what stays is for `localdflash.loading.load.Options`."""
+    """Remove the sampling options from a command's; what stays is for `localdflash.loading.load.Options`."""
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return sampling(**{name: options.pop(name) for name in names})
 
 
 def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
-    """The engine that a command's pair options ask for; what was given on the command line has to hold."""
+    """The engine that a command's pair options ask for; those given on the command line must hold."""
     options = {**options, "pair": _absolute(options["pair"])}
     return Wanted(options, given(ctx, options), load_config().server.idle_minutes)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
-    """The names of those that stand on the command line."""
+    """The names of the options that stand on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def _absolute(pair: str) -> str:
-    """A pair's name for a process in another folder."""
+    """A pair's name as a process in another folder would need it."""
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
         return pair
     return str(Path(pair).expanduser().absolute())

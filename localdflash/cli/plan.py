@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localdflash.backend.names import PLANNED
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.errors import OutOfMemory
 
 if TYPE_CHECKING:
-    from localdflash.plan.planner import Backend, Plan, Speed
+    from localdflash.backend.names import Backend
+    from localdflash.plan.planner import Plan, Speed
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 
@@ -20,10 +22,10 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 @click.option("--ctx", "context", type=click.IntRange(0), default=0, help="Tokens of context; 0 is as much as fits.")
 @click.option(
     "--backend",
-    type=click.Choice(["auto", "cpu", "cuda", "llama.cpp"]),
+    type=click.Choice(PLANNED),
     default="auto",
     show_default=True,
-    help="What would run the pair: auto is what would run it here.",
+    help="The backend to plan for; auto is the one that would be chosen here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:

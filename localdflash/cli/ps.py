@@ -1,4 +1,4 @@
-"""`localdflash models ps`: what the running daemon holds in memory, beside what was planned for it."""
+"""`localdflash models ps`: the memory that the running daemon holds, beside what was planned."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime

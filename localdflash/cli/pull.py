@@ -1,4 +1,4 @@
-"""`localdflash models pull`: the files of a pair, fetched and verified."""
+"""`localdflash models pull`: download and verify the files of a pair."""
 
 import sys
 import time
@@ -15,9 +15,9 @@ from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.pairs.download import Report
+    from localdflash.pairs.download import DownloadReport
     from localdflash.pairs.fetching import Fetched
-    from localdflash.pairs.pair import Pair
+    from localdflash.pairs.pair import PairEntry
 
 LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 
@@ -28,10 +28,10 @@ LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) -> None:
-    """Fetch the files of a pair that are not here: target, drafter, its configuration.
+    """Download the missing files of a pair: target, drafter, its configuration.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
-    left in the Hugging Face cache is taken from there. Interrupted, the next pull goes on where it stopped.
+    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes.
     """
     from localdflash.pairs import fetching
     from localdflash.pairs.registry import load_registry
@@ -48,7 +48,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
         _tell(pair, fetched)
 
 
-def _at_revision(pair: "Pair", revision: str) -> "Pair":
+def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     from localdflash.pairs import names
 
     if pair.target.repository is None:
@@ -60,7 +60,7 @@ def _at_revision(pair: "Pair", revision: str) -> "Pair":
     return replace(pair, target=target)
 
 
-def _tell(pair: "Pair", fetched: "list[Fetched]") -> None:
+def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
     for one in fetched:
         how = "fetched and verified" if one.fetched else "already here, verified"
         print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
@@ -71,8 +71,8 @@ def _tell(pair: "Pair", fetched: "list[Fetched]") -> None:
 
 
 @contextmanager
-def _report() -> "Iterator[Report]":
-    """Bars where somebody watches, else lines."""
+def _report() -> "Iterator[DownloadReport]":
+    """Bars on a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield LineReport()
         return
@@ -81,23 +81,23 @@ def _report() -> "Iterator[Report]":
 
 
 class TerminalReport:
-    """Bars that go away, and lines between them."""
+    """Reports with progress bars that disappear, and lines between them."""
 
     def __init__(self) -> None:
         self._bar: Any = None
 
     def close(self) -> None:
-        """Take away the bar that is there: its bytes came, or will not."""
+        """Remove the bar on the screen."""
         if self._bar is not None:
             self._bar.close()
 
     def say(self, line: str) -> None:
-        """See Report."""
+        """See DownloadReport."""
         self.close()
         print(printable(line), file=sys.stderr)
 
     def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
-        """See Report."""
+        """See DownloadReport."""
         from tqdm import tqdm
 
         self.close()
@@ -115,14 +115,14 @@ class TerminalReport:
 
 
 class LineReport:
-    """A line now and then, for logs."""
+    """Reports with a line now and then, for logs."""
 
     def say(self, line: str) -> None:
-        """See Report."""
+        """See DownloadReport."""
         print(printable(line), file=sys.stderr, flush=True)
 
     def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
-        """See Report."""
+        """See DownloadReport."""
         told = time.monotonic()
 
         def move(done: int, total: int) -> None:

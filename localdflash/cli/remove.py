@@ -1,4 +1,4 @@
-"""`localdflash models rm`: the downloaded files of a pair, deleted."""
+"""`localdflash models rm`: delete the downloaded files of a pair."""
 
 import sys
 
@@ -16,7 +16,7 @@ from localdflash.text.sanitize import printable
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Delete what was downloaded of a pair and no other pair here uses.
+    """Delete the downloaded files of a pair, but none that another pair here uses.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf.
     """
@@ -43,7 +43,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
 
 def _ask(files: int, count: int) -> None:
-    """Go on only with the user's word; a script has to say --yes."""
+    """Ask the user before deleting; a script has to say --yes."""
     if not sys.stdin.isatty():
         raise UsageError("rm: asks before it deletes, and nobody is here to answer; add --yes or --dry-run")
     click.confirm(f"Delete {files} files, {gigabytes(count)}?", abort=True, err=True)

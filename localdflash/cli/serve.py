@@ -1,4 +1,4 @@
-"""`localdflash serve`: the daemon in the foreground, and how to stop the one that runs."""
+"""`localdflash serve`: run the daemon in the foreground, or stop the one that runs."""
 
 import sys
 from collections.abc import Collection
@@ -22,14 +22,18 @@ MB = 1_000_000
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on TCP too, for other programs.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen on TCP.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="TCP address to listen on.")
 @click.option("--i-know", is_flag=True, help="Allow a --host that other machines can reach.")
 @click.option(
-    "--idle", type=click.FloatRange(0), default=0, metavar="MINUTES", help="Leave after so long without a request."
+    "--idle",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="MINUTES",
+    help="Exit after so many minutes without a request.",
 )
-@click.option("--stop", "stops", is_flag=True, help="Stop the engine that runs, and leave.")
+@click.option("--stop", "stops", is_flag=True, help="Stop the running engine and exit.")
 @click.option(
-    "--log", type=click.Path(path_type=Path), help="Write what stderr would get to this file, 2 MB of it at most."
+    "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
 )
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @pair_options
@@ -45,7 +49,8 @@ def command(
 ) -> int:
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
-    They find it on a Unix socket, and start it when it is missing; start it here to choose how it runs, or for TCP.
+    They find it on a Unix socket and start it if it is missing. Start it here to choose how it runs, or to listen on
+    TCP.
     """
     if stops:
         _stop()
@@ -57,11 +62,11 @@ def command(
     config = load_config()
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    from localdflash.loading.load import Options
-    from localdflash.server.daemon import Settings, serve
+    from localdflash.backend.options import Options
+    from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    settings = Settings(
+    settings = DaemonSettings(
         Options(**options),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
         disk_bytes=0 if private else config.server.disk_cache_mb * MB,
@@ -92,13 +97,12 @@ def _stop() -> None:
 
 
 def _running() -> LocaldflashError:
-    """What to say of the daemon that is there already."""
+    """The error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
 
     if not (client := find()):
         return LocaldflashError("another engine is starting or stopping: try again")
-    with client:
-        about = client.get("/ps")
+    about = client.get("/ps")
     return LocaldflashError(
         f"an engine is running already (process {about['pid']}, pair {about['pair']}): use it, or stop it with"
         " `localdflash serve --stop`"
@@ -106,7 +110,7 @@ def _running() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "Tcp":
-    """Where to listen on TCP; UsageError for an address that others can reach, unless that is wanted."""
+    """The TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
     from localdflash.server.daemon import Tcp
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.key import own_key
@@ -129,7 +133,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_names(host: str) -> Collection[str]:
-    """Names and addresses that other machines may call this one by, as in a Host header."""
+    """Names and addresses that other machines may use for this one, as in a Host header."""
     import socket
 
     import psutil

@@ -1,4 +1,6 @@
-"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder; what was stopped goes on."""
+"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder and resumes where it
+stopped.
+"""
 
 import re
 import sys
@@ -11,12 +13,14 @@ import click
 from localdflash.errors import TrainingError, UsageError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-_device = click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Without it, cuda where there is one.")
+_device = click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="Where to train; by default cuda, if there is one."
+)
 _threads = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose.")
 _minutes = click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
 )
-_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 
 
 class Steps(click.Group):
@@ -59,11 +63,17 @@ def corpus(folder: Path, vocab_size: int, seed: int) -> int:
     type=click.IntRange(2048),
     default=2048,
     show_default=True,
-    help="Tokens of one pass; less memory.",
+    help="Tokens of one pass; fewer take less memory.",
 )
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Its peak.")
 @click.option(
-    "--quantization", type=click.Choice(["Q8_0", "Q4_0"]), default="Q8_0", show_default=True, help="Of the GGUF file."
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Peak learning rate."
+)
+@click.option(
+    "--quantization",
+    type=click.Choice(["Q8_0", "Q4_0"]),
+    default="Q8_0",
+    show_default=True,
+    help="Weight type of the GGUF file.",
 )
 @_device
 @_threads
@@ -88,11 +98,11 @@ def target(
     from localdflash.model.decoder_config import DecoderConfig
     from localdflash.train import target as training
     from localdflash.train.dataset import Dataset
-    from localdflash.train.loop import Budget
+    from localdflash.train.loop import TrainingBudget
 
     tokenizer, data = _tokenizer(folder), Dataset.load(folder / "corpus" / "train")
     shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
-    run = training.TargetRun(shape, Budget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
+    run = training.TargetRun(shape, TrainingBudget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
     model = training.train(run, data, folder / "target", chosen)
     loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
     print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
@@ -106,7 +116,7 @@ def target(
 @_folder
 @_minutes
 @click.option(
-    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Answers to learn from."
+    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Tokens of answers to learn from."
 )
 @click.option("--layers", type=click.IntRange(1), default=3, show_default=True, help="Blocks of the drafter.")
 @click.option(
@@ -114,7 +124,9 @@ def target(
 )
 @click.option("--taps", default="1,3,4", show_default=True, help="Target blocks whose output the drafter reads.")
 @click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Its peak.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Peak learning rate."
+)
 @_device
 @_threads
 @_seed
@@ -143,7 +155,7 @@ def drafter(
     from localdflash.train import drafter as training
     from localdflash.train.dataset import Dataset, special_ids
     from localdflash.train.export import write_drafter, write_drafter_safetensors
-    from localdflash.train.loop import Budget
+    from localdflash.train.loop import TrainingBudget
     from localdflash.train.regenerate import regenerate
 
     tokenizer, path = _tokenizer(folder), _target_of(folder)
@@ -158,7 +170,7 @@ def drafter(
     else:
         ends = Tokenizer.load(path).ends
         regenerate(model.to(chosen), Dataset.load(folder / "corpus" / "train"), answers, tokens, ends, seed, _report)
-    run = training.DrafterRun(config, Budget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
+    run = training.DrafterRun(config, TrainingBudget(minutes, learning_rate, seed), batch_tokens=batch_tokens)
     trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
     write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")
     write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)
@@ -168,12 +180,16 @@ def drafter(
 @command.command(short_help="Choose the tokens that the drafter proposes from.")
 @_folder
 @click.option(
-    "--size", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens; fewer than the target has."
+    "--size",
+    type=click.IntRange(1),
+    default=32_768,
+    show_default=True,
+    help="How many tokens; fewer than the target has.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write, beside a drafter; FOLDER/short_vocabulary.safetensors without it.",
+    help="File to write, beside a drafter; by default FOLDER/short_vocabulary.safetensors.",
 )
 def vocabulary(folder: Path, size: int, out: Path | None) -> int:
     """Choose the tokens that FOLDER/target.gguf writes most often in FOLDER/answers.
@@ -203,7 +219,7 @@ def _target_of(folder: Path) -> Path:
 
 
 def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
-    """Before hours of training, not after them: what attention and quantization ask for."""
+    """Check before hours of training, not after them, that the sizes suit attention and quantization."""
     if hidden != 64 and hidden % 128:
         raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
     if mlp % 32:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
-from localdflash.cpu.library import MAX_ROWS, address
-from localdflash.cpu.machine import (
+from localdflash.cpu.bound import (
     KeysAndValues,
     aligned,
     bound_layers,
@@ -19,6 +18,7 @@ from localdflash.cpu.machine import (
     check_shape,
     rope_tables,
 )
+from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import NOTHING, Draft
@@ -59,13 +59,19 @@ class CpuDFlashDrafter:
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
-        self._pass = library.Pass(
+        self._pass = library.PassStruct(
             address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
         )
         self._injected = 0
         self._waiting: list[Floats] = []
 
-    def _bind(self) -> library.Model:
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
+        return sum(array.nbytes for array in held)
+
+    def _bind(self) -> library.ModelStruct:
         packed, c = self.packed, self.config.decoder
         model = bound_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity
@@ -96,7 +102,7 @@ class CpuDFlashDrafter:
         self._pass.start = self.length
         self.target.team.forward(self.model, self._pass)
         tokens, confidence = self._best[1 : limit + 1].tolist(), self._confidence[1 : limit + 1].tolist()
-        return Draft.chain(self.name, tokens, confidence)
+        return Draft(self.name, tokens, confidence)
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
@@ -129,7 +135,7 @@ class CpuDFlashDrafter:
 
 
 def check_drafter(config: DFlashConfig) -> str:
-    """Why the kernels cannot run a drafter, or empty."""
+    """Why the kernels cannot run a drafter, or ""."""
     c = config
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"

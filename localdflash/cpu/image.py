@@ -1,8 +1,8 @@
-"""The form of a packed model in memory and on disk: a header, and arrays whose places follow from it.
+"""The format of a packed model in memory and on disk: a header, and arrays whose places follow from it.
 
 A prefix (magic, version, length and digest of what follows), the header as JSON, then for each entry its arrays, each
-on a multiple of 64 bytes. Nothing in the file says where an array lies, so nothing can point outside it: a header that
-its digest vouches for and a size that is right to the byte are all there is to check.
+on a multiple of 64 bytes. Nothing in the file says where an array is, so nothing can point outside it: the header's
+digest and the exact size are all there is to check.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ALIGNMENT = 64
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """Which file an image was packed from."""
+    """Identifies the file that an image was packed from."""
 
     path: bytes  # absolute, links followed
     size: int
@@ -35,7 +35,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageEntry:
     """A matrix, or float32 numbers of a shape."""
 
     name: str
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What it consists of."""
+        """The arrays of the entry."""
         return self.matrix.arrays if self.matrix else (Array(np.float32, self.shape),)
 
 
@@ -53,7 +53,7 @@ class Header(msgspec.Struct, frozen=True):
 
     stamp: Stamp
     config: msgspec.Raw
-    entries: tuple[Entry, ...]
+    entries: tuple[ImageEntry, ...]
 
     def encoded(self) -> bytes:
         """The first bytes of an image."""
@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True):
         return PREFIX.pack(MAGIC, VERSION, len(text), _digest(text)) + text
 
 
-class Place(NamedTuple):
+class PlacedArray(NamedTuple):
     """An array of an entry, and where it starts."""
 
     array: Array
@@ -73,25 +73,25 @@ class Place(NamedTuple):
         return int(np.dtype(self.array.dtype).itemsize * np.prod(self.array.shape, dtype=np.int64))
 
 
-class Layout:
-    """Where everything lies in an image with this header, its size in all and that of the arrays alone."""
+class ImageLayout:
+    """Where every array is in an image with this header, the image's size, and that of the arrays alone."""
 
     def __init__(self, header: Header) -> None:
-        self.places: dict[str, tuple[Place, ...]] = {}
+        self.places: dict[str, tuple[PlacedArray, ...]] = {}
         self.weights = 0
         self.size = len(header.encoded())
         for entry in header.entries:
             self.places[entry.name] = tuple(self._place(array) for array in entry.arrays)
 
-    def _place(self, array: Array) -> Place:
-        place = Place(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
+    def _place(self, array: Array) -> PlacedArray:
+        place = PlacedArray(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
         self.size = place.offset + place.nbytes
         self.weights += place.nbytes
         return place
 
 
 def read_header(start: bytes | mmap.mmap) -> Header | None:
-    """The header of an image, or None where this is not one, or one of another version."""
+    """The header of an image; None if this is not one, or one of another version."""
     if len(start) < PREFIX.size:
         return None
     magic, version, length, digest = PREFIX.unpack_from(start)
@@ -110,7 +110,7 @@ def as_json(config: object) -> msgspec.Raw:
 
 
 def mapped(path: Path) -> mmap.mmap | None:
-    """A file's bytes, read-only; None where it is not there or empty."""
+    """A file's bytes, read-only; None if it does not exist or is empty."""
     try:
         with path.open("rb") as stream:
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -119,18 +119,18 @@ def mapped(path: Path) -> mmap.mmap | None:
 
 
 def parts_of(header: Header, buffer: mmap.mmap) -> dict[str, PackedMatrix | NDArray[np.float32]]:
-    """The entries of an image by name, as views that keep the buffer; its size has been checked."""
-    places = Layout(header).places
+    """The entries of an image by name, as views that keep the buffer alive; its size has been checked."""
+    places = ImageLayout(header).places
     return {entry.name: _part(entry, buffer, iter(places[entry.name])) for entry in header.entries}
 
 
-def _part(entry: Entry, buffer: mmap.mmap, places: Iterator[Place]) -> PackedMatrix | NDArray[np.float32]:
+def _part(entry: ImageEntry, buffer: mmap.mmap, places: Iterator[PlacedArray]) -> PackedMatrix | NDArray[np.float32]:
     views = [_view(buffer, place) for place in places]
     m = entry.matrix
     return PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
 
 
-def _view(buffer: mmap.mmap, place: Place) -> NDArray[Any]:
+def _view(buffer: mmap.mmap, place: PlacedArray) -> NDArray[Any]:
     shape = place.array.shape
     view = np.frombuffer(buffer, place.array.dtype, int(np.prod(shape, dtype=np.int64)), place.offset).reshape(shape)
     view.flags.writeable = False

@@ -1,6 +1,6 @@
 """The C++ library of the CPU engine, bound by ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls.
 
-The library is built with the package where there is a C++ compiler. `available` says why it is not there.
+The library is built with the package if there is a C++ compiler. `available` says why it is missing.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
 
 
-class Matrix(ctypes.Structure):
+class MatrixStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [
@@ -33,31 +33,31 @@ class Matrix(ctypes.Structure):
     ]
 
 
-class Rows(ctypes.Structure):
+class RowsStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p)]
 
 
-class Cache(ctypes.Structure):
+class CacheStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [("keys", c_void_p), ("values", c_void_p)]
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
-        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, MatrixStruct) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         *((name, c_void_p) for name in ("router", "keys", "values")),
         ("causal", c_int32),
         ("window", c_int32),
     ]
 
 
-class Model(ctypes.Structure):
+class ModelStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
@@ -66,19 +66,19 @@ class Model(ctypes.Structure):
         ("eps", c_float),
         ("cosines", c_void_p),
         ("sines", c_void_p),
-        ("embedding", Matrix),
-        ("head", Matrix),
+        ("embedding", MatrixStruct),
+        ("head", MatrixStruct),
         ("norm", c_void_p),
-        ("layers", POINTER(Layer)),
+        ("layers", POINTER(LayerStruct)),
         ("taps", c_void_p),
         ("tap_count", c_int32),
-        ("fuse", Matrix),
+        ("fuse", MatrixStruct),
         ("fuse_norm", c_void_p),
         ("workspace", c_void_p),
     ]
 
 
-class Pass(ctypes.Structure):
+class PassStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
@@ -89,21 +89,23 @@ class Pass(ctypes.Structure):
     ]
 
 
-class Kernels(ctypes.Structure):
+class KernelsStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         ("name", c_char_p),
-        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(Rows))),
+        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(RowsStruct))),
         (
             "product",
-            ctypes.CFUNCTYPE(None, POINTER(Matrix), POINTER(Rows), c_int32, c_int32, c_int32, c_void_p, c_ssize_t),
+            ctypes.CFUNCTYPE(
+                None, POINTER(MatrixStruct), POINTER(RowsStruct), c_int32, c_int32, c_int32, c_void_p, c_ssize_t
+            ),
         ),
         (
             "attend",
             ctypes.CFUNCTYPE(
                 None,
-                POINTER(Cache),
+                POINTER(CacheStruct),
                 c_void_p,
                 c_ssize_t,
                 c_void_p,
@@ -115,18 +117,25 @@ class Kernels(ctypes.Structure):
                 c_ssize_t,
             ),
         ),
-        ("put_key", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
-        ("put_value", ctypes.CFUNCTYPE(None, POINTER(Cache), c_int32, c_int32, c_void_p)),
+        ("put_key", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
+        ("put_value", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
         ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
         ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
-        ("forward", ctypes.CFUNCTYPE(None, POINTER(Model), POINTER(Pass), c_void_p)),
-        ("inject", ctypes.CFUNCTYPE(None, POINTER(Model), c_void_p, c_int32, c_int32, c_void_p)),
+        ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
+        ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
         ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
     ]
 
 
-STRUCTS: tuple[type[ctypes.Structure], ...] = (Matrix, Rows, Layer, Model, Pass, Kernels)
+STRUCTS: tuple[type[ctypes.Structure], ...] = (
+    MatrixStruct,
+    RowsStruct,
+    LayerStruct,
+    ModelStruct,
+    PassStruct,
+    KernelsStruct,
+)
 
 
 class Library:
@@ -139,16 +148,16 @@ class Library:
         sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
         if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
             raise OSError("it was built from other sources")
-        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(Kernels), [c_char_p]
+        dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(KernelsStruct), [c_char_p]
         dll.ldf_instruction_set.restype, dll.ldf_instruction_set.argtypes = c_char_p, [ctypes.c_int]
         dll.ldf_workspace_bytes.restype = c_size_t
-        dll.ldf_workspace_bytes.argtypes = [POINTER(Model), ctypes.c_int]
+        dll.ldf_workspace_bytes.argtypes = [POINTER(ModelStruct), ctypes.c_int]
         dll.ldf_pool_new.restype, dll.ldf_pool_new.argtypes = c_void_p, [ctypes.c_int, c_void_p, c_int32]
         dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
 
     @property
     def instruction_sets(self) -> list[str]:
-        """What this processor can run."""
+        """The instruction sets that this processor can run, best first."""
         names, name = [], self._dll.ldf_instruction_set(0)
         while name:
             names.append(name.decode())
@@ -156,19 +165,19 @@ class Library:
         return names
 
     def kernels(self, instruction_set: str = "") -> Any:
-        """The table of an instruction set, of the best one by default; NoDevice where this processor has it not."""
+        """The functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
         name = instruction_set or self.instruction_sets[0]
         table = self._dll.ldf_kernels(name.encode())
         if not table:
             raise NoDevice(f"this processor cannot run {name}: it has {', '.join(self.instruction_sets)}")
         return table.contents
 
-    def workspace_bytes(self, model: Model, threads: int) -> int:
+    def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
         """Bytes that a model's passes need besides weights and cache."""
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
-        """Threads of which the own ones run on these logical CPUs only; to be freed with `delete_pool`."""
+        """A pool of threads; all but the caller's own run on these logical CPUs only. Free it with `delete_pool`."""
         wanted = np.array(cpus, np.int32)
         pool = self._dll.ldf_pool_new(threads, address(wanted), len(cpus))
         if not pool:
@@ -176,12 +185,12 @@ class Library:
         return int(pool)
 
     def delete_pool(self, pool: int) -> None:
-        """End its threads."""
+        """End a pool's threads."""
         self._dll.ldf_pool_delete(pool)
 
 
 def address(array: NDArray[Any] | None) -> int | None:
-    """Where a C-contiguous array lies; whoever hands it over keeps the array."""
+    """The address of a C-contiguous array; the caller must keep the array alive."""
     if array is None:
         return None
     assert array.flags.c_contiguous
@@ -206,13 +215,13 @@ def _load() -> Library | str:
 
 
 def available() -> str:
-    """Empty where the library can be used, else why not and what to do."""
+    """Why the library cannot be used and what to do, or ""."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""
 
 
 def load() -> Library:
-    """The library; NoDevice where there is none."""
+    """The library; NoDevice if there is none."""
     loaded = _load()
     if isinstance(loaded, str):
         raise NoDevice(f"the CPU engine is not there: {loaded}")

@@ -1,32 +1,63 @@
-"""From files to a target and its drafter on the CPU engine."""
+"""A pair on our CPU engine: memory planned before it is taken, weights packed or mapped, threads started."""
 
-from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 
+from localdflash.backend import free
+from localdflash.backend.fit import NO_DRAFTER, fit
+from localdflash.backend.options import Options
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.backend.running import Running, compose
 from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_drafter, open_target
+from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
-from localdflash.machine.cores import physical_cores
+from localdflash.cpu.team import Team
+from localdflash.errors import UsageError
+from localdflash.machine.cores import clamp, physical_cores
 from localdflash.model.dflash_config import check_fit
+from localdflash.pairs.pair import LocalPair
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say. NoDevice where the engine was not built; OutOfMemory, ModelError and UsageError."""
+    path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+    sizes = CpuSizes(files.target, path, options.threads)
+    if options.context > sizes.trained:
+        raise UsageError(
+            f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
+        )
+    threads, fewer = clamp(options.threads)
+    planned = fit(sizes, free.system_budget(), options.context)
+    predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
+    weights = open_target(files.target, options.progress)
+    drafting = open_drafter(path) if path and planned.drafter != NO_DRAFTER else None
+    if drafting:
+        c = weights.config
+        check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    with ExitStack() as stack:
+        team = Team(threads, physical_cores())
+        stack.callback(team.close)
+        target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else ())
+        drafter = CpuDFlashDrafter(drafting, target) if drafting else None
+        pair = compose(target, [drafter] if drafter else [], options)
+        return Running(
+            pair=pair,
+            host=pair,
+            context=target.context,
+            device="cpu",
+            vocab_size=target.vocab_size,
+            identity=(target.context, [drafter.name for drafter in pair.drafters]),
+            predicted=predicted,
+            measured=lambda: _measured(target, drafter),
+            notices=[fewer, planned.notice, weights.notice, drafting.notice if drafting else ""],
+            close=stack.pop_all().close,
+        )
 
 
-def load(
-    target: Path, drafter: Path | None, context: int = 0, threads: int = 0, progress: Progress | None = None
-) -> tuple[CpuTarget, list[CpuDFlashDrafter]]:
-    """A target and, if a file is given, its drafter; `CpuTarget.close` frees both. Zeros: the model's, the cores'."""
-    cores = physical_cores()
-    packed = open_target(target, progress)
-    fitting = open_drafter(drafter) if drafter else None
-    if fitting:
-        c = packed.config
-        check_fit(fitting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
-    team = Team(threads or len(cores), cores)
-    try:
-        loaded = CpuTarget(packed, team, context, fitting.config.taps if fitting else ())
-        return loaded, [CpuDFlashDrafter(fitting, loaded)] if fitting else []
-    except BaseException:
-        team.close()
-        raise
+def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
+    """Bytes of every array that they hold."""
+    parts = {TARGET: target.packed.nbytes, TARGET_KV: target.cache.nbytes, SCRATCH: target.scratch_bytes}
+    if drafter:
+        parts |= {DRAFTER: drafter.packed.nbytes, DRAFTER_KV: drafter.cache.nbytes}
+        parts[SCRATCH] += drafter.scratch_bytes
+    return free.with_program(parts)

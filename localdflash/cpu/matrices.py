@@ -46,7 +46,7 @@ KINDS = {
 
 
 class Array(NamedTuple):
-    """The type and the shape of an array."""
+    """The type and shape of an array."""
 
     dtype: DTypeLike
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class MatrixShape:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Codes and scales, and super-scales where there are any: what `pack_rows` returns, for every expert."""
+        """Codes and scales, and super-scales if there are any: what `pack_rows` returns, for every expert."""
         lead = (self.experts, -(-self.n // PANEL))
         groups, supers = (*lead, self.k // GROUP), (*lead, self.k // SUPER)
         match self.kind:
@@ -91,11 +91,16 @@ class PackedMatrix:
     scales: NDArray[Any]  # [experts, panels, groups, 16] float16; Q4_K and Q6_K: [..., groups, 2, 16] uint8 and int8
     supers: NDArray[np.float16] | None = None  # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.codes.nbytes + self.scales.nbytes + (0 if self.supers is None else self.supers.nbytes)
+
 
 def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
     """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, super-scales.
 
-    Rows are padded with weights of zero to whole panels. ModelError where a scale is not finite.
+    Rows are padded with weights of zero to whole panels. ModelError if a scale is not finite.
     """
     blocks = _whole_panels(blocks)
     if ggml_type in FLOATS:
@@ -107,7 +112,7 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
 
 
 def floats_of(raw: Bytes, ggml_type: GGMLType) -> NDArray[np.float32]:
-    """Numbers of an unquantized type, bytes [..., row], in float32."""
+    """Numbers of an unquantized type, bytes [..., row], as float32."""
     return FLOATS[ggml_type](raw)
 
 

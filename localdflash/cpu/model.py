@@ -1,6 +1,6 @@
 """A packed model, part by part, named as the structs of kernels/cpu/kernels.h. Imports no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,12 @@ class PackedLayer:
     key_norm: Floats | None = None  # [head_dim]
     router: Floats | None = None  # [experts, hidden]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        parts = (getattr(self, field.name) for field in fields(self))
+        return sum(part.nbytes for part in parts if part is not None)
+
 
 @dataclass(frozen=True)
 class PackedDecoder:
@@ -41,6 +47,12 @@ class PackedDecoder:
     layers: tuple[PackedLayer, ...]
     notice: str = ""  # one line for the user where the weights could not be kept on disk
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        head = 0 if self.head is self.embedding else self.head.nbytes
+        return self.embedding.nbytes + head + self.norm.nbytes + sum(layer.nbytes for layer in self.layers)
+
 
 @dataclass(frozen=True)
 class PackedDrafter:
@@ -52,3 +64,9 @@ class PackedDrafter:
     norm: Floats  # [hidden]
     layers: tuple[PackedLayer, ...]
     notice: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        norms = self.fuse_norm.nbytes + self.norm.nbytes
+        return self.fuse.nbytes + norms + sum(layer.nbytes for layer in self.layers)

@@ -1,4 +1,4 @@
-"""Packing a model file into an image, some rows at a time: memory stays small whatever the size."""
+"""Pack a model file into an image, some rows at a time, so that little memory is needed whatever the size."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.cpu.image import Entry, Header, Layout, Place, Stamp, as_json
+from localdflash.cpu.image import Header, ImageEntry, ImageLayout, PlacedArray, Stamp, as_json
 from localdflash.cpu.matrices import PANEL, floats_of, pack_rows
-from localdflash.cpu.source import Config, Part, Source
+from localdflash.cpu.source import CheckedFile, Config, FileTensor
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
 
@@ -20,26 +20,26 @@ Write = Callable[[int, Any], None]  # at an offset, the bytes of an array
 
 
 class _Rows(NamedTuple):
-    """Some rows of a part, which start with a panel."""
+    """Some rows of a part, starting at a panel."""
 
-    part: Part
+    part: FileTensor
     expert: int
     first: int
     number: int
 
 
-def header_of(source: Source[Config], stamp: Stamp) -> Header:
+def header_of(source: CheckedFile[Config], stamp: Stamp) -> Header:
     """The header of the image of a source."""
-    entries = tuple(Entry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
+    entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     return Header(stamp, as_json(source.config), entries)
 
 
-def pack(source: Source[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source, of `Layout(header).size` bytes; whatever lies between arrays is left out.
+def pack(source: CheckedFile[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
+    """Write the image of a source, of `ImageLayout(header).size` bytes; gaps between arrays are left out.
 
     ModelError names the tensor that cannot be packed, or says that the file became shorter meanwhile.
     """
-    layout, done = Layout(header), 0
+    layout, done = ImageLayout(header), 0
     write(0, header.encoded())
     with open_model(source.path) as (stream, _):
         for rows in _rows_of(source):
@@ -48,7 +48,7 @@ def pack(source: Source[Config], header: Header, write: Write, progress: Progres
                 progress(done, layout.weights)
 
 
-def _rows_of(source: Source[Config]) -> Iterator[_Rows]:
+def _rows_of(source: CheckedFile[Config]) -> Iterator[_Rows]:
     for part in source.parts:
         m = part.matrix
         if m is None:
@@ -60,7 +60,7 @@ def _rows_of(source: Source[Config]) -> Iterator[_Rows]:
             yield from (_Rows(part, expert, first, min(step, m.n - first)) for first in range(0, m.n, step))
 
 
-def _write_rows(source: Source[Config], descriptor: int, layout: Layout, rows: _Rows, write: Write) -> int:
+def _write_rows(source: CheckedFile[Config], descriptor: int, layout: ImageLayout, rows: _Rows, write: Write) -> int:
     """Pack and write some rows; returns the bytes written."""
     info, places = rows.part.tensor, layout.places[rows.part.name]
     try:
@@ -77,14 +77,14 @@ def _write_rows(source: Source[Config], descriptor: int, layout: Layout, rows: _
     return sum(array.nbytes for array in arrays)
 
 
-def _offset(place: Place, rows: _Rows) -> int:
-    """Where the first of some rows go in an array [experts, panels, ...]."""
+def _offset(place: PlacedArray, rows: _Rows) -> int:
+    """The place of the first of some rows in an array [experts, panels, ...]."""
     _, panels, *rest = place.array.shape
     panel = np.dtype(place.array.dtype).itemsize * int(np.prod(rest))
     return place.offset + (rows.expert * panels + rows.first // PANEL) * panel
 
 
-def _vector(part: Part, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _vector(part: FileTensor, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     numbers = floats_of(raw, part.tensor.ggml_type)
     if not np.isfinite(numbers).all():
         raise ModelError("a number is not finite")

@@ -1,4 +1,4 @@
-"""What a model file holds for the CPU engine: every tensor with its name here, checked before a byte of it is read.
+"""What a model file holds for the CPU engine: every tensor with our name for it, checked before a byte of it is read.
 
 ModelError of one line for a tensor that is missing, has another shape or a type that the kernels do not know, or has no
 place in the model (a bias, for example). Imports no torch.
@@ -45,7 +45,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class FileTensor:
     """A tensor of the file. `name` is our own: "layers.0.query" is the field `query` of `PackedLayer`."""
 
     name: str
@@ -55,16 +55,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Source(Generic[Config]):
+class CheckedFile(Generic[Config]):
     """A model file whose tensors all fit; its data starts at `data_offset`."""
 
     path: Path
     config: Config
-    parts: tuple[Part, ...]
+    parts: tuple[FileTensor, ...]
     data_offset: int
 
 
-def target_source(path: Path) -> Source[DecoderConfig]:
+def target_source(path: Path) -> CheckedFile[DecoderConfig]:
     """A Qwen3, Qwen3-MoE or Llama GGUF."""
     header = gguf.read_header(path)
     config = decoder_config(header)
@@ -79,10 +79,10 @@ def target_source(path: Path) -> Source[DecoderConfig]:
     tensors = {name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or not config.rope_factors}
     paired = config.head_dim if header.architecture == "llama" else 0
     parts = _parts(path, tensors, names, top | _layers(path, config), paired)
-    return Source(path, config, parts, header.data_offset)
+    return CheckedFile(path, config, parts, header.data_offset)
 
 
-def drafter_source(path: Path) -> Source[DFlashConfig]:
+def drafter_source(path: Path) -> CheckedFile[DFlashConfig]:
     """A `dflash` GGUF, or z-lab's safetensors with config.json beside it."""
     config = config_of_file(path)
     if path.suffix == ".gguf":
@@ -100,7 +100,7 @@ def drafter_source(path: Path) -> Source[DFlashConfig]:
         for theirs, ours in fields.items():
             names[f"{layer}.{index}.{theirs}.weight"] = f"layers.{index}.{ours}"
     parts = _parts(path, tensors, names, top | _layers(path, config.decoder), 0)
-    return Source(path, config, parts, data_offset)
+    return CheckedFile(path, config, parts, data_offset)
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
@@ -140,8 +140,8 @@ def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
 
 def _parts(
     path: Path, tensors: Mapping[str, TensorInfo], names: Mapping[str, str], shapes: Mapping[str, Shape], paired: int
-) -> tuple[Part, ...]:
-    """The parts that `shapes` asks for; `names` are ours of the file's tensors."""
+) -> tuple[FileTensor, ...]:
+    """The parts that `shapes` asks for; `names` maps our names to the file's."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         ours = names.get(name, "")
@@ -158,7 +158,7 @@ def _parts(
     return tuple(parts)
 
 
-def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> Part:
+def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> FileTensor:
     if info.shape != shape:
         found, wanted = list(info.shape), list(shape)
         raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
@@ -168,10 +168,10 @@ def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) ->
             f"{path}: tensor {info.name} is {info.ggml_type.name}, which the CPU engine cannot read: {OTHERWISE}"
         )
     if is_vector:
-        return Part(ours, info, None)
+        return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
         raise ModelError(
             f"{path}: tensor {info.name} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {OTHERWISE}"
         )
     experts = shape[0] if len(shape) == 3 else 1
-    return Part(ours, info, MatrixShape(KINDS[info.ggml_type], shape[-2], shape[-1], experts), paired)
+    return FileTensor(ours, info, MatrixShape(KINDS[info.ggml_type], shape[-2], shape[-1], experts), paired)

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
-from localdflash.cpu.library import MAX_ROWS, address
-from localdflash.cpu.machine import (
+from localdflash.cpu.bound import (
     KeysAndValues,
-    Team,
     aligned,
     bound_layers,
     bound_matrix,
@@ -20,14 +18,16 @@ from localdflash.cpu.machine import (
     check_shape,
     rope_tables,
 )
+from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import PackedDecoder
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 
 class CpuTarget:
-    """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
     max_rows = MAX_ROWS
 
@@ -56,9 +56,15 @@ class CpuTarget:
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
         self._logits_at = address(self._logits)
         self._tapped = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
-        self._pass = library.Pass(address(self._ids), 0, 0, address(self._tapped) if taps else None)
+        self._pass = library.PassStruct(address(self._ids), 0, 0, address(self._tapped) if taps else None)
 
-    def _bind(self) -> library.Model:
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes held beside weights, keys and values."""
+        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._tapped)
+        return sum(array.nbytes for array in held)
+
+    def _bind(self) -> library.ModelStruct:
         c = self.packed.config
         model = bound_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity
@@ -77,15 +83,13 @@ class CpuTarget:
 
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
         """See `Target`."""
-        if not draft.is_chain:
-            raise LocaldflashError("the CPU engine verifies chains only, and this draft is a tree")
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """See `Target`; the rows of a chain are its first ones."""
-        self.length += len(rows)
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.length += rows
 
     def crop(self, length: int) -> None:
         """See `Target`."""

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.errors import NoDevice
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Features:
         return self.capability[0] == 12
 
     def summary(self) -> str:
-        """For `doctor`: which path was chosen and why."""
+        """A line for `doctor`: which path was chosen and why."""
         major, minor = self.capability
         parts = [
             f"sm_{major}{minor}",
@@ -96,11 +96,11 @@ def find_device() -> "torch.device":
     return device
 
 
-def gpu_budget() -> Budget:
+def gpu_budget() -> MemoryBudget:
     """Memory of the GPU that the engine would use; NoDevice says why there is none."""
     device = find_device()
     import torch
 
     from localdflash.cuda.memory import RESERVE
 
-    return Budget(torch.cuda.mem_get_info(device)[0], RESERVE, "GPU memory")
+    return MemoryBudget(torch.cuda.mem_get_info(device)[0], RESERVE, "GPU memory")

@@ -1,240 +1,74 @@
-"""From a pair's files to a `CudaPair`: checked, repacked on the device, captured and measured."""
+"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device."""
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
 
-from localdflash.cuda.checkpoint import CheckpointSource
-from localdflash.cuda.device import features
-from localdflash.cuda.machine import SLACK, Machine, Way
-from localdflash.cuda.memory import (
-    check_kinds,
-    choose_context,
-    drafter_bytes,
-    file_bytes,
-    gguf_drafter_bytes,
-    predict_bytes,
-    short_head_bytes,
-    tensor_bytes,
-)
-from localdflash.cuda.native_fp4 import NativeFp4
-from localdflash.cuda.ops import KERNELS, Ops
-from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.runner import Runner, chunks
-from localdflash.cuda.short_head import rows_of
-from localdflash.cuda.stack import ROWS, Shared, padded
-from localdflash.cuda.ways import Ways
-from localdflash.cuda.weights import (
-    DrafterWeights,
-    GGUFSource,
-    Heads,
-    Layer,
-    Mixture,
-    ModuleSource,
-    Progress,
-    Source,
-    TargetWeights,
-    load_drafter,
-    load_target,
-)
-from localdflash.errors import OutOfMemory, UsageError
-from localdflash.kernels import attention, head, matmul, moe
-from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan, Workspace
-from localdflash.kernels.state import CONTEXT
-from localdflash.model import short_vocabulary
-from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
-from localdflash.model.gguf_config import decoder_config
-from localdflash.reference.dflash_files import load as load_module
-from localdflash.weights import gguf
-
-CALIBRATION_CONTEXT, ROUNDS = 64, 3
-KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+from localdflash.backend.fit import NO_DRAFTER, fit
+from localdflash.backend.options import Options
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
+from localdflash.backend.running import Running
+from localdflash.cuda import device as devices
+from localdflash.cuda.assembly import CudaSettings, load_pair
+from localdflash.cuda.sizes import BITS, CudaSizes
+from localdflash.cuda.stepper import Stepper
+from localdflash.pairs.pair import LocalPair
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to run a pair on a device. Zeros mean: what the model and the memory suggest."""
-
-    context: int = 0
-    kv: str = "f16"
-    draft: bool = True
-    drafter_bits: int = 8
-    native_fp4: bool = False  # see native_fp4.py
-
-
-@dataclass(frozen=True)
-class _TargetFiles:
-    """A target whose headers were read, but that was not put on the device."""
-
-    config: DecoderConfig
-    source: Source
-    nbytes: int
-    head_nbytes: int
-    llama: bool = False  # the rows of q and k are in llama.cpp's order
-
-
-@dataclass(frozen=True)
-class _DrafterFile:
-    """A drafter that was read, but not put on the device."""
-
-    config: DFlashConfig
-    source: Source
-    nbytes: int  # those of a short head included
-    short: Tensor | None  # ids of a short draft vocabulary
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say. NoDevice says why there is no GPU; OutOfMemory, ModelError and UsageError."""
+    device = devices.find_device()
+    drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+    sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    planned = fit(sizes, devices.gpu_budget(), options.context)
+    drafter = drafter if planned.drafter != NO_DRAFTER else None
+    bits = BITS.get(planned.drafter, options.drafter_bits)
+    settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
+    pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
+    stepper = pair.stepper
+    return Running(
+        pair=pair,
+        context=stepper.context,
+        device="cuda",
+        vocab_size=None,
+        identity=(stepper.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
+        predicted=planned.parts,
+        measured=lambda: measured(stepper),
+        notices=[planned.notice],
+        close=lambda: None,
+    )
 
 
-def load_pair(
-    target: Path,
-    drafter: Path | None,
-    device: torch.device,
-    settings: Settings,
-    ops: Ops = KERNELS,
-    progress: Progress | None = None,
-) -> CudaPair:
-    """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
-
-    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded. A short draft vocabulary beside the
-    drafter is used (see short_vocabulary.py).
-
-    On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
-    """
-    if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
-        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
-    files = _read_target(target, device, progress)
-    config = files.config
-    file = _read_drafter(drafter, files, device, settings) if drafter else None
-    exact = device.type == "cpu" and ops is not KERNELS
-    dtype = torch.float32 if exact else torch.float16
-    kv = torch.float32 if exact else KV_TYPES[settings.kv]
-    memory = predict_bytes(files.nbytes, config, file.config if file else None, file.nbytes if file else 0, kv)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
-    context = choose_context(memory, settings.context, config.context_length, free)
-    try:
-        weights = load_target(files.source, config, context + SLACK, files.llama)
-        drafting = _load_drafter(file, weights, context + SLACK) if file else None
-        plans: list[Plan] = []
-        if settings.native_fp4:
-            native = NativeFp4()
-            weights, ops, plans = native.convert(weights), native.ops(), native.plans()
-        machine = Machine(
-            ops, weights, drafting, context, _shared(weights, drafting, context, device, plans), dtype, kv
-        )
-        runner = Runner(machine)
-        step_ms = measure(machine, runner, _ways(machine, settings))
-    except torch.OutOfMemoryError:
-        needed = memory.total(context) / 1e9
-        raise OutOfMemory(
-            f"the GPU ran out of memory: {needed:.1f} GB were planned of {free / 1e9:.1f} free; close what else uses"
-            f" the GPU, or give --context below {context}"
-        ) from None
-    return CudaPair(machine, runner, Ways(step_ms))
+def measured(stepper: Stepper) -> Parts:
+    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
+    seen = set[int]()
+    parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
+    if stepper.block:
+        parts |= {
+            DRAFTER: _bytes_of(stepper.block.weights, seen),
+            DRAFTER_KV: _bytes_of(stepper.block.cache, seen),
+        }
+    return {**parts, SCRATCH: torch.cuda.memory_reserved(stepper.device) - total(parts)}
 
 
-def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
-    if path.is_dir():
-        checkpoint = CheckpointSource(path, device, progress)
-        return _TargetFiles(checkpoint.config, checkpoint, checkpoint.nbytes, checkpoint.head_nbytes)
-    header = gguf.read_header(path)
-    config = decoder_config(header)
-    check_kinds(header)
-    head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
-    head_nbytes = tensor_bytes(head.ggml_type, head.shape)
-    source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
-    return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
+def _bytes_of(weights: object, seen: set[int]) -> int:
+    """Bytes of an object's tensors, each storage counted once: target and drafter share some."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
+    fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
+    seen.update(fresh)
+    return sum(fresh.values())
 
 
-def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: Settings) -> _DrafterFile:
-    """GGUF drafters keep their quantized types; safetensors are quantized at load."""
-    source: Source
-    if path.suffix == ".gguf":
-        header = gguf.read_header(path)
-        config = config_of_gguf(header)
-        source, nbytes = GGUFSource(header, device), gguf_drafter_bytes(header)
-    else:
-        module = load_module(path)
-        config, bits = module.config, settings.drafter_bits
-        source, nbytes = ModuleSource(module, device, bits), drafter_bytes(config, bits)
-    c = target.config
-    check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-    list_path = path.with_name(short_vocabulary.FILE)
-    short = short_vocabulary.load(list_path, c.vocab_size) if list_path.exists() else None
-    if short is not None:
-        nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(short))
-    return _DrafterFile(config, source, nbytes, short)
-
-
-def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
-    short = None
-    if file.short is not None:
-        short = rows_of(target.head, file.short), file.short.to(target.final_gain.device)
-    return load_drafter(file.source, file.config, target, positions, short)
-
-
-def _shared(
-    target: TargetWeights,
-    drafter: DrafterWeights | None,
-    context: int,
-    device: torch.device,
-    plans: Sequence[Plan] = (),
-) -> Shared:
-    """Scratch memory for the largest GEMM, attention and head of both."""
-    plans = [*plans, *_plans(target.layers, target.config, device)]
-    shapes = [target.config]
-    heads = [target.head]
-    if drafter:
-        c = drafter.config.decoder
-        plans += [*_plans(drafter.layers, c, device), matmul.plan(drafter.fuse.n, drafter.fuse.padded_k, device)]
-        plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
-        shapes.append(c)
-        heads.append(drafter.head)
-    most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
-    scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
-    offsets = torch.arange(16, dtype=torch.int32, device=device)
-    return Shared(Workspace(device, plans), scratch, head.HeadScratch(device, heads), offsets)
-
-
-def _plans(layers: tuple[Layer, ...], config: DecoderConfig, device: torch.device) -> Iterator[Plan]:
-    def plan(planes: Planes) -> Plan:
-        return matmul.plan(planes.n, planes.padded_k, device)
-
-    for layer in layers:
-        yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
-        yield plan(layer.output)
-        if isinstance(layer.mlp, Mixture):
-            yield moe.router_plan(config.num_experts, padded(config.hidden_size))
-        else:
-            yield from (plan(planes) for planes in (layer.mlp.gate_up, layer.mlp.down))
-
-
-def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> Plan:
-    return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
-
-
-def _ways(machine: Machine, settings: Settings) -> tuple[Way, ...]:
-    if not settings.draft:
-        return ("plain",)
-    return ("lookup", "block") if machine.block else ("lookup",)
-
-
-def measure(machine: Machine, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
-    """Milliseconds of a step by each way, with the graphs of short contexts captured. Leaves nothing behind."""
-    times = dict.fromkeys(ways, float("inf"))
-    for _ in range(ROUNDS):
-        for way in ways:
-            machine.state.zero_()
-            machine.state[CONTEXT] = min(CALIBRATION_CONTEXT, machine.context // 2)
-            for _ in range(2):  # the first of a kind compiles, captures and fills caches
-                runner.synchronize()
-                began = time.perf_counter()
-                runner.step(way, True, CALIBRATION_CONTEXT)
-                runner.synchronize()
-                times[way] = min(times[way], (time.perf_counter() - began) * 1e3)
-    machine.state.zero_()
-    machine.tokens.zero_()
-    return times
+def _tensors(part: object) -> Iterator[Tensor]:
+    """The tensors of a tree of dataclasses and tuples."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))

@@ -17,7 +17,7 @@ from localdflash.cuda.weights import Dense, TargetWeights
 from localdflash.errors import ModelError
 from localdflash.kernels.fp4 import Fp4Matrix, Fp4Rows, fp4_matmul, fp4_matrix, plan, quantize_rows_fp4
 from localdflash.kernels.planes import COLUMNS, Planes
-from localdflash.kernels.split_k import ROWS, Plan, Workspace
+from localdflash.kernels.split_k import ROWS, SplitPlan, SplitWorkspace
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NativeFp4:
         self._products: dict[int, Tensor] = {}  # by width: matrices of a width run one after another
 
     def convert(self, target: TargetWeights) -> TargetWeights:
-        """The target with its FP4 matrices converted; ModelError where it has none."""
+        """The target with its FP4 matrices converted; ModelError if it has none."""
         layers = []
         for layer in target.layers:
             heads = tuple(replace(part, planes=self._native(part.planes)) for part in layer.qkv)
@@ -49,12 +49,12 @@ class NativeFp4:
             raise ModelError("the FP4 mode needs a target with MXFP4 or NVFP4 weights: leave out --native-fp4")
         return replace(target, layers=tuple(layers))
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[SplitPlan]:
         """What the GEMMs need of the workspace."""
         return [plan(native.matrix) for native in self._natives.values()]
 
     def ops(self) -> Ops:
-        """The kernels, for planes of a product preceded by the FP4 GEMM that makes it."""
+        """The kernels; where a matrix is FP4, its GEMM runs first and they take over its product."""
         return replace(
             KERNELS,
             qkv=self._after_product(KERNELS.qkv),
@@ -63,7 +63,7 @@ class NativeFp4:
         )
 
     def _native(self, planes: Planes) -> Planes:
-        """Planes of the product of an FP4 matrix, which replaces these; other planes stay."""
+        """The planes of the product that an FP4 matrix makes; other planes stay."""
         if planes.code != "e2m1" or planes.experts != 1:
             return planes
         matrix, width = fp4_matrix(planes), -(-planes.n // COLUMNS) * COLUMNS
@@ -78,7 +78,7 @@ class NativeFp4:
         def run(a: Tensor, sums: Tensor, planes: Planes, *rest: Any, **options: Any) -> None:
             native = self._natives.get(id(planes))
             if native:
-                workspace = next(item for item in (*rest, *options.values()) if isinstance(item, Workspace))
+                workspace = next(item for item in (*rest, *options.values()) if isinstance(item, SplitWorkspace))
                 quantize_rows_fp4(a, native.rows)
                 fp4_matmul(native.rows, native.matrix, planes.base, workspace)
             op(a, sums, planes, *rest, **options)

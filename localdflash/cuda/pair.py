@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localdflash.cuda.machine import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Machine, Way
 from localdflash.cuda.runner import Arrival, Runner, device_errors
 from localdflash.cuda.stack import ROWS
+from localdflash.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.cuda.ways import Ways
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.lookup import BREAK
-from localdflash.engine.pair import Cancelled, State, Step, never
+from localdflash.engine.pair import Cancelled, SavedSequence, Step, never
 from localdflash.engine.sampling import Sampler
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.kernels.cache import Cache
@@ -35,7 +35,7 @@ AHEAD = 2  # steps on their way at most, the one waited for among them
 
 @dataclass(frozen=True, slots=True)
 class _Flying:
-    """A step on its way."""
+    """A step that was started but not read yet."""
 
     way: Way
     number: int
@@ -45,8 +45,8 @@ class _Flying:
 class CudaPair:
     """See `Pair`."""
 
-    def __init__(self, machine: Machine, runner: Runner, ways: Ways) -> None:
-        self.machine, self.runner, self.ways = machine, runner, ways
+    def __init__(self, stepper: Stepper, runner: Runner, ways: Ways) -> None:
+        self.stepper, self.runner, self.ways = stepper, runner, ways
         self.ends: frozenset[int] = frozenset()
         self.drafting = True
         self.ids: list[int] = []
@@ -62,17 +62,17 @@ class CudaPair:
         self._documents: Sequence[Sequence[int]] = ()
 
     def only(self, way: Way) -> "CudaPair":
-        """A pair over the same device memory that steps in one way alone; `forget` before the other one goes on."""
-        return CudaPair(self.machine, self.runner, Ways({way: 1.0}))
+        """A pair over the same device memory that steps in one way alone; `forget` before using the other one again."""
+        return CudaPair(self.stepper, self.runner, Ways({way: 1.0}))
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """What lookup may copy from besides the text itself; the newest tokens of it where it is too long."""
+        """Set the texts that lookup may copy from; the newest tokens of them if they are too long."""
         if documents == self._documents:
             return
         self._documents = documents
         joined = [token for document in documents for token in (*document, BREAK)][-DOCUMENTS:]
-        self.machine.documents[: len(joined)] = torch.tensor(joined, dtype=torch.int32)
-        self.machine.documents_length.fill_(len(joined))
+        self.stepper.documents[: len(joined)] = torch.tensor(joined, dtype=torch.int32)
+        self.stepper.documents_length.fill_(len(joined))
 
     @property
     def cached(self) -> Sequence[int]:
@@ -82,17 +82,17 @@ class CudaPair:
     @property
     def room(self) -> int:
         """See `Pair`."""
-        return self.machine.context - len(self.ids)
+        return self.stepper.context - len(self.ids)
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
         """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
-        if len(ids) >= self.machine.context:
-            raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.machine.context}")
+        if len(ids) >= self.stepper.context:
+            raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.stepper.context}")
         kept = common_prefix(self.cached, ids[:-1])
         self._set_back(kept)
-        self.machine.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
+        self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not cancelled():
                 self._extend(min(ROWS, len(ids) - 1 - self._computed))
@@ -106,8 +106,8 @@ class CudaPair:
         """Compute `count` more tokens of the prompt; the drafter sees them at once."""
         self.runner.extend(self._computed)
         self._computed += count
-        self.machine.state[CONTEXT] = self._computed
-        if self.machine.block:
+        self.stepper.state[CONTEXT] = self._computed
+        if self.stepper.block:
             self._catch_up()
 
     def _catch_up(self) -> None:
@@ -115,10 +115,10 @@ class CudaPair:
         self._seen = min(self._seen + ROWS, self._computed)
 
     def step(self, sampler: Sampler, limit: int) -> Step:
-        """See `Pair`. LocaldflashError where the model gives no numbers; the sequence is dropped then."""
+        """See `Pair`. LocaldflashError if the model gives no numbers; the sequence is then dropped."""
         room = min(limit, self.room)
         if room < 1:
-            raise ContextOverflow(f"the context of {self.machine.context} tokens is full")
+            raise ContextOverflow(f"the context of {self.stepper.context} tokens is full")
         if self._ahead or sampler is not self._sampler:
             self._set_back(len(self.ids) - 1)
             self._use(sampler)
@@ -143,14 +143,14 @@ class CudaPair:
         seed = secrets.randbits(62) if p.seed is None else p.seed
         low, high = (np.array(part, np.uint32).astype(np.int32).item() for part in (seed & 0xFFFFFFFF, seed >> 32))
         floats = (p.temperature, p.top_p, p.min_p, p.repetition_penalty)
-        self.machine.set_sampling(floats, (min(p.top_k, MOST), low, high, min(sampler.window, MOST)))
+        self.stepper.set_sampling(floats, (min(p.top_k, MOST), low, high, min(sampler.window, MOST)))
 
     def _launch(self) -> bool:
-        """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
+        """Start one more step; False if the drafter must first see tokens of steps that are still under way."""
         way: Way = "plain"
         if self.drafting:
             way = self._waiting = self._waiting or self.ways.choose()
-        if self.machine.block and not self._drafter_is_near(way):
+        if self.stepper.block and not self._drafter_is_near(way):
             if self._flying:
                 return False
             while self._computed - self._seen > ROWS:
@@ -190,7 +190,7 @@ class CudaPair:
         return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
 
     def _set_back(self, length: int) -> None:
-        """Wait for what is on its way and forget it: the device's context is `length` tokens of `ids` from here on."""
+        """Wait for the steps under way and discard them: the device's context becomes `length` tokens of `ids`."""
         self._ahead = True  # until all of this is done
         self._flying.clear()
         self.runner.synchronize()
@@ -198,7 +198,7 @@ class CudaPair:
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._seen, STEP: 0}
         with device_errors():
-            self.machine.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.machine.state))]))
+            self.stepper.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.stepper.state))]))
         self._ahead = False
 
     def rollback(self, length: int) -> None:
@@ -213,22 +213,22 @@ class CudaPair:
         self.ids, self._sampler = [], None
         self._set_back(0)
 
-    def save(self) -> State:
+    def save(self) -> SavedSequence:
         """See `Pair`."""
         self._set_back(self._computed)
-        while self.machine.block and self._seen < self._computed:
+        while self.stepper.block and self._seen < self._computed:
             self._catch_up()
-        drafter = (_bytes(self.machine.block.cache, self._seen),) if self.machine.block else ()
-        return State(tuple(self.cached), _bytes(self.machine.cache, self._computed), drafter)
+        drafter = (_bytes(self.stepper.block.cache, self._seen),) if self.stepper.block else ()
+        return SavedSequence(tuple(self.cached), _bytes(self.stepper.cache, self._computed), drafter)
 
-    def load(self, state: State) -> None:
+    def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self.forget()
         length = len(state.ids)
-        self.machine.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
-        _fill(self.machine.cache, state.target, length)
-        if self.machine.block:
-            _fill(self.machine.block.cache, state.drafters[0], length)
+        self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
+        _fill(self.stepper.cache, state.target, length)
+        if self.stepper.block:
+            _fill(self.stepper.block.cache, state.drafters[0], length)
             self._seen = length
         self.ids = list(state.ids)
         self._set_back(length)

@@ -1,4 +1,4 @@
-"""Runs the machine's sequences: as captured CUDA graphs on a GPU, directly on a CPU.
+"""Runs the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
 Every sequence is captured once for each number of attention chunks, of which there are four; lengths inside them are
 read on the device. After a step its record is copied to pinned memory and an event is set, so that the host can wait
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from localdflash.cuda.machine import Machine, Way
 from localdflash.cuda.stack import ROWS
+from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
 
@@ -21,7 +21,7 @@ WARM_UPS = 2  # runs before a capture: kernels compile in the first
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A step on its way; `event` is None on a CPU, where it has happened already."""
+    """A step that was started; `event` is None on a CPU, where it has already happened."""
 
     event: torch.cuda.Event | None
 
@@ -29,13 +29,13 @@ class Arrival:
 class Runner:
     """One stream, one memory pool, one graph for every sequence and size that was asked for."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self._slots = machine.cache.k.shape[1]
-        self._graphed = machine.device.type == "cuda"
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self._slots = stepper.cache.k.shape[1]
+        self._graphed = stepper.device.type == "cuda"
         self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
-        self._records = torch.zeros_like(machine.records, device="cpu", pin_memory=self._graphed)
+        self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
@@ -49,11 +49,11 @@ class Runner:
             return Arrival(event)
 
     def _recorded(self, way: Way, greedy: bool, splits: int) -> None:
-        self.machine.step(way, greedy, splits)
-        self._records.copy_(self.machine.records, non_blocking=True)
+        self.stepper.step(way, greedy, splits)
+        self._records.copy_(self.stepper.records, non_blocking=True)
 
     def record(self, arrival: Arrival, number: int) -> list[int]:
-        """Wait for a step, the `number`-th of the machine; its record."""
+        """Wait for a step, the `number`-th of the stepper; return its record."""
         with device_errors():
             if arrival.event:
                 arrival.event.synchronize()
@@ -64,18 +64,18 @@ class Runner:
         """Compute the 16 tokens after a context of `length`."""
         splits = chunks(length, self._slots)
         with device_errors():
-            self._run("extend", splits, lambda: self.machine.extend(splits))
+            self._run("extend", splits, lambda: self.stepper.extend(splits))
 
     def catch_up(self) -> None:
         """Give the drafter 16 more tokens."""
         with device_errors():
-            self._run("catch up", 0, self.machine.catch_up)
+            self._run("catch up", 0, self.stepper.catch_up)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
         if self._graphed:
             with device_errors():
-                torch.cuda.synchronize(self.machine.device)
+                torch.cuda.synchronize(self.stepper.device)
 
     def _run(self, name: str, splits: int, sequence: Callable[[], None]) -> None:
         if not self._graphed:
@@ -88,13 +88,13 @@ class Runner:
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """The sequence as a graph. The runs before it are undone: they only write past the context, and the state."""
-        state = self.machine.state.clone()
+        state = self.stepper.state.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 sequence()
-                self.machine.state.copy_(state)
+                self.stepper.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

@@ -1,11 +1,10 @@
-"""The memory of a pair on the CUDA engine, part by part: `cuda/memory.py` for what a plan names."""
+"""The memory of a pair on the CUDA engine, part by part: adapts `cuda/memory.py` to what a plan names."""
 
 from pathlib import Path
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.cuda.load import KV_TYPES
-from localdflash.cuda.machine import SLACK
+from localdflash.cuda.assembly import KV_TYPES
 from localdflash.cuda.memory import (
     LONGEST,
     check_kinds,
@@ -17,6 +16,7 @@ from localdflash.cuda.memory import (
     short_head_bytes,
     tensor_bytes,
 )
+from localdflash.cuda.stepper import SLACK
 from localdflash.model import short_vocabulary
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.model.gguf_config import decoder_config
@@ -26,7 +26,7 @@ BITS = {"8 bits": 8, "4 bits": 4}
 
 
 class CudaSizes:
-    """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError where CUDA cannot run the pair."""
+    """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self._header = read_header(target)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
-from localdflash.cuda.weights import Layer, Mixture
+from localdflash.cuda.weights import LayerWeights, Mixture
 from localdflash.kernels import attention
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.head import HeadScratch
@@ -21,7 +21,7 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import Rope
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from localdflash.model.decoder_config import DecoderConfig
 
 ROWS = 16  # of every forward: plain decoding, verification and drafting run the same instructions
@@ -29,13 +29,12 @@ TILE = 128
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What every launch needs: scratch memory of the split reductions, and the offsets 0..15 of a chain's rows."""
+class SharedBuffers:
+    """What every launch needs: scratch memory of the split reductions."""
 
-    workspace: Workspace
+    workspace: SplitWorkspace
     scratch: attention.Scratch
     head_scratch: HeadScratch
-    offsets: Tensor  # int32 [16]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class TapRing:
-    """Where the target leaves the hidden states that the drafter reads: sixteenths, by position modulo the length."""
+    """Where the target leaves the hidden states for the drafter: divided by 16, by position modulo the length."""
 
     ring: Tensor  # [length, n_taps * H]
     blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
@@ -101,11 +100,11 @@ class Stack:
         self,
         ops: Ops,
         config: DecoderConfig,
-        layers: Sequence[Layer],
+        layers: Sequence[LayerWeights],
         final_gain: Tensor,
         rope: Rope,
         caches: Sequence[Cache],
-        shared: Shared,
+        shared: SharedBuffers,
         live: Tensor,
         dtype: torch.dtype,
     ) -> None:
@@ -152,7 +151,6 @@ class Stack:
                 layer.k_gain,
                 self.rope,
                 start,
-                shared.offsets,
                 b.q,
                 cache,
                 shared.workspace,

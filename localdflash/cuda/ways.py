@@ -1,4 +1,4 @@
-"""Which way to step: the drafter's block costs a forward of its own, lookup is nearly free, and both are measured.
+"""Chooses the way to step: the drafter's block costs a forward of its own, lookup is nearly free, both are measured.
 
 On a GPU a verify of 16 rows costs what one token costs, so only the drafter's time is at stake. Every way keeps a
 running mean of its milliseconds and of the tokens that it commits; the best ratio wins, and the other way is tried
@@ -7,7 +7,7 @@ again from time to time, the less often the worse it did.
 
 from dataclasses import dataclass
 
-from localdflash.cuda.machine import Way
+from localdflash.cuda.stepper import Way
 
 MEMORY = 0.9  # weight of what was seen before, for tokens a step
 SLOW = 0.98  # the same for milliseconds, which hardly change
@@ -16,8 +16,8 @@ SHARE = 0.02  # of the time may go into trying the way that looks worse
 
 
 @dataclass
-class Record:
-    """What one way has done."""
+class WayRecord:
+    """The running means of one way."""
 
     ms: float
     tokens: float = HOPE
@@ -32,7 +32,7 @@ class Ways:
     """Chooses among the ways that a pair has; `step_ms` are the times measured at load."""
 
     def __init__(self, step_ms: dict[Way, float]) -> None:
-        self.records = {way: Record(ms) for way, ms in step_ms.items()}
+        self.records = {way: WayRecord(ms) for way, ms in step_ms.items()}
         self._saved = 0.0  # milliseconds that may be spent on a try
 
     def choose(self) -> Way:

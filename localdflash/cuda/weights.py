@@ -29,17 +29,17 @@ TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Where a model's tensors come from, by their GGUF names."""
 
     def kind(self, name: str) -> object:
-        """What must agree for tensors to share one matrix."""
+        """The properties that tensors must share to form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
         """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
 
     def vector(self, name: str) -> Tensor | None:
-        """A small tensor in float32, None where the model has none."""
+        """A small tensor in float32; None if the model has none."""
 
 
 class GGUFSource:
@@ -51,17 +51,17 @@ class GGUFSource:
         self._done = 0
 
     def kind(self, name: str) -> object:
-        """See `Source`."""
+        """See `TensorSource`."""
         return gguf.find(self._header, name).ggml_type
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """See `Source`."""
+        """See `TensorSource`."""
         planes = load_planes(self._header, names, self._device, interleave, order)
         self._count(names)
         return planes
 
     def vector(self, name: str) -> Tensor | None:
-        """See `Source`."""
+        """See `TensorSource`."""
         if name not in self._header.tensors:
             return None
         self._count((name,))
@@ -80,17 +80,17 @@ class ModuleSource:
         self._state, self._device, self._bits = model.state_dict(), device, bits
 
     def kind(self, name: str) -> object:
-        """See `Source`."""
+        """See `TensorSource`."""
         return self._bits
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """See `Source`."""
+        """See `TensorSource`."""
         matrices = [self._find(name).to(self._device) for name in names]
         joined = torch.stack(matrices, 1).flatten(0, 1) if interleave else torch.cat(matrices)
         return quantize(joined if order is None else joined[order], self._bits)
 
     def vector(self, name: str) -> Tensor | None:
-        """See `Source`."""
+        """See `TensorSource`."""
         return self._find(name).to(self._device) if self._key(name) in self._state else None
 
     def _find(self, name: str) -> Tensor:
@@ -132,7 +132,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWeights:
     """One block of a decoder."""
 
     input_gain: Tensor  # [H]
@@ -150,7 +150,7 @@ class TargetWeights:
 
     config: DecoderConfig
     embedding: Planes  # [V, H]
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerWeights, ...]
     final_gain: Tensor  # [H]
     head: Planes  # [V, H]
     rope: Rope
@@ -165,14 +165,14 @@ class DrafterWeights:
     fuse_gain: Tensor  # [H]
     context: tuple[Heads, ...]  # k and v of all layers, for context tokens
     context_gain: Tensor | None  # [layers, D], of the norm of k
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerWeights, ...]
     final_gain: Tensor
     rope: Rope
     head: Planes
     head_ids: Tensor | None  # int32 [rows of a short head]
 
 
-def load_target(source: Source, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
+def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
     """All weights of a target; `llama`: the file's q and k rows are in interleaved order."""
     embedding = source.planes(["token_embd.weight"])
     factors = torch.tensor(config.rope_factors) if config.rope_factors else None
@@ -187,7 +187,11 @@ def load_target(source: Source, config: DecoderConfig, positions: int, llama: bo
 
 
 def load_drafter(
-    source: Source, config: DFlashConfig, target: TargetWeights, positions: int, short: tuple[Planes, Tensor] | None
+    source: TensorSource,
+    config: DFlashConfig,
+    target: TargetWeights,
+    positions: int,
+    short: tuple[Planes, Tensor] | None,
 ) -> DrafterWeights:
     """All weights of a drafter for a loaded target; `short`: a head of fewer rows, and their token ids."""
     c = config.decoder
@@ -207,10 +211,10 @@ def load_drafter(
     )
 
 
-def _layers(source: Source, config: DecoderConfig, llama: bool) -> Iterator[Layer]:
+def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterator[LayerWeights]:
     for index in range(config.num_hidden_layers):
         prefix = f"blk.{index}."
-        yield Layer(
+        yield LayerWeights(
             input_gain=_needed(source, f"{prefix}attn_norm.weight"),
             qkv=tuple(_heads(source, config, [f"{prefix}{name}" for name in ("attn_q", "attn_k", "attn_v")], llama)),
             q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
@@ -221,18 +225,18 @@ def _layers(source: Source, config: DecoderConfig, llama: bool) -> Iterator[Laye
         )
 
 
-def _dense(source: Source, prefix: str) -> Dense:
+def _dense(source: TensorSource, prefix: str) -> Dense:
     gate_up = source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True)
     return Dense(gate_up, scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE))
 
 
-def _mixture(source: Source, prefix: str) -> Mixture:
+def _mixture(source: TensorSource, prefix: str) -> Mixture:
     gate_up = source.planes([f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight"], interleave=True)
     down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), TAP_SCALE)
     return Mixture(_needed(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
 
 
-def _heads(source: Source, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
+def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
     """Heads in as few matrices as their types allow. Without q among them they are the keys and values of a stack."""
     kv, d = config.num_key_value_heads, config.head_dim
     q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
@@ -260,7 +264,7 @@ def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Ite
         offset += rows
 
 
-def _needed(source: Source, name: str) -> Tensor:
+def _needed(source: TensorSource, name: str) -> Tensor:
     vector = source.vector(name)
     assert vector is not None, name  # the decoder's config was read from the same header, which was checked
     return vector

@@ -1,1 +1,1 @@
-"""Checks of this machine and this installation; no check can break another."""
+"""Checks of this machine and this installation. A check that fails cannot break another."""

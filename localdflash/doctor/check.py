@@ -1,4 +1,4 @@
-"""What a check finds, and running one so that whatever it meets becomes a finding."""
+"""Run a check so that anything that goes wrong in it becomes a finding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `failed` is what localdflash cannot do without; `remedy` is empty where there is nothing to do."""
+    """A finding. `failed` means that localdflash cannot work without it; `remedy` is empty if there is nothing to
+    do.
+    """
 
     name: str
     status: Status
@@ -22,7 +24,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Probe:
-    """A check to run, and what helps where it cannot be run at all."""
+    """A check to run, and what helps if it cannot be run at all."""
 
     name: str
     run: Callable[[str], Check]
@@ -30,7 +32,7 @@ class Probe:
     required: bool = True
 
     def check(self) -> Check:
-        """The finding."""
+        """Run the check and return its finding."""
         broken: Status = "failed" if self.required else "warning"
         try:
             return self.run(self.name)

@@ -1,4 +1,4 @@
-"""Python and the libraries: what is there, how it was built, and whether that suits this machine."""
+"""Checks of Python and the libraries: what is installed, how it was built, and whether that suits this machine."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinst
 
 
 def python(name: str) -> Check:
-    """Which Python runs."""
+    """Check which Python runs."""
     return Check(name, "ok", f"{platform.python_version()} at {sys.executable}")
 
 
 def torch(name: str) -> Check:
-    """PyTorch's version and kind of build."""
+    """Check PyTorch's version and kind of build."""
     import torch as library
 
     build = f"CUDA {library.version.cuda}" if library.version.cuda else "CPU build"
@@ -28,7 +28,7 @@ def torch(name: str) -> Check:
 
 
 def cuda(name: str) -> Check:
-    """Which path the CUDA engine takes on this chip, or why there is none."""
+    """Check which path the CUDA engine takes on this chip, or why there is none."""
     from localdflash.cuda.device import driver_present, features, find_device
 
     if not driver_present():
@@ -47,7 +47,7 @@ def cuda(name: str) -> Check:
 
 
 def _driver() -> str:
-    """The NVIDIA driver's version, by its management library."""
+    """The NVIDIA driver's version, from its management library."""
     import pynvml  # type: ignore[import-untyped]
 
     try:
@@ -58,7 +58,7 @@ def _driver() -> str:
 
 
 def cpu_engine(name: str) -> Check:
-    """Which instructions our own engine runs with, or what is lost without it."""
+    """Check which instructions our CPU engine runs with, or say what is lost without it."""
     from localdflash.cpu import library
     from localdflash.machine.cores import physical_cores
 
@@ -74,7 +74,7 @@ def cpu_engine(name: str) -> Check:
 
 
 def llama(name: str) -> Check:
-    """How llama.cpp was built, against what this processor has. ModelError where the build has no taps."""
+    """Compare how llama.cpp was built with what this processor has. ModelError if the build has no taps."""
     import llama_cpp.llama_cpp as api
 
     from localdflash.llamacpp import library as llama_library
@@ -99,7 +99,7 @@ def _built_with(info: str) -> list[str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the processor can do, by Linux's names; empty elsewhere."""
+    """The processor's features, by Linux's names; empty on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
             line = next((line for line in info if line.startswith("flags")), "")
@@ -109,7 +109,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def jinja2(name: str) -> Check:
-    """Whether chat templates run in a sandbox without known ways out."""
+    """Check that chat templates run in a sandbox without known ways out."""
     found = version(name)
     numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
     if numbers < OLDEST_JINJA:
@@ -120,7 +120,7 @@ def jinja2(name: str) -> Check:
 
 
 def offline(name: str) -> Check:
-    """Whether something keeps the hub from being asked."""
+    """Check whether something keeps the hub from being asked."""
     on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not on:
         return Check(name, "ok", "off: `models pull` and `models plan` may ask the hub, nothing else uses the network")

@@ -10,8 +10,9 @@ PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n   
 
 def self_test(name: str) -> Check:
     """Run the embedded pair; its tokens per verify are remembered for `models plan`."""
+    from localdflash.backend.options import Options
     from localdflash.engine.generate import Request, generate
-    from localdflash.loading.load import LoadedPair, Options
+    from localdflash.loading.load import LoadedPair
     from localdflash.machine import measurements
     from localdflash.text.fim import build
 

@@ -1,4 +1,4 @@
-"""What localdflash is used from: the daemon's socket, the terminal, the editors."""
+"""Checks of what surrounds localdflash: the daemon's socket, the terminal, the editors."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OS
 
 
 def runtime_socket(name: str) -> Check:
-    """Whether the daemon's socket can be made, in a folder of this user alone. LocaldflashError where it cannot."""
+    """Check that the daemon's socket can be made in a folder of this user alone. LocaldflashError if it cannot."""
     from localdflash.files import paths
 
     path = paths.engine_socket()
@@ -26,14 +26,14 @@ def runtime_socket(name: str) -> Check:
 
 
 def daemon(name: str) -> Check:
-    """Whether one runs."""
+    """Report whether a daemon runs."""
     from localdflash.server.client import find
 
     return Check(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
 
 
 def terminal(name: str) -> Check:
-    """What can be told without asking the terminal itself."""
+    """Report what is known of the terminal without asking it."""
     kind = os.environ.get("TERM", "")
     program = os.environ.get("TERM_PROGRAM", "")
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
@@ -65,7 +65,7 @@ def _colours(kind: str) -> str:
 
 
 def editors(name: str) -> Check:
-    """Which are here, and how they reach localdflash."""
+    """Report which editors are installed, and how they reach localdflash."""
     found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
     if not found:
         return Check(name, "ok", "none of those known: any with an OpenAI-compatible endpoint can connect")
@@ -75,7 +75,7 @@ def editors(name: str) -> Check:
 
 
 def _version(program: str) -> str:
-    """What a program says its version is; nothing where it does not answer in time."""
+    """What a program says its version is; "" if it does not answer in time."""
     if program not in ASKED:
         return ""
     command = [shutil.which(program) or program, "--version"]

@@ -1,1 +1,1 @@
-"""Token ids in, token ids out: drafting, verification, acceptance, caches. Knows nothing of text."""
+"""The decode loop: token ids in, token ids out. Drafting, verification, acceptance, caches. Knows nothing of text."""

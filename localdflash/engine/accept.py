@@ -1,6 +1,6 @@
-"""Lossless acceptance, one rule for chain and tree, greedy and sampled.
+"""Lossless acceptance, one rule, greedy and sampled.
 
-Walk from the anchor: draw y from the target's processed distribution at the node, go to the child that equals y, else
+Walk from the anchor: draw y from the target's processed distribution, go on to the drafted token if it equals y, else
 stop; y is the bonus. Every committed token is a draw of the target, so drafts cannot change the distribution.
 """
 
@@ -13,21 +13,18 @@ from localdflash.engine.sampling import Sampler
 
 def accept(
     draft: Draft, logits: Logits, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
-) -> tuple[list[int], list[int]]:
-    """Tokens to commit after `ids` (at most `limit`, ending at an end token), and the rows of logits [rows, V] to keep.
+) -> list[int]:
+    """Return the tokens to commit after `ids`: at most `limit`, ending at an end token.
 
-    The last token is the bonus, whose keys and values no row holds; rows[0] is the anchor's.
+    Row 0 of logits [rows, V] is the anchor's. The last token is the bonus, whose keys and values no row
+    holds: as many rows are kept as tokens are committed.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
-    committed, rows, node = list[int](), [0], -1
-    while True:
-        token = sampler.draw(logits[node + 1], context)
+    committed: list[int] = []
+    for proposed, row in zip((*draft.tokens, None), logits, strict=True):
+        token = sampler.draw(row, context)
         committed.append(token)
-        if token in ends or len(committed) == limit:
-            return committed, rows
-        child = draft.child(node, token)
-        if child is None:
-            return committed, rows
+        if token != proposed or token in ends or len(committed) == limit:
+            break
         context.append(token)
-        rows.append(child + 1)
-        node = child
+    return committed

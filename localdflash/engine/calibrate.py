@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 def calibrate(
     target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
 ) -> Controller:
-    """A controller with the costs measured now. A drafter that reads no taps is taken as free."""
+    """A controller with the costs measured now. A drafter that reads no taps counts as free."""
     rows = min(CONTEXT, target.context // 2, target.max_rows)
     ids = [1] * rows
     taps = target.extend(ids)
@@ -40,11 +40,11 @@ def calibrate(
 
 
 def _verify(target: Target, width: int) -> Callable[[], None]:
-    draft = Draft.chain("none", [1] * (width - 1), [1.0] * (width - 1))
+    draft = Draft("none", [1] * (width - 1), [1.0] * (width - 1))
 
     def run() -> None:
         target.verify(1, draft)
-        target.keep(())
+        target.keep(0)
 
     return run
 
@@ -54,10 +54,10 @@ def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
 
 
 def _fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
-    """Milliseconds of each, the fastest of its repeats: what disturbs a measurement only ever makes it longer.
+    """Milliseconds of each call, the fastest of its repeats: a disturbance only ever makes it longer.
 
-    They take turns, so that a busy moment of the machine does not hit one of them alone. A turn has several calls,
-    because what ran before leaves caches and branch predictors to others.
+    The calls take turns, so that a busy moment of the machine does not hit one of them alone. A turn repeats its call,
+    because what ran before leaves caches and branch predictors in another state.
     """
     times = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):

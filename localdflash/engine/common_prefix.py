@@ -1,10 +1,10 @@
-"""How much two sequences share: the question of every cache here."""
+"""How much two sequences share, which every cache here asks."""
 
 from collections.abc import Sequence
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids agree."""
+    """The number of leading ids that agree."""
     low, high = 0, min(len(a), len(b))
     a, b = list(a[:high]), list(b[:high])
     while low < high:  # by bisection: comparing slices runs in C
@@ -14,5 +14,5 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def begins_with(ids: tuple[int, ...], head: tuple[int, ...]) -> bool:
-    """Whether `ids` begins with all of `head`; hundreds of sequences that do not are told apart by one id each."""
+    """Whether `ids` begins with all of `head`; a sequence that does not is usually ruled out by one id."""
     return len(head) <= len(ids) and ids[len(head) - 1 : len(head)] == head[-1:] and ids[: len(head)] == head

@@ -1,8 +1,8 @@
-"""How much to draft: the choice that maximises expected tokens per millisecond, plain decoding always among them.
+"""Chooses how much to draft: what maximises expected tokens per millisecond, plain decoding always among the choices.
 
 Speed = E[tokens] / (V(nodes + 1) + D). V (a verify of so many rows) and D (a draft) are measured at load and on every
-step. A drafter's confidence is only a claim; what a claim is worth is counted from the drafts that came before, whether
-they were verified or not: what was committed afterwards tells.
+step. A drafter's confidence is only a claim; what it is worth is learned from earlier drafts, verified or not, by
+comparing them with what was committed afterwards.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ SLOTS = 32  # nodes whose survival is counted: no verify is wider
 
 
 class Calibration:
-    """What one drafter's confidence has been worth: acceptance of nodes whose parents were right."""
+    """What one drafter's confidence has been worth: how often nodes were accepted whose parents were right."""
 
     def __init__(self) -> None:
         self._right = [PRIOR_WEIGHT * (b + 0.5) / BINS for b in range(BINS)]
@@ -39,7 +39,7 @@ class Calibration:
         return self._right[b] / self._judged[b]
 
     def judge(self, confidence: Sequence[float], right: int) -> None:
-        """A chain of nodes turned out to be right up to, not including, node `right`."""
+        """Count a chain of nodes that was right up to, not including, node `right`."""
         self.drafts += 1
         for i in range(min(right + 1, len(confidence))):
             b = _bin(confidence[i])
@@ -53,14 +53,14 @@ class Calibration:
 
 
 def _bin(confidence: float) -> int:
-    """Where a claim is counted; a claim that is no number (a damaged drafter) counts as none."""
+    """The bin of a claimed confidence; one that is not a number (a damaged drafter) counts as 0."""
     return min(int(min(confidence, 1.0) * BINS), BINS - 1) if confidence > 0.0 else 0
 
 
 class Controller:
     """Costs and calibrations of one pair on one machine. Times are milliseconds.
 
-    `verify_ms` holds some widths (1 among them), the others are straight lines between them until they are measured.
+    `verify_ms` holds some widths (1 among them); others are interpolated linearly until they are measured.
     A drafter that `draft_ms` does not name is free.
     """
 
@@ -74,7 +74,7 @@ class Controller:
         self._probing = False
 
     def verify_ms(self, rows: int) -> float:
-        """Expected time of a verify."""
+        """Expected time of a verify of so many rows."""
         return self._costs.ms(rows)
 
     @property
@@ -83,10 +83,11 @@ class Controller:
         return 1.0 / self._costs.ms(1)
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Nodes of a chain worth verifying, and the tokens per millisecond that they promise from here on.
+        """How many nodes of a chain to verify, and the tokens per millisecond expected from that.
 
-        The draft is paid for, so it need not earn its own cost to be verified; but every round pays for one, which
-        makes longer prefixes better: the length is chosen with the cost, the worth is given without it.
+        The draft is already paid for, so it need not earn its own cost to be verified. But every round pays for a
+        draft, which favours longer prefixes: so the length is chosen with that cost, and the returned rate leaves it
+        out.
         """
         acceptance, drafting = self.calibration[draft.drafter].acceptance, self.draft_ms[draft.drafter]
         plain, pace = self.plain_rate, self._costs.pace
@@ -106,11 +107,11 @@ class Controller:
         return nodes, rate
 
     def looks(self) -> bool:
-        """Whether the next step looks for drafts at all."""
+        """Whether the next step asks the drafters at all."""
         return self._worth.looks(self._costs.ms(1))
 
     def promise(self, drafter: str, limit: int) -> float:
-        """Best tokens per millisecond to expect of a drafter that has not been asked yet, its own cost included."""
+        """The best tokens per millisecond to expect of a drafter before it is asked, its own cost included."""
         drafting, pace = self.draft_ms[drafter], self._costs.pace
         expected, best = 1.0, 0.0
         for alive, shape in zip(self.calibration[drafter].survival[:limit], self._costs.shape[2:], strict=False):
@@ -121,9 +122,10 @@ class Controller:
         return best
 
     def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
-        """Whether a draft that only tells what the drafter is worth is due.
+        """Whether to ask a drafter only to learn what it is worth.
 
-        Enough time must have been spent otherwise, and the drafter must beat `rate` if it were as good as one hopes.
+        Enough time must have been spent on other things, and the drafter must be able to beat `rate` if it were as good
+        as one may hope.
         """
         drafting = self.draft_ms[drafter]
         if self._credit < drafting:
@@ -138,21 +140,21 @@ class Controller:
         return False
 
     def learn_verify(self, rows: int, ms: float) -> None:
-        """Count a measured step, what its drafter took apart."""
+        """Count the measured time of a step without the time of its drafter."""
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
         self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
         self._costs.learn(rows, ms)
 
     def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
-        """A step that looked for drafts committed so many tokens; looking took a part of its time."""
+        """Count a step that asked the drafters: the tokens it committed, its time, and the part spent on asking."""
         self._worth.looked(tokens, ms, looking_ms)
 
     def learn_rest(self, ms: float) -> None:
-        """A step that did not look took so long."""
+        """Count the time of a step that did not ask the drafters."""
         self._worth.rested(ms)
 
     def learn_draft(self, drafter: str, ms: float) -> None:
-        """Count a measured draft; a probe is paid for with what it took, be it more than drafts usually take."""
+        """Count a measured draft; a probe is charged what it took, even if that is more than usual."""
         self.draft_ms[drafter] = _learned(self.draft_ms[drafter], ms)
         if self._probing:
             self._probing = False
@@ -161,6 +163,6 @@ class Controller:
 
 
 def _learned(old: float, ms: float) -> float:
-    """A time after one more measurement; outliers (a busy machine) are capped so that one of them changes little."""
+    """A learned time after one more measurement; outliers (a busy machine) are capped, so one changes little."""
     weight = FASTER if ms < old else SLOWER
     return old + weight * (min(ms, 3 * old + 0.01) - old)

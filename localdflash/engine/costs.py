@@ -1,7 +1,7 @@
-"""What a verify costs by its rows: a shape that was measured at load, and the pace of the moment.
+"""What a verify costs by its number of rows: a shape measured at load, times the pace of the moment.
 
-The pace follows the machine (other programs, heat) and the context, which make every width dearer or cheaper together;
-so a width that was not run lately is not taken for what it cost on another day. Times are milliseconds.
+The pace follows the machine (other programs, heat) and the context, which make every width slower or faster together;
+so a width that was not run lately is not judged by what it cost under other conditions. Times are milliseconds.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ MOST = 2.0  # a measurement that is further off than this factor counts as this 
 class VerifyCosts:
     """`shape` is indexed by rows; a width's time is its shape times `pace`.
 
-    Widths that were not measured lie on straight lines between those that were. Of the last three timings of a width
-    the middle one counts: what disturbs one of them changes nothing.
+    Widths that were not measured are interpolated linearly. Of the last three timings of a width the median counts, so
+    that a single disturbed one changes nothing.
     """
 
     def __init__(self, measured: Mapping[int, float]) -> None:
@@ -31,7 +31,7 @@ class VerifyCosts:
         return self.shape[min(rows, len(self.shape) - 1)] * self.pace
 
     def learn(self, rows: int, ms: float) -> None:
-        """Count a measured verify; one wider than any that was measured at load tells nothing."""
+        """Count a measured verify; one wider than any measured at load is ignored."""
         if rows >= len(self.shape):
             return
         expected = self.ms(rows)

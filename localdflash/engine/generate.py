@@ -1,7 +1,7 @@
 """One request from ids to ids: prefill what is not cached, then step until an end, the limit or a cancellation.
 
-Cancellation is read between steps, so a cancelled request stops within one step. A `Generation` may lose the pair to
-another one between two steps (or in the middle of its prefill) and take it up again: its text stays the same.
+Cancellation is checked between steps, so a cancelled request stops within one step. A `Generation` may lose the pair to
+another one between two steps (or in the middle of its prefill) and continue later: its text stays the same.
 """
 
 import time
@@ -17,7 +17,7 @@ from localdflash.engine.stats import Stats
 
 @dataclass
 class Request:
-    """What to go on with, and how. What stands below `stats` is filled while the request runs."""
+    """The ids to continue, and how. Fields from `stats` on are filled while the request runs."""
 
     ids: Sequence[int]
     max_tokens: int  # 0: only make the prompt's keys and values
@@ -37,7 +37,7 @@ class Request:
 
 
 class Generation:
-    """A request under way. `take` the pair, then `step` until there is no step; `take` it again after others had it."""
+    """A request under way. `take` the pair, then `step` until it returns None; `take` it again after others had it."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -46,7 +46,7 @@ class Generation:
         self._began = 0.0
 
     def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never) -> bool:
-        """Make the pair's sequence this one's; False where `interrupted` said so first: what is computed stays."""
+        """Make the pair's sequence this one's; False if `interrupted` said so first: what is computed is kept."""
         request = self.request
         began = time.perf_counter()
         self._began = self._began or began
@@ -61,7 +61,7 @@ class Generation:
         return len(pair.ids) == len(self.ids)
 
     def step(self, pair: Pair) -> Step | None:
-        """One step; None at the end, which `request.finish` names. An end token is the last one of its step."""
+        """Run one step; None at the end, which `request.finish` names. An end token is the last one of its step."""
         request = self.request
         if request.finish:
             return None
@@ -82,14 +82,14 @@ class Generation:
         return step
 
     def _limit(self, pair: Pair) -> str:
-        """Which limit forbids another token, if one does."""
+        """The limit that forbids another token, or ""."""
         if self.request.stats.tokens >= self.request.max_tokens:
             return "length"
         return "context" if pair.room == 0 else ""
 
 
 def generate(pair: Pair, request: Request, prefixes: PrefixCache | None = None) -> Iterator[Step]:
-    """Steps of one request that nothing interrupts; whoever reads them may stop reading at any step."""
+    """The steps of one request that nothing interrupts; the caller may stop reading at any step."""
     generation = Generation(request)
     generation.take(pair, prefixes)
     while step := generation.step(pair):

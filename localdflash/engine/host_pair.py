@@ -1,7 +1,7 @@
 """A pair composed in Python: one target, any drafters, acceptance on the host. Works with every backend.
 
-The way of a step: drafters propose, the controller picks a draft and its length (none is a choice), the target
-verifies anchor and draft in one forward, `accept` walks it, target and drafters keep what was committed.
+A step: the drafters propose, the controller picks a draft and its length (none is a choice), the target verifies anchor
+and draft in one forward, `accept` walks it, target and drafters keep what was committed.
 """
 
 import time
@@ -12,7 +12,7 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Cancelled, Copying, Drafter, State, Step, Target, never
+from localdflash.engine.pair import Cancelled, Copying, Drafter, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
 
@@ -28,9 +28,9 @@ class _Open:
 
 
 class HostPair:
-    """See `Pair`. With `controller=None` it is plain decoding: the same target, nothing drafted.
+    """See `Pair`. With `controller=None` it decodes plainly: the same target, nothing drafted.
 
-    What fails midway drops the sequence: target and drafters never disagree on how much is committed.
+    A failure midway drops the whole sequence, so that target and drafters never disagree on how much is committed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HostPair:
         return done - kept
 
     def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
-        """Compute ids[done:] chunk by chunk; how far it came."""
+        """Compute ids[done:] chunk by chunk; return how many ids are computed."""
         while done < len(ids) and not cancelled():
             chunk = ids[done : done + self.target.max_rows]
             taps = self.target.extend(chunk)
@@ -104,12 +104,12 @@ class HostPair:
         draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
-        committed, rows = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
-        self.target.keep(rows)
+        committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
+        self.target.keep(len(committed))
         verified = time.perf_counter()
         if self.drafters:
             fresh = [anchor, *committed[:-1]]
-            taps = None if verification.taps is None else verification.taps[rows]
+            taps = None if verification.taps is None else verification.taps[: len(fresh)].copy()
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
@@ -119,23 +119,23 @@ class HostPair:
             self._learn(len(draft) + 1, len(committed), (time.perf_counter() - began) * 1e3, verify_ms)
         elif self.controller:
             self.controller.learn_rest((time.perf_counter() - began) * 1e3)
-        return Step(committed, draft.drafter, len(draft), len(rows) - 1, draft_ms, verify_ms)
+        return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
     def _looks(self, constraint: Constraint | None) -> bool:
-        """Whether this step looks for drafts."""
+        """Whether this step asks the drafters."""
         if self.controller is None or not self.drafting:
             return False
         return constraint is not None or self.controller.looks()
 
     def _learn(self, rows: int, tokens: int, ms: float, verify_ms: float) -> None:
-        """Tell the controller what a step that looked for drafts took; what drafters with a cost took is apart."""
+        """Tell the controller what a step with drafts took; the time of drafters with a cost of their own is apart."""
         assert self.controller is not None
         apart = self._drafting_ms
         self.controller.learn_verify(rows, ms - apart)
         self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
     def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
-        """The draft that promises most; drafters that cost a forward are asked only where that can pay."""
+        """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate
         if limit < 1:
@@ -146,7 +146,7 @@ class HostPair:
             if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), rate):
                 continue
             draft = self._propose(drafter, anchor, limit)
-            if constraint and draft.is_chain:
+            if constraint:
                 draft = draft.first(constraint.allowed(draft.tokens))
             best, rate = self._better(draft, best, rate)
         return best
@@ -162,7 +162,7 @@ class HostPair:
         return draft.first(limit) if len(draft) > limit else draft
 
     def _better(self, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
-        """Of two drafts the better one, with its rate; a new draft is remembered, to see how it does."""
+        """The better one of two drafts, with its rate; a new draft is remembered, to see how it does."""
         assert self.controller is not None
         if not draft:
             return best, rate
@@ -211,11 +211,11 @@ class HostPair:
         for drafter in self.drafters:
             drafter.rollback(length)
 
-    def save(self) -> State:
+    def save(self) -> SavedSequence:
         """See `Pair`."""
-        return State(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
+        return SavedSequence(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
 
-    def load(self, state: State) -> None:
+    def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
         self._open.clear()
         try:
@@ -230,4 +230,4 @@ class HostPair:
 
 def _forced(constraint: Constraint, limit: int) -> Draft:
     tokens = constraint.forced()[:limit]
-    return Draft.chain(GRAMMAR, tokens, [FORCED] * len(tokens))
+    return Draft(GRAMMAR, tokens, [FORCED] * len(tokens))

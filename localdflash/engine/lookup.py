@@ -1,9 +1,9 @@
-"""Lookup: what followed the last time that the text ended like this.
+"""The drafter that copies: it proposes what followed the last time that the text ended like this.
 
-Finds the longest earlier occurrence of the newest tokens in the prompt, in given documents and in the generated text,
-and proposes what came after it. Costs microseconds. While an answer copies an earlier passage with changes in it, the
-drafter keeps its place in the passage and picks it up again one token after a change. Where nothing longer agrees, the
-newest pair or single token still gives a guess: where a second row costs little, it is worth its place.
+It finds the longest earlier occurrence of the newest tokens in the prompt, in given documents and in the generated
+text, and proposes what came after it. That costs microseconds. While an answer copies an earlier passage with changes
+in it, the drafter keeps its place in the passage and picks it up again one token after a change. If nothing longer
+agrees, the newest pair or single token still gives a guess: where a second row costs little, it is worth its place.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ class LookupDrafter:
         self._copying = None
 
     def save(self) -> bytes:
-        """See `Drafter`: the ids say everything."""
+        """See `Drafter`. Empty: the ids hold everything."""
         return b""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
@@ -104,10 +104,10 @@ class LookupDrafter:
         if place is None:
             return NOTHING
         tokens = self._continuation(place, anchor, min(limit, self.longest))
-        return Draft.chain(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
+        return Draft(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
 
     def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
-        """What followed a place, up to the end of its document; a text that runs into itself goes on repeating."""
+        """What followed a place, up to the end of its document; a text that runs into itself repeats."""
         tokens = self._text[place + 1 : place + 1 + most]
         if BREAK in tokens:
             return tokens[: tokens.index(BREAK)]
@@ -119,7 +119,7 @@ class LookupDrafter:
         return tokens
 
     def _keep_place(self, place: int | None) -> None:
-        """Remember the passage being copied; forget it after too long without."""
+        """Remember the passage being copied; forget it after too many steps without a match."""
         if place is not None:
             self._copying, self._misses = len(self._text) - place, 0
             return
@@ -128,7 +128,7 @@ class LookupDrafter:
             self._copying = None
 
     def _find(self, anchor: int) -> tuple[int | None, float]:
-        """An earlier place of the anchor to go on from, and how much to trust it."""
+        """An earlier place of the anchor to continue from, and how much to trust it."""
         text, places = self._text, self._places
         if len(text) > 1 and (found := places.get((text[-2], text[-1], anchor))):
             return self._longest(found, GRAM)
@@ -141,7 +141,7 @@ class LookupDrafter:
         return None, 0.0
 
     def _longest(self, places: list[int], size: int) -> tuple[int, float]:
-        """Among the newest places, where `size` tokens agree, the one where most do; how much to trust it."""
+        """Of the newest places where `size` tokens agree, the one where most do, and how much to trust it."""
         text = self._text
         best, longest = places[-1], 0
         for place in places[: -CANDIDATES - 1 : -1]:
@@ -157,7 +157,7 @@ class LookupDrafter:
         return best, longest / (longest + 2.0)
 
     def _pick_up(self, anchor: int) -> int | None:
-        """The anchor in the passage that was being copied, nearest to where it is expected."""
+        """The place of the anchor in the passage that was being copied, nearest to where it is expected."""
         if self._copying is None:
             return None
         text, expected = self._text, len(self._text) - self._copying
@@ -172,7 +172,7 @@ class LookupDrafter:
 
 
 def _grams(text: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The newest token, pair and triple. Written out, because it runs for every token."""
+    """The newest token, pair and triple. Written out because it runs for every token."""
     last = text[-1]
     if len(text) > 2:
         return (last,), (text[-2], last), (text[-3], text[-2], last)

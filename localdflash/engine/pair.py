@@ -21,13 +21,13 @@ Cancelled = Callable[[], bool]
 
 
 def never() -> bool:
-    """A request that nobody cancels."""
+    """Always False: a request that nobody cancels."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """One target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
+    """The result of one target forward: row 0 is the anchor's, row i + 1 node i's. Valid until the next forward."""
 
     logits: Logits  # [rows, V]
     taps: Taps | None
@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SavedSequence:
     """A saved sequence: ids without the anchor, and each part's cache. Only the pair that made it can read it."""
 
     ids: tuple[int, ...]
@@ -67,46 +67,46 @@ class Target(Protocol):
     length: int
 
     def extend(self, ids: Sequence[int]) -> Taps | None:
-        """Append committed ids (at most `max_rows`) to the cache; their taps."""
+        """Append committed ids (at most `max_rows`) to the cache; return their taps."""
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Commit these rows of the last `verify`, in order from row 0, and drop the others."""
+    def keep(self, rows: int) -> None:
+        """Commit the first rows of the last `verify`, and drop the others."""
 
     def crop(self, length: int) -> None:
         """Drop everything from `length` on."""
 
     def save(self) -> bytes:
-        """The cache, for `load`."""
+        """Return the cache, for `load`."""
 
     def load(self, state: bytes, length: int) -> None:
         """Replace the cache by a saved one."""
 
     @property
     def max_rows(self) -> int:
-        """Most rows that one call may carry."""
+        """The most rows that one call may carry."""
 
 
 class Drafter(Protocol):
-    """A model, or an index, that proposes. It has observed the first `length` committed tokens."""
+    """A model or an index that proposes. It has observed the first `length` committed tokens."""
 
     name: str
     reads_taps: bool
     longest: int  # nodes that it can propose
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
-        """Committed tokens that follow what was observed so far, the anchor excluded."""
+        """Take committed tokens that follow what was observed so far, the anchor excluded."""
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """A draft of at most `limit` nodes to follow the anchor; may be empty."""
+        """Return a draft of at most `limit` nodes to follow the anchor; it may be empty."""
 
     def rollback(self, length: int) -> None:
         """Forget everything from `length` on."""
 
     def save(self) -> bytes:
-        """What has been observed, for `load`."""
+        """Return what has been observed, for `load`."""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """Replace what has been observed by a saved state over these ids."""
@@ -114,7 +114,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Copying(Protocol):
-    """A drafter that copies from texts."""
+    """A drafter that copies from texts besides the sequence."""
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """See `Pair`."""
@@ -129,20 +129,20 @@ class Pair(Protocol):
 
     @property
     def cached(self) -> Sequence[int]:
-        """The leading ids that need no computing again."""
+        """The leading ids whose keys and values are cached."""
 
     @property
     def room(self) -> int:
-        """Tokens that can still be committed before the context is full."""
+        """The number of tokens that can still be committed before the context is full."""
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
-        """Make `ids` the sequence, computing only what is not cached; how many tokens were computed."""
+        """Make `ids` the sequence, computing only what is not cached; return how many tokens were computed."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
-        """One round: draft, verify, accept, commit at most `limit` (≥ 1) tokens."""
+        """Run one round: draft, verify, accept, commit at most `limit` (≥ 1) tokens."""
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """Texts besides the sequence that drafts may be copied from; they change how fast, never what is decoded."""
+        """Set texts that drafts may be copied from, besides the sequence. They change the speed, never the text."""
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` ids, in target and drafters alike."""
@@ -150,8 +150,8 @@ class Pair(Protocol):
     def forget(self) -> None:
         """Drop the whole sequence."""
 
-    def save(self) -> State:
-        """The sequence so far, for `load`."""
+    def save(self) -> SavedSequence:
+        """Return the sequence so far, for `load`."""
 
-    def load(self, state: State) -> None:
-        """Go on from a saved sequence."""
+    def load(self, state: SavedSequence) -> None:
+        """Continue from a saved sequence."""

@@ -1,8 +1,8 @@
-"""The prefix cache: sequences that were worked on before, target's and drafters' half always together.
+"""The prefix cache: saved sequences, target's and drafters' half always together.
 
-The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This holds the
-others, so that two documents, or a chat and an editor, do not evict each other at every request. What a process knew
-may go to a disk when it ends, for the next one.
+The live sequence of a pair is a cache of its own: `prefill` crops it to what a new prompt shares. This one holds the
+others, so that two documents, or a chat and an editor, do not evict each other at every request. At the end of a
+process it may be written to disk, for the next one.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localdflash.engine.common_prefix import begins_with, common_prefix
-from localdflash.engine.pair import Pair, State
+from localdflash.engine.pair import Pair, SavedSequence
 
 if TYPE_CHECKING:  # the disk needs packages that a machine for GPU tests may lack
     from localdflash.engine.prefix_disk import DiskCache
@@ -20,14 +20,14 @@ WORTH_KEEPING = 32  # tokens; computing less again is cheaper than copying a sta
 
 
 class PrefixCache:
-    """Saved states up to a budget of bytes and `MOST` of them, least recently used out.
+    """Saved states up to a budget of bytes and `MOST` of them; the least recently used go first.
 
     `disk` holds those of an earlier process.
     """
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
-        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self._states: OrderedDict[tuple[int, ...], SavedSequence] = OrderedDict()
 
     @property
     def size(self) -> int:
@@ -35,11 +35,11 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def prepare(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`: swap in the saved state that shares most with it, if it beats the live one."""
+        """Before a prefill of `ids`, load the saved state that shares most with it, if it beats the live one."""
         live, ids = tuple(pair.cached), tuple(ids)
         shared = common_prefix(live, ids)
         longest = shared + WORTH_KEEPING
-        best: State | None = None
+        best: SavedSequence | None = None
         for state in self._states.values():
             if longest <= len(ids) and begins_with(state.ids, ids[:longest]):
                 best, longest = state, common_prefix(state.ids, ids)
@@ -53,7 +53,7 @@ class PrefixCache:
             pair.load(best)
 
     def write_out(self, pair: Pair) -> None:
-        """At the end of a process: what it knows to the disk, if there is one; OSError where that fails."""
+        """Write all states to disk at the end of a process, if there is one; OSError if that fails."""
         if not self._disk:
             return
         for state in self._states.values():
@@ -61,7 +61,7 @@ class PrefixCache:
         if len(pair.cached) >= WORTH_KEEPING:
             self._disk.keep(pair.save())
 
-    def _put(self, state: State) -> None:
+    def _put(self, state: SavedSequence) -> None:
         if state.size > self._budget:
             return  # it would evict everything and then itself
         for key in [key for key in self._states if begins_with(state.ids, key)]:

@@ -1,8 +1,8 @@
 """Saved sequences on disk, so that a new process need not compute again what an older one knew.
 
 One safetensors file a state, in a folder of its own for each model: `ids`, `target`, `drafter.N`, and a digest of them.
-A file that is damaged, cut or of another model is dropped, never handed on: what reads it is C code. Files are for this
-user alone; the least recently used ones go when the budget of bytes is spent.
+A file that is damaged, cut or of another model is deleted and never loaded, because C code reads it. Files are readable
+by this user alone; the least recently used ones go when the budget of bytes is spent.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.engine.pair import State
+from localdflash.engine.pair import SavedSequence
 
 
 class DiskCache:
@@ -38,15 +38,15 @@ class DiskCache:
             else:
                 self._ids[path] = ids
 
-    def longest(self, ids: Sequence[int], at_least: int) -> State | None:
-        """The state that shares most with `ids`, if that is `at_least` so much."""
+    def longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
+        """The state that shares most with `ids`, if that is `at_least` so many tokens."""
         best, most = None, at_least
         for path, saved in self._ids.items():
             if (shared := common_prefix(saved, ids)) >= most:
                 best, most = path, shared
         return self._read(best) if best else None
 
-    def _read(self, path: Path) -> State | None:
+    def _read(self, path: Path) -> SavedSequence | None:
         state = _read_state(path)
         if state is None:
             del self._ids[path]
@@ -56,8 +56,8 @@ class DiskCache:
             os.utime(path)  # used just now
         return state
 
-    def keep(self, state: State) -> None:
-        """Write a state, unless it is there or does not fit; OSError where the disk is full or cannot be written."""
+    def keep(self, state: SavedSequence) -> None:
+        """Write a state, unless it is there or does not fit; OSError if the disk is full or cannot be written."""
         path = self.folder / f"{_digest(np.array(state.ids, np.int32).tobytes())}.safetensors"
         if path in self._ids or state.size > self._budget:
             return
@@ -77,7 +77,7 @@ class DiskCache:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Drop the least recently used files, those of other models among them, until the rest is within budget."""
+        """Delete the least recently used files, those of other models included, until the rest fits the budget."""
         files = []
         for path in self._root.glob("*/*.safetensors"):
             with suppress(OSError):  # somebody else was faster
@@ -92,7 +92,7 @@ class DiskCache:
             left -= size
 
 
-def _packed(state: State) -> bytes:
+def _packed(state: SavedSequence) -> bytes:
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
@@ -109,7 +109,7 @@ def _read_ids(path: Path) -> list[int] | None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether it is unfinished, and the process that wrote it has ended."""
+    """Whether a file is unfinished and the process that wrote it has ended."""
     number = path.suffix.removeprefix(".")
     return number.isdecimal() and not psutil.pid_exists(int(number))
 
@@ -119,8 +119,8 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _read_state(path: Path) -> State | None:
-    """The state in a file; None where it is not what was written."""
+def _read_state(path: Path) -> SavedSequence | None:
+    """The state in a file; None if it is not what was written."""
     try:
         with safe_open(path, "numpy") as file:
             names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]
@@ -131,7 +131,7 @@ def _read_state(path: Path) -> State | None:
     ids, target, *drafters = (part.tobytes() for part in parts)
     if digest != _digest(ids, target, *drafters):
         return None
-    return State(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
+    return SavedSequence(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
 
 
 def _digest(*parts: bytes) -> str:

@@ -3,8 +3,8 @@
 The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
 drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same.
 
-A constraint (a grammar) masks what is drawn. The drafts are walked by drawing, and every draw is committed, so the
-constraint advances with each draw and is never taken back.
+A constraint (a grammar) masks the logits. Drafts are walked by drawing and every draw is committed, so the constraint
+advances with each draw and is never taken back.
 """
 
 import math
@@ -20,24 +20,24 @@ from localdflash.errors import LocaldflashError
 
 
 class Constraint(Protocol):
-    """What may come next, by a grammar or by what is known already.
+    """What may come next, by a grammar or because it is known already.
 
-    `conditional`: the probabilities that are recorded are those among the tokens that may come.
+    `conditional`: recorded probabilities are those among the tokens that may come.
     """
 
     conditional: bool
 
     def mask(self) -> NDArray[np.bool_] | None:
-        """The tokens [V] that may come next, at least one; valid until the next call. None: any may."""
+        """The tokens [V] that may come next, at least one; valid until the next call. None means any."""
 
     def advance(self, token: int) -> None:
-        """Go on: `token` was drawn and is committed."""
+        """Move past `token`, which was drawn and committed."""
 
     def allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these may come next, in this order."""
+        """How many of these tokens may come next, in this order."""
 
     def forced(self) -> Sequence[int]:
-        """Tokens that there is hardly a choice about from here; may be empty."""
+        """The tokens that must come next, or nearly so; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Chosen:
 
 
 class Sampler:
-    """Draws tokens for one request. `alternatives`: how many likeliest tokens to record in `chosen`; None: nothing."""
+    """Draws tokens for one request. `alternatives`: how many likeliest tokens to record in `chosen`; None: none."""
 
     def __init__(
         self, params: SamplingParams, constraint: Constraint | None = None, alternatives: int | None = None
@@ -70,11 +70,11 @@ class Sampler:
 
     @property
     def reads_logits(self) -> bool:
-        """Whether drawing needs more than the parameters: a constraint, or probabilities to record."""
+        """Whether drawing needs the logits on the host: for a constraint, or for probabilities to record."""
         return self.constraint is not None or self._alternatives is not None
 
     def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
-        """The next token after `ids` from logits [V]; LocaldflashError where the logits are not numbers."""
+        """The next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
@@ -113,7 +113,7 @@ class Sampler:
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Tokens that survive the filters, and their normalised probabilities; of equals the lower ids come first.
+        """The tokens that survive the filters, and their normalised probabilities; of equals the lower id first.
 
         Sorting a whole vocabulary takes longer than a small model: only what can survive is sorted.
         """

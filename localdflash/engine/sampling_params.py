@@ -1,4 +1,4 @@
-"""What a request may say about how its tokens are drawn. Clients check it too, so nothing heavy is imported here."""
+"""What a request may say about how its tokens are drawn. Clients import it too, so it imports nothing heavy."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""Who has the pair: one engine thread, urgent requests first, the newest request of a document instead of older ones.
+"""Decides which request has the pair: urgent ones first, and only the newest request of each document.
 
 `submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
 engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
-engine looks whether the job was cancelled or something more urgent waits; a job that makes room keeps its place at the
-head of its class and goes on from its keys and values (`PrefixCache`).
+engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
+head of its class and continues from its keys and values (`PrefixCache`).
 """
 
 import threading
@@ -24,7 +24,7 @@ OnEnd = Callable[[BaseException | None], None]  # the error that ended the job, 
 
 @dataclass(eq=False)
 class Job:
-    """A request with what to do at each step and at the end, which comes exactly once."""
+    """A request, with callbacks for each step and for the end, which comes exactly once."""
 
     request: Request
     on_step: OnStep
@@ -55,7 +55,7 @@ class Totals:
 
 
 class Scheduler:
-    """Jobs for one pair. `limit`: jobs that may wait."""
+    """The queue of jobs for one pair. `limit`: jobs that may wait."""
 
     def __init__(self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64) -> None:
         self.pair, self.prefixes = pair, prefixes
@@ -68,11 +68,11 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Jobs in the queue."""
+        """The number of jobs in the queue."""
         return len(self._urgent) + len(self._patient)
 
     def submit(self, job: Job) -> None:
-        """Queue a job; QueueFull where too many wait, EngineGone where the engine has stopped."""
+        """Queue a job; QueueFull if too many wait, EngineGone if the engine has stopped."""
         with self._changed:
             if self._closed:
                 raise EngineGone("the engine has stopped: start it again")
@@ -88,14 +88,14 @@ class Scheduler:
             raise QueueFull(f"{self._limit} requests are waiting, and no more may: try again in a moment")
 
     def cancel(self, job: Job) -> None:
-        """Stop a job: within one step where it runs, at once where it waits. Nothing happens to one that has ended."""
+        """Stop a job: within one step if it runs, at once if it waits. One that has ended is left alone."""
         with self._changed:
             waited = self._withdraw(job)
         if waited:
             self._end(job, None)
 
     def _withdraw(self, job: Job) -> bool:
-        """Mark a job as cancelled; whether it was in the queue, which it is no longer."""
+        """Mark a job as cancelled and take it out of the queue; return whether it was in it."""
         job.cancelled_at = job.cancelled_at or time.perf_counter()
         queue = self._urgent if job.urgent else self._patient
         if job not in queue:
@@ -104,16 +104,16 @@ class Scheduler:
         return True
 
     def run(self) -> None:
-        """The engine thread: work until `close`. DeviceFailed ends every job and is raised."""
+        """Work until `close`; this is the engine thread. DeviceFailed ends every job and is raised."""
         while (job := self._next()) is not None:
             self._work(job)
 
     def close(self) -> None:
-        """Take no more jobs and cancel those there are; `run` returns after the step under way."""
+        """Take no more jobs and cancel the queue; `run` returns after the step under way."""
         self._stop(None)
 
     def drain(self) -> None:
-        """Take no more jobs; `run` returns after those there are."""
+        """Take no more jobs; `run` returns when the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -142,7 +142,7 @@ class Scheduler:
                 self._changed.wait()
 
     def _work(self, job: Job) -> None:
-        """Run a job until it ends or makes room."""
+        """Run a job until it ends or gives way."""
         request = job.request
         request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
         error: Exception | None = None
@@ -178,7 +178,7 @@ class Scheduler:
         return bool(self._urgent) and not job.urgent
 
     def _put_back(self, job: Job) -> bool:
-        """Queue a job that made room; False where it was cancelled meanwhile."""
+        """Queue a job that gave way; False if it was cancelled meanwhile."""
         with self._changed:
             if job.cancelled_at is not None:
                 return False

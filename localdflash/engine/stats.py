@@ -1,4 +1,4 @@
-"""What a generation did: tokens per verify, acceptance by slot, where the time went."""
+"""Counts what a generation did: tokens per verify, acceptance by slot, where the time went."""
 
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ class Stats:
             self.accepted_by_slot[slot] += slot < step.accepted
 
     def merge(self, other: "Stats") -> None:
-        """Count all that another one counted."""
+        """Add the sums of another one."""
         for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("offered_by_slot", "accepted_by_slot"):
@@ -57,7 +57,7 @@ class Stats:
 
     @property
     def host_ms(self) -> float:
-        """Time outside of drafting and verifying."""
+        """The time outside of drafting and verifying."""
         return self.total_ms - self.draft_ms - self.verify_ms
 
     @property
@@ -66,11 +66,11 @@ class Stats:
         return self.tokens / self.total_ms * 1e3 if self.total_ms else 0.0
 
     def acceptance(self) -> list[float]:
-        """Share of offered nodes that were committed, by slot."""
+        """The share of offered nodes that were committed, by slot."""
         return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=True)]
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The numbers as JSON values."""
         return {
             "tokens": self.tokens,
             "steps": self.steps,

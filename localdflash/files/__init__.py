@@ -1,1 +1,1 @@
-"""Files of our own: folders, settings in TOML, what may be opened."""
+"""Files of our own: folders, settings in TOML, opening files safely."""

@@ -28,17 +28,17 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be fetched or computed again: models, measurements."""
+    """Return the folder of what can be downloaded or computed again: models, measurements."""
     return _folder("cache")
 
 
 def runtime_folder() -> Path:
-    """Return the folder of sockets and locks, gone after a reboot."""
+    """Return the folder of sockets and locks, which a reboot empties."""
     return _folder("runtime")
 
 
 def engine_socket() -> Path:
-    """Return the socket of the daemon; UsageError where its path is longer than the system allows."""
+    """Return the socket of the daemon; UsageError if its path is longer than the system allows."""
     path = runtime_folder() / "engine.sock"
     if (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
         raise UsageError(
@@ -54,7 +54,7 @@ def private_socket() -> Path:
 
 
 def key_file() -> Path:
-    """Return the file of the key that requests over TCP must have: in LOCALDFLASH_HOME itself when that is set."""
+    """Return the file of the key that requests over TCP need: directly in LOCALDFLASH_HOME if that is set."""
     home = os.environ.get(HOME_VARIABLE)
     return (_absolute(home) if home else data_folder()) / "api-key"
 
@@ -65,9 +65,9 @@ def engine_log() -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise LocaldflashError where others own a folder, may enter it, or could have put a link in its place.
+    """Raise LocaldflashError if others own a folder, may enter it, or could have put a link in its place.
 
-    FileNotFoundError where there is none.
+    FileNotFoundError if there is none.
     """
     try:
         about = folder.lstat()
@@ -111,7 +111,7 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
 
 
 def _runtime(folders: PlatformDirs) -> Path:
-    """The session's folder; where there is no session, a folder at home rather than one in a place that all share."""
+    """The session's folder; without a session a folder at home, rather than one in a place that all users share."""
     if sys.platform.startswith("linux") and not os.environ.get("XDG_RUNTIME_DIR"):
         session = Path(f"/run/user/{os.getuid()}")
         return session / "localdflash" if os.access(session, os.W_OK) else folders.user_cache_path / "runtime"
@@ -119,7 +119,7 @@ def _runtime(folders: PlatformDirs) -> Path:
 
 
 def _absolute(home: str) -> Path:
-    """Refuse a relative LOCALDFLASH_HOME: it would follow the working folder into any repository."""
+    """Refuse a relative LOCALDFLASH_HOME, which would follow the current folder into any repository."""
     folder = Path(os.path.expanduser(home))
     if not folder.is_absolute():
         raise UsageError(f"{HOME_VARIABLE}={home!r} is relative; give an absolute path")

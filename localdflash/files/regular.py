@@ -1,4 +1,4 @@
-"""Opening a model file without trusting its path: only a regular file, never blocking, failures as ModelError."""
+"""Open a model file without trusting its path: only a regular file, never blocking, failures as ModelError."""
 
 import os
 import stat

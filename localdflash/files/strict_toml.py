@@ -1,8 +1,8 @@
-"""Reading TOML that people write: every complaint is a ModelError that names file, line and key.
+"""Read TOML that people write: every error is a ModelError that names file, line and key.
 
-`tomllib` reports no line for a value, so the lines are found when a complaint needs one: the text is cut into its
-statements and each is parsed alone. A `Table` hands out values through converters (`text`, `whole`, ...), which raise
-ValueError for what they refuse; `only` refuses unknown keys and guesses what was meant.
+`tomllib` reports no line for a value, so the lines are found when an error needs one: the text is cut into its
+statements and each is parsed alone. A `TomlTable` returns values through converters (`text`, `whole`, ...), which raise
+ValueError for what they refuse; `only` refuses unknown keys and suggests what was meant.
 """
 
 import difflib
@@ -27,8 +27,8 @@ _TOKEN = re.compile(
 )
 
 
-class Table:
-    """One table of a file, its values still unchecked."""
+class TomlTable:
+    """A table of a file, its values still unchecked."""
 
     def __init__(self, file: Path, text: str, where: Keys, values: Mapping[str, object]) -> None:
         self.file, self._text, self._where, self._values = file, text, where, values
@@ -55,15 +55,15 @@ class Table:
         except ValueError as error:
             raise self.error(key, str(error)) from error
 
-    def table(self, key: str) -> "Table | None":
+    def table(self, key: str) -> "TomlTable | None":
         """Return the table under a key; None if it is not there."""
         values = self.optional(key, _dictionary)
-        return None if values is None else Table(self.file, self._text, (*self._where, key), values)
+        return None if values is None else TomlTable(self.file, self._text, (*self._where, key), values)
 
-    def tables(self, key: str) -> "list[Table]":
+    def tables(self, key: str) -> "list[TomlTable]":
         """Return the tables `[[key]]`, in file order."""
         found = self.optional(key, listed(_dictionary)) or ()
-        return [Table(self.file, self._text, (*self._where, key, i), values) for i, values in enumerate(found)]
+        return [TomlTable(self.file, self._text, (*self._where, key, i), values) for i, values in enumerate(found)]
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -80,7 +80,7 @@ class Table:
         return ModelError(f"{self.file}:{self.line(key)}: {names + ': ' if names else ''}{message}")
 
 
-def read_toml(file: Path) -> Table:
+def read_toml(file: Path) -> TomlTable:
     """Read the root table of a file (UTF-8, at most 1 MiB)."""
     with open_model(file) as (stream, size):
         if size > MAX_BYTES:
@@ -89,7 +89,7 @@ def read_toml(file: Path) -> Table:
     try:
         text = data.decode()
         _check_nesting(file, text)
-        return Table(file, text, (), tomllib.loads(text))
+        return TomlTable(file, text, (), tomllib.loads(text))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ModelError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error
@@ -226,7 +226,7 @@ def _note(value: object, where: Keys, line: int, lines: dict[Keys, int]) -> None
 
 
 def _syntax_error(file: Path, text: str, message: str) -> ModelError:
-    """Take the place from the end of tomllib's message; a number of thousands of digits has none."""
+    """Take the line from the end of tomllib's message; a number of thousands of digits has none."""
     place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     if not place:
         return ModelError(f"{file}: not valid TOML: {message}")
@@ -235,7 +235,7 @@ def _syntax_error(file: Path, text: str, message: str) -> ModelError:
 
 
 def _check_nesting(file: Path, text: str) -> None:
-    """Refuse what would lead tomllib, or us, too deep: brackets in brackets and `a.b.c`, before anything is parsed."""
+    """Refuse deep nesting, brackets in brackets or `a.b.c`, before anything is parsed: tomllib would recurse."""
     depth = dots = start = 0
     for token in _TOKEN.finditer(text + "\n"):
         dots += text.count(".", start, token.start())
@@ -260,5 +260,5 @@ def _kind(value: object) -> str:
 
 
 def _plain(key: str) -> str:
-    """Make a key fit to be shown: a file can hold anything."""
+    """Make a key safe to show: a file can hold anything."""
     return key if key.isprintable() else repr(key)

@@ -27,7 +27,7 @@ WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in f
 
 
 def context_params(model: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
-    """How a target's context for so many tokens is asked of llama.cpp."""
+    """The parameters of a target's context for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + 1  # a filler row may stand behind the last token
     params.n_batch = params.n_ubatch = FAST_ROWS if gpu_layers else EXACT_ROWS
@@ -99,13 +99,11 @@ class LlamaCppTarget:
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """See `Target`."""
         self._decode(ids, logits=False)
-        self.keep(range(len(ids)))
+        self.keep(len(ids))
         return self._read_taps(len(ids))
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         """See `Target`."""
-        if not draft.is_chain:
-            raise LocaldflashError("llama.cpp verifies chains only, and this draft is a tree")
         rows = len(draft) + 1
         self._decode((anchor, *draft.tokens), logits=True)
         address = self._logits_address(self.handle)
@@ -113,10 +111,10 @@ class LlamaCppTarget:
             raise LocaldflashError("llama.cpp returned no logits")
         return Verification(self._view(address, rows, self.vocab_size), self._read_taps(rows))
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """See `Target`; the rows of a chain are its first ones."""
-        self.length += len(rows)
-        if self._decoded > len(rows):
+    def keep(self, rows: int) -> None:
+        """See `Target`."""
+        self.length += rows
+        if self._decoded > rows:
             api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
 
     def crop(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Which of two engines runs a pair on the processor, our own or llama.cpp: by what was timed here, or else by rule."""
+"""Chooses the engine that runs a pair on the processor, ours or llama.cpp: by what was timed here, or else by rule."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,33 +10,33 @@ from localdflash.errors import ModelError, NoDevice
 from localdflash.machine import measurements
 from localdflash.machine.cores import clamp
 
-Engine = Literal["cpu", "llama.cpp"]
-ENGINES: tuple[Engine, Engine] = ("llama.cpp", "cpu")
+HostBackend = Literal["cpu", "llama.cpp"]  # of the backends, those that `auto` chooses between
+HOST_BACKENDS: tuple[HostBackend, ...] = ("llama.cpp", "cpu")
 NOT_TIMED = "not timed yet"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """An engine, and why in a few words."""
+class HostChoice:
+    """An engine, with the reason in a few words."""
 
-    backend: Engine
+    backend: HostBackend
     why: str
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is run, and how: all that decides how fast it is."""
+    """What is run, and how: everything that decides how fast it is."""
 
     target: Path
     drafter: Path | None
     threads: int = 0
     draft: bool = True  # from the text at least, where there is no drafter
 
-    def name(self, engine: Engine) -> str:
-        """Under what its milliseconds a token are kept."""
+    def name(self, backend: HostBackend) -> str:
+        """The name under which its milliseconds per token are kept."""
         files = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in self._files()]
         how = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
-        if engine == "llama.cpp":
+        if backend == "llama.cpp":
             by = f"llama-cpp-python {version('llama-cpp-python')}"
         else:
             by = f"cpu, {library.load().instruction_sets[0]}"
@@ -50,17 +50,17 @@ class Case:
         return [path for path in (self.target, self.drafter) if path and path.exists()]  # a stand-in may have none
 
 
-def likely(case: Case) -> Choice:
-    """The engine to load: the faster one of those that were timed; ours, unless it has no fast instructions here."""
+def likely(case: Case) -> HostChoice:
+    """The engine to load: the faster of those that were timed; else ours, unless it has no fast instructions here."""
     from localdflash.cpu.sizes import CpuSizes
 
     try:
         CpuSizes(case.target, case.drafter, case.threads)
     except (ModelError, NoDevice) as error:
-        return Choice("llama.cpp", f"not cpu: {error}")
-    found = {engine: measurements.recall(case.name(engine)) for engine in ENGINES}
-    times: dict[Engine, float] = {engine: known.value for engine, known in found.items() if known}
-    if len(times) == len(ENGINES):  # one alone is older than an update of the other
-        said = " and ".join(f"{ms:.2g} ms a token on {engine}" for engine, ms in times.items())
-        return Choice(min(times, key=lambda engine: times[engine]), f"{said}, timed here")
-    return Choice("llama.cpp" if library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)
+        return HostChoice("llama.cpp", f"not cpu: {error}")
+    found = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
+    times: dict[HostBackend, float] = {backend: known.value for backend, known in found.items() if known}
+    if len(times) == len(HOST_BACKENDS):  # one alone is older than an update of the other
+        said = " and ".join(f"{ms:.2g} ms a token on {backend}" for backend, ms in times.items())
+        return HostChoice(min(times, key=lambda backend: times[backend]), f"{said}, timed here")
+    return HostChoice("llama.cpp" if library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)

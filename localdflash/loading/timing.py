@@ -1,26 +1,27 @@
-"""Timing the two engines that run a pair on the processor, so that the faster one is chosen: our own or llama.cpp.
+"""Times the two engines that run a pair on the processor, ours and llama.cpp, so that the faster one is chosen.
 
 Both are timed when a pair is loaded for the first time, one after the other, and the result is kept: later loads only
-recall it. Where the file is too large for two loads in a row, or the machine too busy for a timing that is kept, the
-rule of plan/choice.py decides instead.
+recall it. If the file is too large for two loads in a row, or the machine too busy for a timing worth keeping, the rule
+of choice.py decides instead.
 """
 
 import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from localdflash.backend import free
+from localdflash.backend.options import Options
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
-from localdflash.engine.host_pair import HostPair
-from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import LocaldflashError
-from localdflash.loading.choice import ENGINES, NOT_TIMED, Case, Choice, likely
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.backends import load_on
+from localdflash.loading.choice import HOST_BACKENDS, NOT_TIMED, Case, HostBackend, HostChoice, likely
 from localdflash.machine import measurements
 from localdflash.machine.cores import physical_cores
+from localdflash.pairs.pair import LocalPair
 
 WIDTHS = (1, 4, 8)  # rows of the forwards that are timed
 CONTEXT = 512  # tokens, at most, of the pairs that are timed
@@ -29,22 +30,25 @@ LARGEST_SHARE = 3  # a file larger than this part of the free memory is not load
 ACCEPTED = 0.8  # probability of a drafted token to be right that engines are compared with
 
 
-def choose(case: Case, options: Options) -> Choice:
-    """The engine to load, both of them timed if they have to be and can be."""
+def choose(files: LocalPair, options: Options) -> HostChoice:
+    """The engine to load; both are timed first if that is needed and possible."""
+    drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+    case = Case(files.target, drafter, options.threads, options.draft)
     choice = likely(case)
     if choice.why != NOT_TIMED or case.size() * LARGEST_SHARE > free.system_budget().free or _busy():
         return choice
     context = min(CONTEXT, options.context or CONTEXT)
-    found = {engine: _timed(replace(options, backend=engine, context=context, progress=None)) for engine in ENGINES}
+    brief = replace(options, context=context, progress=None, costs=_unknown)
+    found = {engine: _timed(engine, files, brief) for engine in HOST_BACKENDS}
     if not all(found.values()):  # it may work next time: nothing is kept, and where ours fails again, it says why
-        return Choice("cpu", NOT_TIMED)
+        return HostChoice("cpu", NOT_TIMED)
     for engine, ms in found.items():
         measurements.remember(case.name(engine), ms, f"forwards of {', '.join(map(str, WIDTHS))} rows")
     return likely(case)
 
 
 def _busy() -> bool:
-    """Whether more programs want to run than there are cores: what is timed then says nothing, in either's favour."""
+    """Whether more programs want to run than there are cores: a timing would then say nothing."""
     return os.getloadavg()[0] > len(physical_cores())
 
 
@@ -61,26 +65,24 @@ def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) ->
     return sum(shares) / len(shares)
 
 
-class Trial(LoadedPair):
-    """A pair that is loaded to be timed: `ms` a token."""
-
-    def _host_pair(self, model_drafters: list[Drafter]) -> HostPair:
-        drafters: list[Drafter] = [LookupDrafter(), *model_drafters] if self.options.draft else []
-        self.ms = _ms(self.target, drafters)
-        return HostPair(self.target)
+def _unknown(_target: Target, drafters: Sequence[Drafter]) -> Controller:
+    """What a pair that is only timed is given: it generates nothing."""
+    return Controller({1: 1.0, 2: 1.0}, {drafter.name: 0.0 for drafter in drafters})
 
 
-def _timed(options: Options) -> float:
-    """Milliseconds a token of a pair, 0 where it cannot be loaded."""
+def _timed(engine: HostBackend, files: LocalPair, options: Options) -> float:
+    """Milliseconds per token of a pair; 0 if it cannot be loaded."""
     try:
-        with Trial(options) as trial:
-            return trial.ms
+        running = load_on(engine, files, options)
     except LocaldflashError:
         return 0.0
+    assert running.host
+    with closing(running):
+        return _ms(running.host.target, running.host.drafters)
 
 
 def _ms(target: Target, drafters: Sequence[Drafter]) -> float:
-    """The fastest of some rounds: what disturbs a measurement only ever makes it longer."""
+    """The fastest of some rounds: a disturbance only ever makes one longer."""
     best, began = float("inf"), time.perf_counter()
     while best == float("inf") or time.perf_counter() - began < SECONDS:
         costs = calibrate(target, drafters, WIDTHS, rounds=1)

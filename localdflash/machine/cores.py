@@ -14,14 +14,14 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 def physical_cores() -> list[int]:
     """One logical processor of every physical core that this process may run on, ascending; never empty.
 
-    Where a container has a quota of processor time, no more cores than that is worth.
+    If a container has a quota of processor time, no more cores than that is worth.
     """
     cores = _on_linux() if sys.platform.startswith("linux") else _counted()
     return cores[: _quota() or len(cores)]
 
 
 def clamp(threads: int) -> tuple[int, str]:
-    """Threads to run for so many asked for, 0 for one a core; and a line for the user where those are fewer."""
+    """The number of threads to run, and a line for the user if it is less than asked for; 0 asks for one a core."""
     cores = len(physical_cores())
     if threads <= cores:
         return threads or cores, ""
@@ -29,14 +29,14 @@ def clamp(threads: int) -> tuple[int, str]:
 
 
 def _on_linux() -> list[int]:
-    """The lowest allowed processor of each core; all of them where Linux does not say which are siblings."""
+    """The lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
     allowed = os.sched_getaffinity(0)
     firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
     return sorted(firsts)
 
 
 def _siblings(processor: int) -> set[int]:
-    """The processors of one core: "0,4" or "0-1"."""
+    """The processors of one core, parsed from "0,4" or "0-1"."""
     try:
         text = (TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list").read_text()
         spans = [[int(end) for end in span.split("-")] for span in text.strip().split(",")]
@@ -46,14 +46,14 @@ def _siblings(processor: int) -> set[int]:
 
 
 def _counted() -> list[int]:
-    """What the system counts, where processors cannot be told apart."""
+    """As many as the system counts, if processors cannot be told apart."""
     import psutil
 
     return list(range(psutil.cpu_count(logical=False) or os.cpu_count() or 1))
 
 
 def _quota() -> int:
-    """Processors that a container's share of time is worth, 0 without a limit."""
+    """The processors that a container's share of time is worth, 0 without a limit."""
     try:
         share, period = (int(number) for number in QUOTA.read_text().split())
     except (OSError, ValueError):  # "max" is no number

@@ -26,7 +26,7 @@ def bandwidth(threads: int = 0) -> float:
 
 
 def reading_threads() -> int:
-    """Threads that `bandwidth` reads with: all cores of this process, eight fill any desktop's memory channels."""
+    """How many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, 8)
 
@@ -75,7 +75,7 @@ def gpu_peak_mb() -> int:
 
 
 def commit() -> str:
-    """The commit of a source tree, "-dirty" where files differ from it; the version of an installed package."""
+    """The commit of a source tree, with "-dirty" if files differ from it; the version of an installed package."""
     try:
         _git("ls-files", "--error-unmatch", Path(__file__).name)  # an environment may lie in somebody else's repository
         return _git("describe", "--always", "--dirty")

@@ -1,6 +1,6 @@
-"""What was measured on this machine, kept in the cache folder: memory bandwidth, and tokens per verify (tau) of pairs.
+"""Measurements of this machine, kept in the cache folder: memory bandwidth, and tokens per verify (tau) of pairs.
 
-A file that cannot be read is measured anew, one that cannot be written is measured every time.
+If the file cannot be read things are measured anew; if it cannot be written they are measured every time.
 """
 
 import json
@@ -27,12 +27,12 @@ class Measurement:
 
 
 def file() -> Path:
-    """Where measurements lie."""
+    """The path of the measurements."""
     return cache_folder() / "measurements.json"
 
 
 def machine() -> str:
-    """The machine's name and processor: one cache folder may be shared between several."""
+    """The machine's name and processor, because several machines may share a cache folder."""
     from localdflash.machine.hardware import device
 
     return f"{platform.node()}, {device()}"
@@ -50,7 +50,7 @@ def recall(name: str) -> Measurement | None:
 
 
 def remember(name: str, value: float, how: str) -> Measurement:
-    """Keep a value that was measured now."""
+    """Keep a value measured now."""
     measured = Measurement(float(value), how, date.today().isoformat())
     known = _read() | {f"{machine()}: {name}": asdict(measured)}
     place = file()
@@ -66,7 +66,7 @@ def remember(name: str, value: float, how: str) -> Measurement:
 
 
 def bandwidth(on_gpu: bool = False) -> Measurement:
-    """GB/s at which memory is read: measured once (half a second) for a machine, then recalled."""
+    """GB/s at which memory is read: measured once per machine (half a second), then recalled."""
     from localdflash.machine import hardware as bench
 
     name = f"bandwidth of {bench.gpu()}" if on_gpu else "bandwidth of memory"

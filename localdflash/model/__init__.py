@@ -1,1 +1,1 @@
-"""What a model's files say of it: the shapes of a decoder, and those of a drafter with its vocabulary."""
+"""What a model's files say of it: the shape of a decoder, and that of a drafter with its vocabulary."""

@@ -1,6 +1,6 @@
 """The configuration of a DFlash drafter, from z-lab's config.json or a `dflash` GGUF's metadata.
 
-Every field of the formats is honoured or refused by name; a drafter that would run wrong does not load. Imports no
+Every field of the formats is honoured or refused by name, so a drafter that would run wrong does not load. Imports no
 torch: llama.cpp's drafter reads it too.
 """
 
@@ -55,7 +55,7 @@ class DFlashConfig:
     softcap: float = 0.0
 
     def is_sliding(self, layer: int) -> bool:
-        """Whether a layer sees a window of the context only."""
+        """Whether a layer sees only a window of the context."""
         return self.window is not None and layer < len(self.sliding) and self.sliding[layer]
 
     def is_causal(self, layer: int) -> bool:
@@ -74,7 +74,7 @@ class _Fields:
         self._places: list[Mapping[str, object]] = [place for place in places if isinstance(place, Mapping)]
 
     def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
-        """The first value that is there and not null, or the default."""
+        """The first value that is present and not null, or the default."""
         value = next((place[name] for place in self._places if place.get(name) is not None), None)
         if value is None:
             return default
@@ -84,14 +84,14 @@ class _Fields:
             raise ModelError(f"{self.where}: {name} is {str(value)[:60]!r}, which makes no sense here") from None
 
     def need(self, name: str, convert: Callable[[Any], T]) -> T:
-        """The same for a field that must be there."""
+        """The same for a field that must be present."""
         value = self.get(name, lambda found: (convert(found),), None)
         if value is None:
             raise ModelError(f"{self.where}: {name} is missing")
         return value[0]
 
     def refuse(self, name: str, meaning: str, neutral: tuple[object, ...] = (False, 0, "none")) -> None:
-        """ModelError if the field is there, anywhere, and not neutral."""
+        """Raise ModelError if the field is present anywhere and not neutral."""
         if any(place.get(name) not in (None, *neutral) for place in self._places):
             raise ModelError(f"{self.where}: {name} is set: drafters with {meaning} are not supported yet")
 
@@ -259,7 +259,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
 
 
 def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
-    """The configuration, if a network can have this shape."""
+    """The configuration, if a network can have this shape; else ModelError."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
@@ -273,7 +273,7 @@ def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
 
 
 def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, blocks: int, where: str) -> None:
-    """ModelError naming what does not fit between a drafter and a target of this shape."""
+    """Raise ModelError if a drafter does not fit a target of this shape, naming what does not."""
     if config.decoder.hidden_size != hidden_size:
         raise ModelError(f"{where}: hidden size {config.decoder.hidden_size}, but the target's is {hidden_size}")
     if config.decoder.vocab_size != vocab_size:

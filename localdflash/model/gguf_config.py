@@ -65,7 +65,7 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
 
 
 def _refuse(header: gguf.GGUFHeader) -> None:
-    """ModelError for what the decoder would silently get wrong."""
+    """Raise ModelError for what the decoder would silently get wrong."""
     kind = header.architecture
     if _scales_rope(header):
         raise ModelError(f"{header.path}: scaled RoPE is not supported here: use llama.cpp")
@@ -76,7 +76,9 @@ def _refuse(header: gguf.GGUFHeader) -> None:
 
 
 def _scales_rope(header: gguf.GGUFHeader) -> bool:
-    """Whether llama.cpp scales positions or what RoPE turns; a factor without a type is linear to it, 0 is none."""
+    """Whether llama.cpp scales positions or RoPE's angles. It takes a factor without a type for linear, and 0 for
+    none.
+    """
 
     def value(name: str, default: object) -> object:
         return header.metadata.get(f"{header.architecture}.rope.{name}", default)

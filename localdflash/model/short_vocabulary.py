@@ -2,7 +2,7 @@
 
 Reading the head is most of a quantized drafter's step, and a few ten thousand tokens cover nearly all of a model's own
 output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
-whole, so answers do not change. The list lies beside the drafter, as a safetensors file of one tensor: `ids`.
+whole, so answers do not change. The list is stored beside the drafter, as a safetensors file of one tensor: `ids`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ FILE = "short_vocabulary.safetensors"
 
 
 class ShortVocabulary(NamedTuple):
-    """Token ids in ascending order (so that the lowest id wins a tie), and what they cover."""
+    """Token ids in ascending order (so that the lowest id wins a tie), and the share of output that they cover."""
 
     ids: Tensor  # int32 [size]
     coverage: float  # share of the counted tokens that are in `ids`; 1.0 if nothing was counted
@@ -49,7 +49,7 @@ def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequ
 
 
 def save(path: Path, short: ShortVocabulary) -> None:
-    """Write the list, with what it covers as metadata; UsageError where it cannot be written."""
+    """Write the list, with what it covers as metadata; UsageError if it cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 

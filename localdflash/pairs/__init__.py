@@ -1,1 +1,1 @@
-"""Pairs of target and drafter: which there are, where their files lie, how they are fetched, checked, removed."""
+"""Pairs of target and drafter: which ones there are, their files, how these are downloaded, checked and removed."""

@@ -1,10 +1,10 @@
-"""A file of the hub onto this disk: complete and verified under its own name, or not there under that name.
+"""Download a file of the hub: it appears under its own name complete and verified, or not at all.
 
     .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
                           ->  other bytes than named  ->  NAME.mismatch, never loaded
 
-A process that dies leaves at most a partial file, and the next one goes on with it. Two processes that want the same
-file wait for each other on `.NAME.lock`.
+A process that dies leaves at most a partial file, and the next one resumes it. Two processes that want the same file
+wait for each other on `.NAME.lock`.
 """
 
 import hashlib
@@ -22,24 +22,24 @@ from localdflash.errors import LocaldflashError, ModelError
 from localdflash.files.paths import create_private
 from localdflash.pairs import hub, records
 from localdflash.pairs.hub import Progress, Remote
-from localdflash.pairs.records import Record
+from localdflash.pairs.records import FileRecord
 
 CHUNK = 4 << 20  # bytes hashed at a time
 
 
-class Report(Protocol):
-    """Where a download tells how it goes."""
+class DownloadReport(Protocol):
+    """Shows the progress of a download."""
 
     def say(self, line: str) -> None:
-        """Tell one line."""
+        """Show one line."""
 
     def progress(self, doing: str, name: str) -> Progress:
-        """Begin a stretch of bytes, "downloading" or "checking"; the meter to move."""
+        """Begin a stretch of bytes, "downloading" or "checking"; return the meter to move."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A file of a repository; what is None is not asked for: main branch, no pinned hash, no pinned size."""
+class WantedFile:
+    """A file of a repository. None means the main branch, no pinned hash, no pinned size."""
 
     repository: str
     file: str
@@ -48,8 +48,8 @@ class Wanted:
     size: int | None
     path: Path  # where it goes
 
-    def fulfilled(self) -> Record | None:
-        """The record of the file, if the file is here, verified, and what is wanted. Asks nobody."""
+    def fulfilled(self) -> FileRecord | None:
+        """The record of the file, if it is here, verified, and what is wanted. Asks nobody."""
         record = records.current(self.path)
         if (
             record
@@ -62,20 +62,20 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Job:
+class DownloadJob:
     """A wanted file, and what the hub, or its cache, has for it."""
 
-    wanted: Wanted
+    wanted: WantedFile
     remote: Remote
 
     @property
     def partial(self) -> Path:
-        """Where the bytes gather."""
+        """The path of the partial file."""
         path = self.wanted.path
         return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
 
     def bytes_needed(self) -> int:
-        """What the disk has to hold in addition."""
+        """The additional bytes that the disk has to hold."""
         for path in (self.wanted.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
@@ -84,8 +84,8 @@ class Job:
         return 0 if linked else self.remote.size
 
 
-def plan(wanted: Wanted) -> Job:
-    """Ask what the hub has; its cache answers where the hub cannot. ModelError where a pin contradicts the hub."""
+def plan(wanted: WantedFile) -> DownloadJob:
+    """Ask the hub about a file; if it cannot be asked its cache answers. ModelError if a pin contradicts the hub."""
     try:
         remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
     except hub.Unreachable:
@@ -100,11 +100,11 @@ def plan(wanted: Wanted) -> Job:
         )
     if wanted.size not in (None, remote.size):
         raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {wanted.size} are pinned")
-    return Job(wanted, remote)
+    return DownloadJob(wanted, remote)
 
 
-def check_space(jobs: list[Job], root: Path) -> None:
-    """LocaldflashError with both numbers if the disk cannot hold what is to come."""
+def check_space(jobs: list[DownloadJob], root: Path) -> None:
+    """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
     needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
     if needed > free:
         raise LocaldflashError(
@@ -113,8 +113,8 @@ def check_space(jobs: list[Job], root: Path) -> None:
         )
 
 
-def fetch(job: Job, report: Report) -> Record:
-    """Bring a file here, verify it, put it in its place; its record."""
+def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
+    """Download a file, verify it and put it in its place; return its record."""
     path, partial = job.wanted.path, job.partial
     with locked(path, report):
         if record := job.wanted.fulfilled():
@@ -135,8 +135,8 @@ def fetch(job: Job, report: Report) -> Record:
 
 
 @contextmanager
-def locked(path: Path, report: Report) -> Iterator[None]:
-    """Hold the lock of a file, in a folder that is made if need be; says so when another process holds it."""
+def locked(path: Path, report: DownloadReport) -> Iterator[None]:
+    """Hold the lock of a file, in a folder that is made if need be; report if another process holds it."""
     create_private(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
@@ -154,10 +154,10 @@ def locked(path: Path, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def _adopt(job: Job, report: Report) -> Record | None:
+def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """Take a file that is already in the place, if it is the wanted one.
 
-    Else an older revision makes way once the new one is complete, and a file that nobody verified is set aside.
+    Otherwise an older revision is replaced once the new one is complete, and a file that nobody verified is set aside.
     """
     path = job.wanted.path
     if records.current(path):
@@ -166,8 +166,8 @@ def _adopt(job: Job, report: Report) -> Record | None:
     return _recorded(job, _verified(job, path, report))
 
 
-def _take_from_cache(job: Job, report: Report) -> None:
-    """Link, else copy, what another program has downloaded; a copy that is not what it should be is left alone."""
+def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
+    """Link or copy what another program has downloaded; a copy with other bytes is left alone."""
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
         return
@@ -183,7 +183,7 @@ def _take_from_cache(job: Job, report: Report) -> None:
         copying.replace(job.partial)
 
 
-def _verified(job: Job, path: Path, report: Report) -> str:
+def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
     """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
     sha256, digest = _digests(path, job, report)
     expected, size = _expected(job), path.stat().st_size
@@ -198,11 +198,11 @@ def _verified(job: Job, path: Path, report: Report) -> str:
     )
 
 
-def _expected(job: Job) -> str:
+def _expected(job: DownloadJob) -> str:
     return job.wanted.sha256 or job.remote.digest
 
 
-def _digests(path: Path, job: Job, report: Report) -> tuple[str, str]:
+def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
     """The SHA-256 of a file, and its hash of the kind that is expected."""
     size, meter = path.stat().st_size, report.progress("checking", job.remote.name)
     sha256 = hashlib.sha256()
@@ -219,11 +219,11 @@ def _digests(path: Path, job: Job, report: Report) -> tuple[str, str]:
     return sha256.hexdigest(), git.hexdigest() if wants_git else sha256.hexdigest()
 
 
-def _recorded(job: Job, sha256: str) -> Record:
+def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
     wanted, stat = job.wanted, job.wanted.path.stat()
     asked = wanted.revision or hub.MAIN
     place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    record = Record(wanted.repository, job.remote.commit, asked, sha256, *place)
+    record = FileRecord(wanted.repository, job.remote.commit, asked, sha256, *place)
     records.write(wanted.path, record)
     return record
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localdflash.errors import ModelError, UsageError
 from localdflash.pairs import names
-from localdflash.pairs.pair import DrafterSource, Pair
+from localdflash.pairs.pair import DrafterSource, PairEntry
 
 # By the drafter's repository, the published target that it was trained for.
 TRAINED_FOR = {
@@ -35,7 +35,7 @@ TRAINED_FOR = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user may choose; None leaves it to the pair or to the engine."""
+    """The user's choices; None leaves one to the pair or to the engine."""
 
     target: str | None = None  # owner/name or a folder, for vLLM and SGLang
     draft_tokens: int | None = None  # a step, at most the drafter's block less one
@@ -55,12 +55,12 @@ class Launch:
                 raise ModelError(f"{word!a}: not a name to type into a shell; rename the file")
 
     def shell(self) -> str:
-        """The command for a shell, one flag with its value a line."""
+        """The command for a shell, each flag with its value on a line."""
         return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
 
 
-def vllm(pair: Pair, wishes: Wishes) -> Launch:
-    """`vllm serve`; ModelError where the pair does not go there."""
+def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `vllm serve` command; ModelError if vLLM cannot run the pair."""
     drafter, repository = _published(pair, "vLLM")
     tokens = _draft_tokens(drafter, wishes)
     if tokens is None:
@@ -73,8 +73,8 @@ def vllm(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
 
 
-def sglang(pair: Pair, wishes: Wishes) -> Launch:
-    """`python3 -m sglang.launch_server`; ModelError where the pair does not go there."""
+def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
     argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", repository)]
     argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
@@ -87,8 +87,8 @@ def sglang(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
 
 
-def llama_server(pair: Pair, wishes: Wishes) -> Launch:
-    """`llama-server`; ModelError where the pair does not go there."""
+def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
+    """The `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
     if wishes.target is not None:
         raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
@@ -103,32 +103,36 @@ def llama_server(pair: Pair, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), tuple(needs))
 
 
-ENGINES: dict[str, Callable[[Pair, Wishes], Launch]] = {"vllm": vllm, "sglang": sglang, "llama-server": llama_server}
+LAUNCHERS: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "llama-server": llama_server,
+}
 
 
-def _drafter(pair: Pair) -> DrafterSource:
+def _drafter(pair: PairEntry) -> DrafterSource:
     if pair.drafter is None:
         raise ModelError(f"no drafter is known for {pair.id!r}: name one with --drafter")
     return pair.drafter
 
 
-def _published(pair: Pair, engine: str) -> tuple[DrafterSource, str]:
+def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     """The drafter and its repository, which must hold it as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
         raise ModelError(
-            f"{engine} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
+            f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
             f" {drafter.name}: export it to llama-server"
         )
     return drafter, drafter.repository
 
 
-def _target(pair: Pair, wishes: Wishes, engine: str, drafter_repository: str) -> str:
+def _target(pair: PairEntry, wishes: Wishes, server: str, drafter_repository: str) -> str:
     if wishes.target is None:
         if known := TRAINED_FOR.get(drafter_repository):
             return known
         raise ModelError(
-            f"{engine} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
+            f"{server} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
             " --target"
         )
     if wishes.target and (folder := Path(wishes.target).expanduser()).is_dir():
@@ -139,8 +143,8 @@ def _target(pair: Pair, wishes: Wishes, engine: str, drafter_repository: str) ->
         raise UsageError(f"--target {wishes.target!r}: {error}, or a folder") from error
 
 
-def _gguf_target(pair: Pair) -> tuple[str, ...]:
-    """The file where it is on this machine, else its name in a repository: llama-server fetches it."""
+def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
+    """The file on this machine, else its name in a repository, from which llama-server fetches it."""
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
@@ -165,7 +169,7 @@ def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
 
 
 def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
-    """How many tokens to draft: what was asked for, else the drafter's block but its first, which is no draft."""
+    """How many tokens to draft: what was asked for, else the drafter's block without its first, which is no draft."""
     longest = None if drafter.block_size is None else drafter.block_size - 1
     if wishes.draft_tokens is None:
         return longest

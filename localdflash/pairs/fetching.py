@@ -1,4 +1,4 @@
-"""The files of a pair: fetched, checked against each other, or removed. Only inside the models folder."""
+"""Download the files of a pair, check them against each other, or remove them. Only inside the models folder."""
 
 import os
 from dataclasses import dataclass, replace
@@ -7,24 +7,24 @@ from pathlib import Path
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import check_fit, config_of_file
 from localdflash.pairs import records
-from localdflash.pairs.download import Report, Wanted, check_space, fetch, locked, plan
-from localdflash.pairs.pair import Pair, Source, models_folder
-from localdflash.pairs.records import Record
+from localdflash.pairs.download import DownloadReport, WantedFile, check_space, fetch, locked, plan
+from localdflash.pairs.pair import FileSource, PairEntry, models_folder
+from localdflash.pairs.records import FileRecord
 from localdflash.pairs.registry import HUB, Registry
 from localdflash.weights import gguf, safetensors
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is here and verified. `fetched` is False where it was before."""
+    """A file that is here and verified. `fetched` is False if it was here before."""
 
     path: Path
-    record: Record
+    record: FileRecord
     fetched: bool
 
 
-def pull(pair: Pair, report: Report) -> list[Fetched]:
-    """Fetch what is not here yet, all sizes known before the first byte; then check that the two halves fit."""
+def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
+    """Download what is missing, all sizes known before the first byte; then check that target and drafter fit."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
     wanted = [_wanted(source) for source in pair.sources if source.repository]
@@ -38,8 +38,8 @@ def pull(pair: Pair, report: Report) -> list[Fetched]:
     return [Fetched(path, record, path in done) for path, record in files.items()]
 
 
-def check_pair(pair: Pair) -> None:
-    """ModelError if a header is broken, or the drafter is none for this target. Reads headers only."""
+def check_pair(pair: PairEntry) -> None:
+    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
     target = gguf.read_header(pair.target.path)
     if pair.drafter is None or not pair.drafter.runs:
         return
@@ -54,7 +54,7 @@ def check_pair(pair: Pair) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """What `remove` would delete, and what stays because another pair on this machine uses it."""
+    """The files that `remove` would delete, and those that stay because another pair on this machine uses them."""
 
     paths: tuple[Path, ...]
     kept: tuple[Path, ...]
@@ -70,8 +70,8 @@ class Removal:
         return sum(file.lstat().st_size for file in self.files)
 
 
-def removal(pair: Pair, registry: Registry) -> Removal:
-    """Find the downloaded files of a pair that no other pair uses whose target is here."""
+def removal(pair: PairEntry, registry: Registry) -> Removal:
+    """Find the downloaded files of a pair, without those of other pairs whose target is here."""
     if pair.target.repository is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
     own = [_inside(source) for source in pair.sources if source.repository]
@@ -82,8 +82,8 @@ def removal(pair: Pair, registry: Registry) -> Removal:
     )
 
 
-def remove(found: Removal, report: Report) -> None:
-    """Delete the files, what downloads left beside them, and folders that are empty then."""
+def remove(found: Removal, report: DownloadReport) -> None:
+    """Delete the files, what downloads left beside them, and folders that are then empty."""
     for path in found.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
             continue
@@ -93,12 +93,12 @@ def remove(found: Removal, report: Report) -> None:
         _remove_empty(path.parent)
 
 
-def _is_other(other: Pair, pair: Pair) -> bool:
+def _is_other(other: PairEntry, pair: PairEntry) -> bool:
     return other.target.path != pair.target.path and other.target.path.is_file()
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
-    """A file and all that a download leaves beside it."""
+    """A file and everything that a download leaves beside it."""
     aside = path.with_name(f"{path.name}.mismatch")
     beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
     return (path, aside, *beside)
@@ -111,16 +111,17 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _wanted(source: Source) -> Wanted:
+def _wanted(source: FileSource) -> WantedFile:
     assert source.repository
     path = _inside(source)
-    return Wanted(source.repository, source.file, source.revision, source.sha256, source.size, path)
+    return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)
 
 
-def _inside(source: Source) -> Path:
+def _inside(source: FileSource) -> Path:
     """The path of a downloaded file.
 
-    ModelError if a link leads it out of the folder, or only case tells it from another: some disks take them for one.
+    ModelError if a link leads it out of the folder, or if only case tells it from another: some disks treat them as
+    one.
     """
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:
@@ -133,8 +134,8 @@ def _inside(source: Source) -> Path:
     return source.path
 
 
-def _remember_drafter(pair: Pair) -> None:
-    """Note a drafter of the user's choice beside its target: the hf: name of the target then stands for both."""
+def _remember_drafter(pair: PairEntry) -> None:
+    """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
     record = records.read(pair.target.path)
     if not pair.id.startswith(HUB) or not record or not pair.drafter or record.drafter:
         return

@@ -1,8 +1,9 @@
-"""Files on the Hugging Face hub: what the hub says of one, and its bytes into a file that may already hold the first.
+"""Files on the Hugging Face hub: what it says of one, and resumable downloads.
 
 huggingface_hub does the talking, with its variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HUB_OFFLINE), its login
-and its cache. Its own download starts over when a process dies, so its lower piece is used here, which goes on.
-Every failure is an error of one line; Unreachable stands for all that another day or another network may heal.
+and its cache. Its own download starts over when a process dies, so its lower-level function is used here, which
+resumes. Every failure is an error of one line; Unreachable stands for everything that another day or another network
+may heal.
 """
 
 import errno
@@ -27,7 +28,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 class Unreachable(LocaldflashError):
-    """The hub cannot be asked now: no network, offline on request, or it is not well (exit code 1)."""
+    """The hub cannot be asked now: no network, offline by request, or the hub has a fault (exit code 1)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, 
 
 
 def blob_in_cache(remote: Remote) -> Path | None:
-    """These very bytes in the hub's cache, whatever commit they came with."""
+    """The same bytes in the hub's cache, whatever commit they came with."""
     api = _library()
     folder = api.repo_folder_name(repo_id=remote.repository, repo_type="model")
     blob = Path(api.constants.HF_HUB_CACHE, folder, "blobs", remote.digest)
@@ -82,7 +83,7 @@ def blob_in_cache(remote: Remote) -> Path | None:
 
 
 def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call goes on there."""
+    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes."""
     api = _library()
     if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
         raise ModelError(
@@ -125,7 +126,7 @@ def read_range(remote: Remote, first: int, count: int) -> bytes:
 
 
 def _meter(progress: Progress, size: int) -> Any:
-    """What http_get takes for a progress bar."""
+    """An adapter to what http_get takes for a progress bar."""
 
     class Meter:
         def __init__(self, *, initial: int = 0, **_others: object) -> None:
@@ -146,7 +147,7 @@ def _meter(progress: Progress, size: int) -> Any:
 
 
 def _library() -> Any:
-    """The parts of huggingface_hub that are used, imported when needed: silent, and without telemetry."""
+    """The parts of huggingface_hub that are used, imported on first use: silent, and without telemetry."""
     from huggingface_hub import constants, file_download
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -187,7 +188,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
 
 
 def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str | None) -> LocaldflashError:
-    """What the hub's answer means."""
+    """What the hub's answer means, as an error."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repository}"

@@ -1,4 +1,4 @@
-"""Names from a registry or a command line that become parts of paths: what is allowed, on every file system.
+"""Check names from a registry or a command line that become parts of paths, for every file system.
 
 ASCII letters, digits, '.', '_' and '-' only; no empty, hidden or '..' part, no drive, no name that Windows reserves.
 Every function takes a value and returns it as text, or raises ValueError that says what was expected.
@@ -22,17 +22,17 @@ _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.ASCII | re.IGNORECAS
 
 
 def repository(value: object) -> str:
-    """Take the name of a Hugging Face repository, owner/name."""
+    """Check the name of a Hugging Face repository, owner/name."""
     return _portable(_repository(value))
 
 
 def file_in_repository(value: object) -> str:
-    """Take the path of a file inside a repository, at most four folders deep."""
+    """Check the path of a file inside a repository, at most four folders deep."""
     return _portable(_file(value))
 
 
 def revision(value: object) -> str:
-    """Take a commit or the name of a branch or tag."""
+    """Check a commit or the name of a branch or tag."""
     return _revision(value)
 
 

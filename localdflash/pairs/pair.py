@@ -6,16 +6,16 @@ from typing import Literal
 
 from localdflash.files.paths import cache_folder
 
-Kind = Literal["dflash", "dflash2"]
+DrafterKind = Literal["dflash", "dflash2"]
 
 
 def models_folder() -> Path:
-    """Where downloaded files lie, as owner/name/file."""
+    """The folder of downloaded files, as owner/name/file."""
     return cache_folder() / "models"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileSource:
     """A file: in a Hugging Face repository, or, when `repository` is None, at an absolute path on this machine."""
 
     repository: str | None
@@ -26,7 +26,7 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """Where the file lies on this machine once it is there."""
+        """The path of the file on this machine once it is there."""
         return models_folder() / self.repository / self.file if self.repository else Path(self.file)
 
     @property
@@ -36,17 +36,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSource(Source):
+class TargetSource(FileSource):
     """The target's GGUF file."""
 
     quantization: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterSource(Source):
-    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None where only the file says."""
+class DrafterSource(FileSource):
+    """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
 
-    kind: Kind = "dflash"
+    kind: DrafterKind = "dflash"
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
 
@@ -57,21 +57,23 @@ class DrafterSource(Source):
 
     @property
     def runs(self) -> bool:
-        """Whether any drafter here runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
+        """Whether any backend runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
         return self.kind == "dflash"
 
     @property
-    def config(self) -> Source | None:
+    def config(self) -> FileSource | None:
         """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
         if self.repository is None or self.format != "safetensors":
             return None
         beside = PurePosixPath(self.file).with_name("config.json")
-        return Source(self.repository, str(beside), revision=self.revision)
+        return FileSource(self.repository, str(beside), revision=self.revision)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """An entry. What is None is not known; `memory_gb` (10^9 bytes) is the least that runs it at a small context."""
+class PairEntry:
+    """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
+    context.
+    """
 
     id: str
     description: str
@@ -88,8 +90,8 @@ class Pair:
     notes: tuple[str, ...] = ()
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        """Every file that the pair needs; a drafter that nothing here runs is none of them."""
+    def sources(self) -> tuple[FileSource, ...]:
+        """Every file that the pair needs, without a drafter that nothing here runs."""
         drafter = self.drafter if self.drafter and self.drafter.runs else None
         return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
 

@@ -1,7 +1,7 @@
-"""What is known of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
+"""The record of a downloaded file: a small JSON file beside it, `.NAME.verified`, written after verification.
 
-So a file is hashed once. The record says which file was hashed (size, time of change, inode): one that was changed or
-exchanged since is not the one that was verified. A record that cannot be read is no record.
+Because of it a file is hashed only once. The record says which file was hashed (size, time of change, inode): a file
+changed or exchanged since is not the one that was verified. A record that cannot be read counts as none.
 """
 
 import json
@@ -15,7 +15,7 @@ LONGEST = 4096  # bytes of a record
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch."""
 
     repository: str
@@ -29,15 +29,15 @@ class Record:
 
 
 def record_path(file: Path) -> Path:
-    """Where the record of a file lies."""
+    """The path of a file's record."""
     return file.with_name(f".{file.name}.verified")
 
 
-def read(file: Path) -> Record | None:
+def read(file: Path) -> FileRecord | None:
     """The record of a file, or None."""
     try:
         with record_path(file).open("rb") as stream:
-            record = Record(**json.loads(stream.read(LONGEST)))
+            record = FileRecord(**json.loads(stream.read(LONGEST)))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
@@ -45,8 +45,8 @@ def read(file: Path) -> Record | None:
     return record if sound else None
 
 
-def write(file: Path, record: Record) -> None:
-    """Write the record of a file, whole or not at all."""
+def write(file: Path, record: FileRecord) -> None:
+    """Write the record of a file, atomically."""
     place = record_path(file)
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     try:
@@ -56,7 +56,7 @@ def write(file: Path, record: Record) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def current(file: Path) -> Record | None:
+def current(file: Path) -> FileRecord | None:
     """The record, if the file is still the one that was verified."""
     record = read(file)
     try:
@@ -69,7 +69,7 @@ def current(file: Path) -> Record | None:
 
 
 def check(file: Path) -> None:
-    """ModelError if a file that was verified has another size now; a file without record is the user's own."""
+    """Raise ModelError if a verified file has another size now; a file without a record is the user's own."""
     record = read(file)
     if record and record.size != (size := file.stat().st_size):
         raise ModelError(

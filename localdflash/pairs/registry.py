@@ -1,8 +1,8 @@
 """The registry of pairs: which target goes with which drafter, where the files come from, what runs them today.
 
 Entries come from the `models.toml` that ships with the package and from the user's own in the configuration folder,
-whose entries replace shipped ones whole. No other place is read, least of all the folder one happens to work in: a
-repository must not choose the files that are loaded.
+whose entries replace shipped ones whole. No other place is read, least of all the current folder: a repository must not
+choose the files that are loaded.
 """
 
 import os
@@ -15,7 +15,7 @@ from localdflash.errors import ModelError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import did_you_mean
 from localdflash.pairs import names, records
-from localdflash.pairs.pair import DrafterSource, LocalPair, Pair, Source, TargetSource, models_folder
+from localdflash.pairs.pair import DrafterSource, FileSource, LocalPair, PairEntry, TargetSource, models_folder
 from localdflash.pairs.registry_file import read_pairs
 
 PACKAGE = Path(__file__).parents[1]
@@ -27,16 +27,16 @@ _HUB_SPEC = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*)
 class Registry:
     """All pairs by id, in the order of the files."""
 
-    pairs: dict[str, Pair]
+    pairs: dict[str, PairEntry]
 
-    def pair(self, pair_id: str) -> Pair:
+    def pair(self, pair_id: str) -> PairEntry:
         """Return the entry with this id."""
         if pair_id in self.pairs:
             return self.pairs[pair_id]
         hint = did_you_mean(pair_id, self.pairs)
         raise ModelError(f"no pair {pair_id!r}{hint or '; see `localdflash models list`'}")
 
-    def resolve(self, spec: str, drafter: str | None = None) -> Pair:
+    def resolve(self, spec: str, drafter: str | None = None) -> PairEntry:
         """Find the pair that a user asks for: an id, the path of a .gguf target, or `hf:owner/name[@revision]/file`.
 
         `drafter`, a path or such an hf: name of a .gguf or .safetensors, replaces what the registry has.
@@ -44,7 +44,7 @@ class Registry:
         pair = self._resolve(spec)
         return replace(pair, drafter=_given_drafter(drafter)) if drafter is not None else pair
 
-    def others_here(self) -> Iterator[Pair]:
+    def others_here(self) -> Iterator[PairEntry]:
         """Targets that were downloaded by an hf: name and belong to no entry."""
         known = {source.path for pair in self.pairs.values() for source in pair.sources}
         found = [
@@ -55,15 +55,15 @@ class Registry:
         known |= {pair.drafter.path for pair in found if pair.drafter}
         yield from (pair for pair in found if pair.target.path not in known)
 
-    def _resolve(self, spec: str) -> Pair:
+    def _resolve(self, spec: str) -> PairEntry:
         if spec.startswith(HUB):
             return self._pair_on_hub(spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
 
-    def _pair_on_hub(self, spec: str) -> Pair:
-        """The entry with this file; or what an entry says of another file of its repository; or the bare target."""
+    def _pair_on_hub(self, spec: str) -> PairEntry:
+        """The entry with this file; or what an entry says of another file of its repository; or only the target."""
         source = _hub_source(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
         near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
@@ -78,7 +78,7 @@ class Registry:
             return replace(
                 pair, id=spec, description=description, target=target, drafter=given or pair.drafter, memory_gb=None
             )
-        return Pair(
+        return PairEntry(
             spec, "a GGUF file of a Hugging Face repository", target, given, target.path, backends=("llama.cpp",)
         )
 
@@ -93,12 +93,12 @@ def load_registry() -> Registry:
 
 
 def shipped_file() -> Path:
-    """models.toml: inside an installed package, next to the package in a source tree."""
+    """The path of models.toml: in an installed package, or next to the package in a source tree."""
     installed = PACKAGE / "models.toml"
     return installed if installed.exists() else PACKAGE.parent / "models.toml"
 
 
-def missing_files(pair: Pair) -> tuple[Source, ...]:
+def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     """List what is not on this machine. Either form of a drafter will do, under the same name in the same folder."""
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
     gguf = drafter and _forms(drafter)[0]
@@ -106,14 +106,14 @@ def missing_files(pair: Pair) -> tuple[Source, ...]:
     return tuple(source for source in wanted if not _here(source, drafter))
 
 
-def how_to_get(source: Source) -> str:
+def how_to_get(source: FileSource) -> str:
     """Say where a missing file comes from and where it goes."""
     if source.repository:
         return f"download {source.name} into {source.path.parent}"
     return f"no file at {source.path}: put it there, or correct the entry"
 
 
-def local_files(pair: Pair) -> LocalPair:
+def local_files(pair: PairEntry) -> LocalPair:
     """Find the pair's files on this machine; ModelError says what is missing and how to get it.
 
     A file that was downloaded and has another size than the one that was verified is refused.
@@ -130,13 +130,13 @@ def local_files(pair: Pair) -> LocalPair:
     return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
 
 
-def _missing(pair: Pair, missing: tuple[Source, ...]) -> str:
+def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
     steps = "; ".join(how_to_get(source) for source in missing)
     pull = f": run `localdflash models pull {pair.id}`" if any(source.repository for source in missing) else ""
     return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
 
 
-def _here(source: Source, drafter: DrafterSource | None) -> bool:
+def _here(source: FileSource, drafter: DrafterSource | None) -> bool:
     return any(_forms(drafter)) if drafter and source is drafter else source.path.is_file()
 
 
@@ -146,7 +146,7 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
     return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
 
 
-def _hub_source(spec: str, *suffixes: str) -> Source:
+def _hub_source(spec: str, *suffixes: str) -> FileSource:
     """Read `hf:owner/name[@revision]/file`."""
     parts = _HUB_SPEC.fullmatch(spec)
     if not parts:
@@ -159,7 +159,7 @@ def _hub_source(spec: str, *suffixes: str) -> Source:
         raise ModelError(f"{spec[:300]!r}: {error}") from error
     if not file.endswith(suffixes):
         raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
-    return Source(repository, file, revision=revision)
+    return FileSource(repository, file, revision=revision)
 
 
 def _given_drafter(spec: str) -> DrafterSource:
@@ -173,14 +173,14 @@ def _given_drafter(spec: str) -> DrafterSource:
     return DrafterSource(None, str(path))
 
 
-def _pair_at(target: Path) -> Pair:
+def _pair_at(target: Path) -> PairEntry:
     """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`."""
     if target.suffix != ".gguf" or not _is_file(target):
         raise ModelError(f"{target}: no such .gguf file; give the path of a GGUF target, or an id")
     stem = target.stem.replace("target", "drafter")
     siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target.stem)
     drafter = next((path for path in siblings if path.is_file()), None)
-    return Pair(
+    return PairEntry(
         id=str(target),
         description="a GGUF file",
         target=TargetSource(None, str(target)),
@@ -191,7 +191,7 @@ def _pair_at(target: Path) -> Pair:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a regular file is there; a path that is too long or cannot exist holds none."""
+    """Whether a regular file is there; False for a path that is too long or cannot exist."""
     try:
         return path.is_file()
     except OSError:

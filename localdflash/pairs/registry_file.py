@@ -1,15 +1,15 @@
-"""models.toml into pairs: every key known, every value checked, every complaint with file and line."""
+"""Read models.toml into pairs: every key known, every value checked, every error with file and line."""
 
 import os
 from pathlib import Path
 from typing import cast
 
-from localdflash.files.strict_toml import Table, listed, matching, number, one_of, read_toml, text, whole
+from localdflash.backend.names import RUNNERS
+from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
-from localdflash.pairs.pair import DrafterSource, Kind, Pair, TargetSource
+from localdflash.pairs.pair import DrafterKind, DrafterSource, PairEntry, TargetSource
 
 SCHEMA = 1
-BACKENDS = ("llama.cpp", "cpu", "torch", "cuda", "remote")
 LARGEST_FILE = 1 << 44  # bytes; far above any model
 _SOURCE_KEYS = ("repository", "file", "path", "revision", "sha256", "size")
 
@@ -18,14 +18,14 @@ _name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits,
 _sha256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 
 
-def read_pairs(file: Path, base: Path) -> dict[str, Pair]:
+def read_pairs(file: Path, base: Path) -> dict[str, PairEntry]:
     """Read the entries of one registry file, by id; paths in it are relative to `base`. ModelError names the line."""
     root = read_toml(file)
     root.only("schema", "pair")
     if root.required("schema", whole(0, 1_000_000)) != SCHEMA:
         raise root.error("schema", f"this version of localdflash reads schema {SCHEMA}")
-    pairs: dict[str, Pair] = {}
-    entries: dict[str, Table] = {}
+    pairs: dict[str, PairEntry] = {}
+    entries: dict[str, TomlTable] = {}
     for entry in root.tables("pair"):
         pair = _pair(entry, base)
         if pair.id in pairs:
@@ -34,7 +34,7 @@ def read_pairs(file: Path, base: Path) -> dict[str, Pair]:
     return pairs
 
 
-def _pair(entry: Table, base: Path) -> Pair:
+def _pair(entry: TomlTable, base: Path) -> PairEntry:
     entry.only(
         *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
         *("target", "drafter"),
@@ -44,13 +44,13 @@ def _pair(entry: Table, base: Path) -> Pair:
     if target is None:
         raise entry.error(None, f"pair {pair_id!r} has no [pair.target]")
     layers = entry.optional("layers", whole(1, 1000))
-    return Pair(
+    return PairEntry(
         id=pair_id,
         description=entry.required("description", text),
         target=_target(target, base),
         drafter=_drafter(drafter, base, layers) if (drafter := entry.table("drafter")) else None,
         origin=entry.file,
-        backends=entry.required("backends", listed(one_of(*BACKENDS))),
+        backends=entry.required("backends", listed(one_of(*RUNNERS))),
         architecture=entry.optional("architecture", _name),
         licence=entry.optional("licence", text),
         memory_gb=entry.optional("memory_gb", number(0.01, 10_000)),
@@ -61,12 +61,12 @@ def _pair(entry: Table, base: Path) -> Pair:
     )
 
 
-def _target(table: Table, base: Path) -> TargetSource:
+def _target(table: TomlTable, base: Path) -> TargetSource:
     table.only(*_SOURCE_KEYS, "quantization")
     return TargetSource(*_source(table, base, ".gguf"), quantization=table.optional("quantization", _name))
 
 
-def _drafter(table: Table, base: Path, layers: int | None) -> DrafterSource:
+def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
     table.only(*_SOURCE_KEYS, "kind", "block_size", "taps")
     taps = table.optional("taps", listed(whole(0, 999)))
     if taps is not None and (not taps or list(taps) != sorted(set(taps))):
@@ -75,14 +75,14 @@ def _drafter(table: Table, base: Path, layers: int | None) -> DrafterSource:
         raise table.error("taps", f"block {taps[-1]} is not below the target's {layers} layers")
     return DrafterSource(
         *_source(table, base, ".gguf", ".safetensors"),
-        kind=cast(Kind, table.required("kind", one_of("dflash", "dflash2"))),
+        kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2"))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
     )
 
 
-def _source(table: Table, base: Path, *suffixes: str) -> tuple[str | None, str, str | None, str | None, int | None]:
-    """The fields of a Source. An entry gives repository and file, or a path: then there is no repository."""
+def _source(table: TomlTable, base: Path, *suffixes: str) -> tuple[str | None, str, str | None, str | None, int | None]:
+    """The fields of a FileSource. An entry gives repository and file, or a path and no repository."""
     if ("path" in table) == ("repository" in table or "file" in table):
         raise table.error(None, "expected either repository and file, or path")
     key, convert = ("path", text) if "path" in table else ("file", names.file_in_repository)

@@ -4,28 +4,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
-from localdflash.backend.fit import NO_DRAFTER, Budget, Fit, Sizes, best_quantization, fit, largest_context, weights_of
+from localdflash.backend.fit import (
+    NO_DRAFTER,
+    Fit,
+    MemoryBudget,
+    Sizes,
+    best_quantization,
+    fit,
+    largest_context,
+    weights_of,
+)
 from localdflash.backend.free import program_bytes, system_budget
+from localdflash.backend.names import Backend
 from localdflash.backend.parts import DRAFTER, PROGRAM, Parts, total
 from localdflash.cuda.device import gpu_budget
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.choice import Case, likely
 from localdflash.machine import measurements
 from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import Pair
+from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
 from localdflash.plan import speed
 from localdflash.plan.stand_in import drafter_stand_in, stand_in
 from localdflash.weights.gguf import GGUFHeader, read_header
 
-Backend = Literal["auto", "cpu", "cuda", "llama.cpp"]
-
 
 @dataclass(frozen=True)
 class Speed:
-    """The most tokens a second that memory bandwidth allows: an estimate. `drafted` is None where tau is not known."""
+    """The most tokens a second that memory bandwidth allows, an estimate. `drafted` is None if tau is not known."""
 
     bandwidth: measurements.Measurement  # GB/s
     bytes_per_token: int
@@ -36,7 +43,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pair takes and what of it fits. Sizes in bytes."""
+    """The memory that a pair takes, and what of it fits. Sizes in bytes."""
 
     pair: str
     backend: str
@@ -63,9 +70,9 @@ class Plan:
 
 
 def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
-    """Plan a pair of the registry, or any spec that it resolves; a context of 0 is as much as fits.
+    """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
 
-    ModelError where the pair cannot run, Unreachable where it is not here and the hub cannot be asked.
+    ModelError if the pair cannot run; Unreachable if it is not here and the hub cannot be asked.
     """
     pair = load_registry().resolve(spec)
     if not pair.backends:
@@ -73,16 +80,16 @@ def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
         if backend != "auto":
-            return ENGINES[backend](pair.id, target, drafter, context, "asked for")
+            return PLANNERS[backend](pair.id, target, drafter, context, "asked for")
         try:
             return _on_cuda(pair.id, target, drafter, context, "the GPU can run it")
         except (NoDevice, ModelError) as error:
             choice = likely(Case(target, _form(drafter, ".gguf")))
-            return ENGINES[choice.backend](pair.id, target, drafter, context, f"{choice.why}; not CUDA: {error}")
+            return PLANNERS[choice.backend](pair.id, target, drafter, context, f"{choice.why}; not CUDA: {error}")
 
 
-def _headers(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
-    """Target and drafter: the files themselves, or stand-ins in `folder` for those that are still on the hub."""
+def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
+    """The files of target and drafter, or stand-ins in `folder` for those that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
     if gone := next((source for source in missing if source.repository is None), None):
@@ -99,7 +106,7 @@ def _headers(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
 
 
 def _form(drafter: Path | None, preferred: str) -> Path | None:
-    """The form of a drafter that a backend takes first, where both are here."""
+    """The form of a drafter that a backend prefers, if both are here."""
     other = drafter and drafter.with_suffix(preferred)
     return other if other and other.is_file() else drafter
 
@@ -136,7 +143,7 @@ def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int, why: s
     return _plan(Planned(pair, "cuda", why, target, sizes, budget, 0, bandwidth), context)
 
 
-ENGINES: Mapping[str, Callable[[str, Path, Path | None, int, str], Plan]] = {
+PLANNERS: Mapping[Backend, Callable[[str, Path, Path | None, int, str], Plan]] = {
     "cpu": _on_cpu,
     "cuda": _on_cuda,
     "llama.cpp": _on_llamacpp,
@@ -145,14 +152,16 @@ ENGINES: Mapping[str, Callable[[str, Path, Path | None, int, str], Plan]] = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not of the budget."""
+    """A pair on a backend of this machine. `program`: bytes that this process holds already, so not part of the
+    budget.
+    """
 
     pair: str
     backend: str
     why: str
     target: Path
     sizes: Sizes
-    budget: Budget
+    budget: MemoryBudget
     program: int
     bandwidth: measurements.Measurement
 
@@ -167,7 +176,7 @@ def _plan(case: Planned, context: int) -> Plan:
         wanted = context or sizes.trained
         chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, str(error)
     header = read_header(case.target)
-    smallest = budget if fits else Budget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
+    smallest = budget if fits else MemoryBudget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
     return Plan(
         pair=case.pair,
         backend=case.backend,
@@ -190,7 +199,7 @@ def _plan(case: Planned, context: int) -> Plan:
 
 
 def _drafting(sizes: Sizes, chosen: Fit) -> int:
-    """Bytes that leaving out the drafter would free."""
+    """The bytes that leaving out the drafter would free."""
     return total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
 
 

@@ -1,4 +1,4 @@
-"""How fast a pair can be here: memory bandwidth, measured, over the bytes that a token has to read."""
+"""How fast a pair can be here: measured memory bandwidth over the bytes that a token has to read."""
 
 from math import prod
 
@@ -9,7 +9,7 @@ MOSTLY = "MOSTLY_"
 
 
 def bytes_per_token(header: GGUFHeader) -> int:
-    """Bytes of weights that one token reads: only the active experts, and no embedding table beside a head."""
+    """Bytes of weights that one token reads: only the active experts, and no embedding table that is not the head."""
     gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
     count = _fact(header, "expert_count") or 1
     used = _fact(header, "expert_used_count") or count
@@ -23,7 +23,7 @@ def bytes_per_token(header: GGUFHeader) -> int:
 
 
 def matrices(header: GGUFHeader) -> tuple[int, int]:
-    """Weights that a quantization changes, and the bytes of all others (norms, routers)."""
+    """The weights that a quantization changes, and the bytes of all others (norms, routers)."""
     weights, others = 0, 0
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type != GGMLType.F32:
@@ -34,7 +34,7 @@ def matrices(header: GGUFHeader) -> tuple[int, int]:
 
 
 def quantization(header: GGUFHeader) -> str:
-    """What the file says it is ("Q4_K_M"), else the type that holds most of it."""
+    """The quantization that the file names ("Q4_K_M"), else the type that holds most of it."""
     from gguf import LlamaFileType
 
     code = header.metadata.get("general.file_type")

@@ -1,6 +1,6 @@
-"""Stand-ins for files that are still on the hub: their headers, fetched by range, in files of the full size.
+"""Stand-ins for files that are still on the hub: their headers, fetched by range, in sparse files of the full size.
 
-The rest of a stand-in is a hole that takes no disk and is never read: enough to plan a pair before it is downloaded.
+The rest of a stand-in takes no disk and is never read: enough to plan a pair before it is downloaded.
 """
 
 import io
@@ -10,13 +10,13 @@ from localdflash.errors import ModelError
 from localdflash.model.dflash_config import LARGEST_JSON
 from localdflash.pairs import hub
 from localdflash.pairs.hub import Remote
-from localdflash.pairs.pair import DrafterSource, Source
+from localdflash.pairs.pair import DrafterSource, FileSource
 from localdflash.weights.gguf import parse_header
 
 CHUNK = 4 << 20  # bytes fetched at a time: the header of a large vocabulary takes two or three
 
 
-class Head(io.RawIOBase):
+class FileHead(io.RawIOBase):
     """The first bytes of a file of the hub, fetched as far as they are read, and kept in `fetched`."""
 
     def __init__(self, remote: Remote) -> None:
@@ -38,14 +38,14 @@ class Head(io.RawIOBase):
         return self._remote.size - len(self.fetched)
 
 
-def stand_in(source: Source, folder: Path) -> Path:
-    """A file in `folder` that has the header of a GGUF on the hub, and its size.
+def stand_in(source: FileSource, folder: Path) -> Path:
+    """A file in `folder` with the header of a GGUF on the hub, and its size.
 
-    Unreachable where the hub cannot be asked, ModelError where it has no such file or no sound header.
+    Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
     """
     assert source.repository
     remote = hub.look_up(source.repository, source.file, source.revision)
-    head = Head(remote)
+    head = FileHead(remote)
     parse_header(io.BufferedReader(head, CHUNK), remote.size, Path(source.name))
     path = folder / source.path.name
     with path.open("wb") as stream:
@@ -55,7 +55,7 @@ def stand_in(source: Source, folder: Path) -> Path:
 
 
 def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:
-    """The same for a drafter; of safetensors only the config.json beside them, which tells their shapes."""
+    """The same for a drafter; of safetensors only the config.json beside it, which gives the shapes."""
     if source.config is None:
         return stand_in(source, folder)
     assert source.config.repository

@@ -34,6 +34,12 @@ class DFlashDrafter:
         """Committed tokens observed."""
         return self.context.shape[3]
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, and of the target's embedding and head."""
+        weights = [*self.model.parameters(), self._embedding, self._head]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
+
     @torch.inference_mode()
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """See `Drafter`."""
@@ -59,7 +65,7 @@ class DFlashDrafter:
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, 1:]
         best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
-        return Draft.chain(self.name, best.indices.tolist()[:limit], best.values.tolist()[:limit])
+        return Draft(self.name, best.indices.tolist()[:limit], best.values.tolist()[:limit])
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

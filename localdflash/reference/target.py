@@ -1,7 +1,7 @@
-"""The torch decoder as a target: float32, chains and trees, the readable reference of verification.
+"""The torch decoder as a target: float32, the readable reference of verification.
 
 Rows never depend on their neighbours: matrix products always have 16 rows (padded), and each row attends by itself over
-the cache and its own ancestors. Greedy output is therefore identical to plain decoding to the bit.
+the cache and the rows before it. Greedy output is therefore identical to plain decoding to the bit.
 """
 
 import io
@@ -46,25 +46,24 @@ class TorchTarget:
 
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """See `Target`."""
-        _, taps = self._forward(ids, range(-1, len(ids) - 1))
-        self.keep(range(len(ids)))
+        _, taps = self._forward(ids)
+        self.keep(len(ids))
         return taps
 
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
         """See `Target`."""
-        parents = [-1, *(parent + 1 for parent in draft.parents)]
-        hidden, taps = self._forward([anchor, *draft.tokens], parents)
+        hidden, taps = self._forward([anchor, *draft.tokens])
         with torch.inference_mode():
             logits = [self.model.logits(tile) for tile in hidden.split(TILE)]
-        return Verification(torch.cat(logits)[: len(parents)].numpy(), taps)
+        return Verification(torch.cat(logits)[: len(draft) + 1].numpy(), taps)
 
     @torch.inference_mode()
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: int) -> None:
         """See `Target`."""
-        end = self.length + len(rows)
+        end = self.length + rows
         for layer, (k, v) in enumerate(self._fresh):
-            self._keys[layer, :, self.length : end] = k[:, list(rows)]
-            self._values[layer, :, self.length : end] = v[:, list(rows)]
+            self._keys[layer, :, self.length : end] = k[:, :rows]
+            self._values[layer, :, self.length : end] = v[:, :rows]
         self.length = end
 
     def crop(self, length: int) -> None:
@@ -86,28 +85,26 @@ class TorchTarget:
         self.length = length
 
     @torch.inference_mode()
-    def _forward(self, ids: Sequence[int], parents: Sequence[int]) -> tuple[Tensor, Taps | None]:
-        """Normed hidden states [padded rows, H] and taps [rows, n_taps * H] of rows whose parents come before them."""
-        paths = _paths(parents)
-        depth = [len(path) - 1 for path in paths]
+    def _forward(self, ids: Sequence[int]) -> tuple[Tensor, Taps | None]:
+        """Normed hidden states [padded rows, H] and taps [rows, n_taps * H] of the tokens that follow."""
         outputs, taps = [], []
         self._fresh = []
         for start in range(0, len(ids), TILE):
             rows = range(start, min(start + TILE, len(ids)))
             padding = TILE - len(rows)
             tile = torch.tensor([[ids[r] for r in rows] + [0] * padding])
-            positions = torch.tensor([self.length + depth[r] for r in rows] + [0] * padding)
-            hidden, tapped = self.model(tile, positions, _RowAttention(self, rows, paths), self.taps)
+            positions = torch.tensor([self.length + r for r in rows] + [0] * padding)
+            hidden, tapped = self.model(tile, positions, _RowAttention(self, rows), self.taps)
             outputs.append(hidden[0])
             taps.append(torch.cat(tapped, -1)[0, : len(rows)] if tapped else torch.empty(len(rows), 0))
         return torch.cat(outputs), torch.cat(taps).numpy() if self.taps else None
 
 
 class _RowAttention:
-    """Attention of one tile of rows, each over the cache and its own path of fresh rows."""
+    """Attention of one tile of rows, each over the cache and the fresh rows up to its own."""
 
-    def __init__(self, target: TorchTarget, rows: range, paths: list[list[int]]) -> None:
-        self.target, self.rows, self.paths = target, rows, paths
+    def __init__(self, target: TorchTarget, rows: range) -> None:
+        self.target, self.rows = target, rows
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         target, count = self.target, len(self.rows)
@@ -120,18 +117,9 @@ class _RowAttention:
             target._fresh.append((fresh_k, fresh_v))
         out = torch.zeros_like(q)
         for i, row in enumerate(self.rows):
-            path = self.paths[row]
-            keys = torch.cat((target._keys[layer, :, : target.length], fresh_k[:, path]), 1)
-            values = torch.cat((target._values[layer, :, : target.length], fresh_v[:, path]), 1)
+            keys = torch.cat((target._keys[layer, :, : target.length], fresh_k[:, : row + 1]), 1)
+            values = torch.cat((target._values[layer, :, : target.length], fresh_v[:, : row + 1]), 1)
             out[:, :, i : i + 1] = F.scaled_dot_product_attention(
                 q[:, :, i : i + 1], keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
             )
         return out
-
-
-def _paths(parents: Sequence[int]) -> list[list[int]]:
-    """For each row, the rows from its root to itself."""
-    paths: list[list[int]] = []
-    for row, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), row])
-    return paths

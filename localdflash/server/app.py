@@ -1,4 +1,4 @@
-"""The daemon's HTTP app: which path is answered by what, errors in one shape, every request counted."""
+"""The daemon's HTTP app: which handler answers which path, errors in one shape, every request counted."""
 
 import logging
 import traceback
@@ -15,9 +15,9 @@ from localdflash.errors import LocaldflashError
 from localdflash.server.api import chat, complete, completions, control, native, tokens
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 log = logging.getLogger(__name__)
 
@@ -42,30 +42,32 @@ ROUTES = [
 
 
 def create_app(
-    engine: Engine,
+    worker: PairWorker,
     metrics: Metrics | None = None,
     *,
     stop: Callable[[], None] | None = None,
     idle: Callable[[], float] = lambda: 0.0,
 ) -> Starlette:
-    """The app over an engine, which whoever calls this starts and closes.
+    """The app over an engine, which the caller starts and closes.
 
-    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` tells the seconds without a request.
+    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` returns the seconds without a request.
     """
     metrics = metrics or Metrics()
-    metrics.watch(engine)
+    metrics.watch(worker)
     app = Starlette(
         routes=ROUTES,
         middleware=[Middleware(Counted, metrics=metrics)],
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = State(engine, metrics, stop, idle)
+    app.state.shared = AppState(worker, metrics, stop, idle)
     return app
 
 
 class Counted:
-    """ASGI middleware: counts requests by path and status; of an unexpected error a 500 and a line of the log."""
+    """ASGI middleware that counts requests by path and status, and turns an unexpected error into a 500 and a log
+    line.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -97,6 +99,6 @@ class Counted:
 
 
 def _where(error: Exception) -> str:
-    """The kind of an error and where it arose; not its message, which may hold text of a user."""
+    """The kind of an error and where it arose, without its message, which may hold a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

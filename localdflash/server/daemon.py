@@ -25,14 +25,14 @@ from localdflash.errors import DeviceFailed, LocaldflashError
 from localdflash.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.engine import Engine
 from localdflash.server.guard import Guard
 from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.worker import PairWorker
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from localdflash.loading.load import Options
+    from localdflash.backend.options import Options
 
 GRACE = 5  # seconds that running answers get when the daemon is asked to leave
 KEEP_ALIVE = 75  # seconds; longer than a client keeps an idle connection, so that it never writes into a closed one
@@ -53,20 +53,20 @@ class Tcp:
 
 
 @dataclass(frozen=True)
-class Settings:
+class DaemonSettings:
     """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: where stderr goes."""
 
     options: "Options"
-    cache_bytes: int | None  # see Engine
+    cache_bytes: int | None  # see PairWorker
     queue: int
-    disk_bytes: int = 0  # see Engine
+    disk_bytes: int = 0  # see PairWorker
     idle: float = 0.0
     tcp: Tcp | None = None
     log: Path | None = None
     private: Path | None = None  # listen at this socket instead, for the parent process, and leave when that does
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> None:
+def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     """Be the daemon until something ends it; AlreadyRunning where there is one. `say` gets lines for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
@@ -122,14 +122,14 @@ class Activity:
 class Daemon:
     """One engine, its app on every listener, and what ends them."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: DaemonSettings, say: Callable[[str], None]) -> None:
         self._settings, self._say = settings, say
         metrics = Metrics()
-        self._engine = Engine(
+        self._worker = PairWorker(
             settings.options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes
         )
-        self._activity = Activity(create_app(self._engine, metrics, stop=self.stop, idle=lambda: self._activity.idle))
-        self._servers: list[Listener] = []
+        self._activity = Activity(create_app(self._worker, metrics, stop=self.stop, idle=lambda: self._activity.idle))
+        self._servers: list[DaemonListener] = []
         self._path: Path | None = None
         self._parent = os.getppid()
         self._error: BaseException | None = None
@@ -138,11 +138,11 @@ class Daemon:
     async def run(self, path: Path, listeners: Sequence[socket.socket]) -> None:
         """Serve until `stop`; raise what ended the engine. The first listener is the Unix socket at `path`."""
         self._path = path
-        self._servers = [Listener(self._config(listener)) for listener in listeners]
+        self._servers = [DaemonListener(self._config(listener)) for listener in listeners]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._engine.start()
+        self._worker.start()
         if self._settings.private:
             threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
         watching = asyncio.create_task(self._watch())
@@ -162,7 +162,7 @@ class Daemon:
 
     def close(self) -> None:
         """Stop the engine thread. One that does not stop (it loads) is left to the end of the process."""
-        closing = threading.Thread(target=self._engine.close, daemon=True)
+        closing = threading.Thread(target=self._worker.close, daemon=True)
         closing.start()
         closing.join(GRACE)
         if closing.is_alive():
@@ -222,7 +222,7 @@ class Daemon:
 
     async def _first_load(self) -> BaseException | None:
         try:
-            loaded = await self._engine.ready()
+            loaded = await self._worker.ready()
         except Exception as error:
             return error
         self._activity.begin()
@@ -232,10 +232,10 @@ class Daemon:
         return None
 
     def _dead(self) -> BaseException | None:
-        if self._engine.failed.is_set():
+        if self._worker.failed.is_set():
             return DeviceFailed("the engine cannot go on in this process (the GPU may be lost to it): start it again")
         # A load that fails while another one takes its place is over by the next tick.
-        before, self._load_error = self._load_error, self._engine.error
+        before, self._load_error = self._load_error, self._worker.error
         return self._load_error if self._load_error is before else None
 
 
@@ -251,7 +251,7 @@ class PeerChecked(H11Protocol):
         super().connection_made(transport)
 
 
-class Listener(uvicorn.Server):
+class DaemonListener(uvicorn.Server):
     """One listening socket; the daemon handles the signals."""
 
     @contextmanager

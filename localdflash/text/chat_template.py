@@ -1,4 +1,4 @@
-"""A conversation as the prompt that the model was trained on, by the chat template in its file.
+"""Turn a conversation into the prompt that the model was trained on, by the chat template in its file.
 
 The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). The messages come from
 users, files and tools, so nothing in them may become a marker. What is guaranteed, whatever template and messages do:
@@ -23,15 +23,15 @@ from jinja2 import TemplateError
 
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 from localdflash.text.sanitize import sanitize
-from localdflash.text.template_sandbox import Budget, Sandbox
+from localdflash.text.template_sandbox import RenderBudget, Sandbox
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.user_text import Disguise, Piece
+from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True)
-class Message:
+class TemplateMessage:
     """One turn of a conversation."""
 
     role: Role
@@ -50,12 +50,12 @@ class Limits:
 def encode_chat(
     tokenizer: Tokenizer,
     template: str,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     *,
     add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
 ) -> list[int]:
-    """The ids of a conversation, with BOS where the model wants one.
+    """The ids of a conversation, with BOS if the model wants one.
 
     `variables` are the template's own switches, such as `enable_thinking`. Errors are those of `render`.
     """
@@ -75,10 +75,10 @@ def encode_chat(
 
 
 def encode_answer(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of an answer that the model has begun, to stand after the prompt that `encode_chat` gives.
+    """The ids of an answer that was begun, to follow the prompt of `encode_chat`.
 
-    Markers that have a text, such as `<think>`, are what the model wrote them as; a control token, which would end the
-    turn, has none and cannot come out of a text that spells it.
+    Markers that have a text, such as `<think>`, are restored; a control token, which would end the turn, has none and
+    cannot come out of a text that spells it.
     """
     ids: list[int] = []
     plain = ""
@@ -95,12 +95,12 @@ def encode_answer(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def render(
     template: str,
-    messages: Sequence[Message],
+    messages: Sequence[TemplateMessage],
     *,
     add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
     limits: Limits | None = None,
-) -> list[Piece]:
+) -> list[PromptStretch]:
     """The rendered prompt in pieces that say whether a user wrote them.
 
     UsageError for an empty conversation or an unknown role; ModelError for a template that is broken, refuses the
@@ -112,7 +112,7 @@ def render(
     conversation = [{"role": message.role, "content": disguise.hide(message.content)} for message in messages]
     try:
         code = _compile(template, limits)
-        sandbox = Sandbox(Budget(limits.characters, limits.seconds), disguise)
+        sandbox = Sandbox(RenderBudget(limits.characters, limits.seconds), disguise)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         return disguise.pieces(
             sandbox.load(code).render(
@@ -133,10 +133,10 @@ def render(
 def _compile(template: str, limits: Limits) -> CodeType:
     if len(template) > limits.source:
         raise ModelError(f"chat template: {len(template)} characters; at most {limits.source} are read")
-    return Sandbox(Budget(limits.characters, limits.seconds), Disguise()).compile_template(template)
+    return Sandbox(RenderBudget(limits.characters, limits.seconds), Disguise()).compile_template(template)
 
 
-def _check(messages: Sequence[Message]) -> None:
+def _check(messages: Sequence[TemplateMessage]) -> None:
     if not messages:
         raise UsageError("chat: no messages; send at least one")
     for message in messages:

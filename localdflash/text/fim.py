@@ -33,7 +33,7 @@ class FimFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The markers of a prompt."""
+        """All markers of the format."""
         return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
 
 
@@ -70,7 +70,7 @@ FORMATS: dict[str, FimFormat] = {
 
 
 def detect(tokenizer: Tokenizer) -> FimFormat:
-    """The format whose markers are single tokens of this vocabulary; ModelError where there is none."""
+    """The format whose markers are single tokens of this vocabulary; ModelError if there is none."""
     model_name = (tokenizer.metadata("general.name") or "").lower()
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
@@ -90,7 +90,7 @@ class SourceFile:
 def build(
     fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str, files: Sequence[SourceFile] = ()
 ) -> list[int]:
-    """The prompt after which the model writes the middle; ModelError where a marker is not a single token.
+    """The prompt after which the model writes the middle; ModelError if a marker is not a single token.
 
     `files` stand before everything else; a format without file separators has no place for them.
     """
@@ -108,7 +108,7 @@ def arrange(
 ) -> list[int]:
     """The prompt of encoded parts, with the format's markers between them; ModelError as `build`.
 
-    `middle` is how the middle begins: the model goes on after it.
+    `middle` is how the middle begins: the model continues after it.
     """
     before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
     code = before + after if fim.order == "psm" else after + before
@@ -125,7 +125,7 @@ def arrange(
 def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
     """Prefix and suffix of a prompt that a client wrote with the format's markers, in either order; None if it is none.
 
-    A text that spells a marker once more cannot be told apart, and is no such prompt.
+    A text that spells a marker once more is ambiguous, and counts as none.
     """
     if not fim.middle or any(text.count(marker) != 1 for marker in fim.markers) or not text.endswith(fim.middle):
         return None
@@ -140,7 +140,7 @@ def split(fim: FimFormat, text: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Head:
+class FimHead:
     """The ids around other files at a prompt's head: what it begins with, what each file does, and what ends it."""
 
     begin: Sequence[int] = ()
@@ -148,13 +148,13 @@ class Head:
     end: Sequence[int] = ()
 
 
-def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> Head:
-    """Of this format; empty where it has no file separators."""
+def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> FimHead:
+    """The head ids of this format; empty if it has no file separators."""
     if not fim.files:
-        return Head()
+        return FimHead()
     repository, separator = map(tokenizer.special, fim.files)
     begin, end = tokenizer.encode("repository\n"), tokenizer.encode("current\n")
-    return Head([repository, *begin], [separator], [separator, *end])
+    return FimHead([repository, *begin], [separator], [separator, *end])
 
 
 def _head(fim: FimFormat, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[int]:

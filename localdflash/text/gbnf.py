@@ -1,7 +1,7 @@
-"""llama.cpp's grammar language (GBNF) as Lark's, which llguidance reads.
+"""Translate llama.cpp's grammar language (GBNF) into Lark's, which llguidance reads.
 
-The two differ in how they spell: characters are escaped another way, names may hold dashes, and a `.` is any character.
-A rule that is not recursive becomes a terminal, which is fast and greedy; `root` and what is recursive stay rules.
+The two spell differently: characters are escaped another way, names may hold dashes, and a `.` is any character.
+A rule that is not recursive becomes a terminal, which is fast and greedy; `root` and recursive rules stay rules.
 """
 
 import json
@@ -109,7 +109,7 @@ def _part(kind: str, part: str, names: dict[str, str]) -> str:
 
 
 def _class(found: list[re.Match[str]]) -> str:
-    """In a regular expression more characters mean something: those are written as codes."""
+    """A character class; what has a meaning in Lark's regular expressions only is written as a code."""
     negated = bool(found) and found[0][0] == "^"
     place = int(negated)
     plain = ""

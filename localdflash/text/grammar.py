@@ -1,12 +1,12 @@
 """Grammars: which tokens may come next, so that an answer is JSON of a schema or whatever else a client asked for.
 
-llguidance parses; this module gives it the model's vocabulary and makes its complaints errors of ours. A constraint
-works on text: however the model cuts a text into tokens, what the grammar admits it may write, and no marker of the
-chat template but the end tokens, which may come wherever the text is complete. A grammar's own terminals are greedy,
+llguidance parses; this module gives it the model's vocabulary and turns its errors into ours. A constraint works on
+text: the model may cut it into tokens as it likes, and may write what the grammar admits, but no marker of the chat
+template except the end tokens, which may come wherever the text is complete. A grammar's own terminals are greedy,
 as in any lexer: `word "x"` with `word: /[a-z]+/` finds no end, for the word takes the x.
 
-A request brings its grammar, so all of it is bounded: 64 KiB of text, a trial of the compilation elsewhere, the work of
-every mask. What goes beyond ends the request with a UsageError.
+A request brings its grammar, so all of it is bounded: 64 KiB of text, a trial compilation in another process, the work
+of every mask. What goes beyond ends the request with a UsageError.
 """
 
 import json
@@ -45,19 +45,19 @@ class GrammarConstraint:
         self._size = vocab_size
 
     def mask(self) -> NDArray[np.bool_]:
-        """The tokens [V] that may come next, at least one; UsageError where finding them takes too much work."""
+        """The tokens [V] that may come next, at least one; UsageError if finding them takes too much work."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         _check(self._matcher, "grammar")
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little")
         return bits.view(np.bool_)
 
     def advance(self, token: int) -> None:
-        """Go on after `token`, which the mask allows; UsageError where that takes too much work."""
+        """Move past `token`, which the mask allows; UsageError if that takes too much work."""
         self._matcher.consume_token(token)
         _check(self._matcher, "grammar")
 
     def allowed(self, tokens: Sequence[int]) -> int:
-        """How many of these may come next, in this order."""
+        """How many of these tokens may come next, in this order."""
         text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
         count = self._matcher.validate_tokens(text)
         ended = count == len(text) < len(tokens)
@@ -79,9 +79,9 @@ class GrammarConstraint:
 
 
 class Grammars:
-    """Makes constraints for one vocabulary, which is prepared when the first is asked for. Safe for several threads.
+    """Makes constraints for one vocabulary, which is prepared on first use. Safe for several threads.
 
-    `vocab_size`: how many logits the model gives, where these are more than the vocabulary's tokens.
+    `vocab_size`: the number of logits, if the model gives more than the vocabulary has tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
@@ -91,7 +91,7 @@ class Grammars:
         self._prepared: LLTokenizer | None = None
 
     def json_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
-        """JSON that this schema admits."""
+        """A constraint to JSON that this schema admits."""
         if not isinstance(schema, dict):
             raise UsageError(f"JSON schema: expected an object, found {type(schema).__name__}")
         try:
@@ -103,16 +103,16 @@ class Grammars:
         return self._constraint("JSON schema", grammar)
 
     def json_object(self) -> GrammarConstraint:
-        """Any JSON object."""
+        """A constraint to any JSON object."""
         return self.json_schema({"type": "object"})
 
     def lark(self, text: str) -> GrammarConstraint:
-        """Text of a grammar in Lark's language, as llguidance reads it."""
+        """A constraint to a grammar in Lark's language, as llguidance reads it."""
         _check_size("Lark grammar", text)
         return self._constraint("Lark grammar", LLMatcher.grammar_from_lark(text))
 
     def gbnf(self, text: str) -> GrammarConstraint:
-        """Text of a grammar in llama.cpp's language."""
+        """A constraint to a grammar in llama.cpp's language."""
         _check_size("GBNF grammar", text)
         try:
             lark = gbnf_to_lark(text)
@@ -121,7 +121,7 @@ class Grammars:
         return self._constraint("GBNF grammar", LLMatcher.grammar_from_lark(lark))
 
     def regex(self, text: str) -> GrammarConstraint:
-        """Text that this regular expression matches as a whole."""
+        """A constraint to text that this regular expression matches as a whole."""
         _check_size("regular expression", text)
         return self._constraint("regular expression", LLMatcher.grammar_from_regex(text))
 
@@ -179,7 +179,7 @@ def _check(matcher: LLMatcher, kind: str) -> None:
 
 
 def _reason(message: str) -> str:
-    """The library's reason in one short line: of a regex error what is wrong, not the drawing around it."""
+    """The library's reason in one short line; of a regex error without the drawing around it."""
     if message.startswith("NoExtension"):
         return "no text can satisfy it"
     if error := re.search(r"^error: (.+)", message, re.MULTILINE):

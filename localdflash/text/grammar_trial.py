@@ -1,7 +1,7 @@
-"""A grammar compiled in a process of its own, which runs out of time or memory in place of the server.
+"""Compile a grammar in a process of its own, which runs out of time or memory in place of the server.
 
 llguidance bounds its work, but not all of it: `{"type": "integer", "multipleOf": 9999991}` takes gigabytes before any
-limit counts. As a program this file reads a grammar and prints what is wrong with it, or nothing.
+limit counts. Run as a program, this file reads a grammar and prints what is wrong with it, or nothing.
 """
 
 import contextlib

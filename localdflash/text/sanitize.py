@@ -1,4 +1,4 @@
-"""Text that is safe to show on a terminal: nothing from a model, a file, a path or the clipboard gets there otherwise.
+"""Make text safe to show on a terminal. Nothing from a model, a file, a path or the clipboard gets there otherwise.
 
 Characters that a terminal obeys or that nobody sees are spelled out:
 
@@ -28,7 +28,7 @@ def sanitize(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """One line without control characters: what a terminal would act on, line feeds included, is shown escaped."""
+    """The text on one line; line feeds and control characters are escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Syntax trees: which language a file is in, and its tree. Grammars are tree-sitter's, each imported when first used.
+"""Syntax trees: which language a file is in, and its tree. Grammars are tree-sitter's, imported on first use.
 
 A tree counts bytes of UTF-8. Texts with errors have trees too: the parts that could not be read are `ERROR` nodes.
 """
@@ -38,13 +38,13 @@ _EDITORS_NAMES = {"javascriptreact": "javascript", "typescriptreact": "tsx", "cu
 
 
 def language_of(path: str, editors_name: str = "") -> str:
-    """A file's language, by what its editor calls it or else by the path's ending; "" where there is no grammar."""
+    """A file's language, by what its editor calls it or else by its extension; "" if there is no grammar."""
     name = _EDITORS_NAMES.get(editors_name, editors_name)
     return name if name in _GRAMMARS else _ENDINGS.get(PurePosixPath(path).suffix.lower(), "")
 
 
 def parse(language: str, text: str) -> Tree | None:
-    """The tree of a text, about 0.15 ms for 1 000 characters; None where the language has no grammar."""
+    """The tree of a text, about 0.15 ms for 1 000 characters; None if the language has no grammar."""
     if language not in _GRAMMARS:
         return None
     source = text.encode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 It is jinja2's immutable sandbox with less in it and a meter on it. Less: only the filters, globals and string methods
 that chat templates use. A meter: every value that an operator, a call, a filter, a slice or a literal makes, every
-value printed and every round of a loop is charged to a `Budget` of characters and seconds; what could multiply
+value printed and every round of a loop is charged to a `RenderBudget` of characters and seconds; what could multiply
 (`"a" * n`, `replace`, `join`) is charged before it is done. Nothing of a template runs when it is compiled.
 """
 
@@ -48,7 +48,7 @@ class BudgetError(Exception):
     """The template took more characters or seconds than it was given."""
 
 
-class Budget:
+class RenderBudget:
     """What one rendering may cost."""
 
     def __init__(self, characters: int, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Budget:
         self._deadline = time.monotonic() + seconds
 
     def spend(self, characters: int) -> None:
-        """Charge for making that many characters or list items; BudgetError when there is none left."""
+        """Charge for making that many characters or list items; BudgetError if none is left."""
         self._characters -= characters
         if self._characters < 0:
             raise BudgetError("it builds too much text")
@@ -70,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, budget: Budget, disguise: Disguise) -> None:
+    def __init__(self, budget: RenderBudget, disguise: Disguise) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -92,7 +92,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals = {name: self.globals[name] for name in ("dict", "namespace", "range")}
 
     def compile_template(self, source: str) -> CodeType:
-        """Code that charges the environment it runs in."""
+        """Compile a template to code that charges the environment it runs in."""
         tree = _Metered().visit(self.parse(source))
         tree.set_environment(self)
         return self.compile(tree)
@@ -118,7 +118,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def concatenated(self, *parts: Any) -> str:
-        """`a ~ b`."""
+        """Evaluate `a ~ b`."""
         self._spend(sum(map(_text_size, parts)))
         return str(self._disguise.recognise("".join(map(str, parts))))
 
@@ -134,7 +134,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # What jinja2 calls.
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`left operator right` for the operators whose result can grow."""
+        """Evaluate `left operator right` for the operators whose result can grow."""
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"the operator {operator} is not for templates here")
         if operator == "*":
@@ -142,7 +142,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self._made(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as in jinja2
-        """A call, charged for its result and, if of a string, for the string."""
+        """Make a call, charged for its result and, for a method of a string, in advance."""
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             args = __self._forecast(owner, __obj.__name__, args)
@@ -155,7 +155,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`"…{}…".format(…)` without widths, attributes and conversions."""
+        """Evaluate `"…{}…".format(…)` without widths, attributes and conversions."""
         formatted = super().wrap_str_format(value)
         if formatted is None:
             return None
@@ -172,7 +172,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # What may multiply.
 
     def _forecast(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Charge for a call of a string's method; its arguments, an iterator among them as a list."""
+        """Charge for a call of a string's method in advance; return its arguments, iterators as lists."""
         self._spend(len(text))
         if method == "replace" and len(args) > 1:
             self._spend(text.count(args[0]) * _length(args[1]))
@@ -222,7 +222,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}` marks answers for training; for rendering it does nothing."""
+    """The tag `{% generation %}…{% endgeneration %}`, which marks answers for training; rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with llama.cpp's vocabulary of a GGUF file.
+"""Turn text into token ids and back, with llama.cpp's vocabulary of a GGUF file.
 
 Two kinds of text meet in a prompt and are kept apart here. `encode` takes user text (messages, source code): whatever
 it spells, the result holds no marker. `split_markers` takes text that we or the model's author wrote (a chat template):
@@ -10,7 +10,7 @@ user-defined tokens even in plain text, and SentencePiece merges may arrive at a
 spelling after its first character. Other user-defined tokens (runs of blanks) are ordinary text.
 
 Long text is tokenised in stretches of at most 4 096 characters, cut between two words: there every pre-tokenizer cuts
-too, so ids do not change. Only where a stretch holds no such place is it cut anywhere. Several of llama.cpp's
+too, so ids do not change. Only a stretch without such a place is cut anywhere. Several of llama.cpp's
 pre-tokenizers recurse once per character and end the process on a longer run.
 
 Ids of a longer text need not start with the ids of a shorter one: byte-pair merges may change the last ids when text
@@ -59,19 +59,19 @@ class Tokenizer:
 
     @classmethod
     def of_model(cls, model: Any) -> Self:
-        """The vocabulary of a loaded `llama_model`, which stays the caller's and has to outlive this object."""
+        """The vocabulary of a loaded `llama_model`, which stays the caller's and must outlive this object."""
         return cls(model)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read only the vocabulary of a GGUF file; ModelError where the file is damaged or llama.cpp refuses it."""
+        """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or llama.cpp refuses it."""
         model = load_model(path, vocab_only=True)
         tokenizer = cls(model)
         weakref.finalize(tokenizer, api.llama_model_free, model)
         return tokenizer
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
-        """Ids of user text: no BOS, no marker whatever the text spells, a lone surrogate as U+FFFD.
+        """Ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
 
         SentencePiece vocabularies put a space before text; `continues` says that the text follows other text and
         leaves that space out.
@@ -92,7 +92,7 @@ class Tokenizer:
         return [part for part in (*parts, text[end:]) if part != ""]
 
     def special(self, spelling: str) -> int:
-        """The id of the one special token with this spelling; ModelError where the vocabulary has none."""
+        """The id of the one special token with this spelling; ModelError if the vocabulary has none."""
         try:
             return self._special[spelling]
         except KeyError:
@@ -105,7 +105,7 @@ class Tokenizer:
         return spelling in self._special
 
     def bos(self) -> int | None:
-        """The id that the model wants in front of every prompt, if it wants one."""
+        """The id that the model wants in front of every prompt, if any."""
         return int(api.llama_vocab_bos(self._vocab)) if api.llama_vocab_get_add_bos(self._vocab) else None
 
     def is_end(self, token: int) -> bool:
@@ -132,7 +132,7 @@ class Tokenizer:
         return self.metadata("tokenizer.chat_template")
 
     def template_tokens(self) -> dict[str, str]:
-        """What a chat template knows as `bos_token` and `eos_token`."""
+        """The values of `bos_token` and `eos_token` for a chat template."""
         ids = {"bos_token": api.llama_vocab_bos(self._vocab), "eos_token": api.llama_vocab_eos(self._vocab)}
         return {
             name: self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -187,7 +187,7 @@ class Tokenizer:
         return frozenset(token for token in (*special, *named) if api.llama_vocab_is_eog(self._vocab, token))
 
     def _template_pattern(self) -> re.Pattern[str]:
-        """Every marker in a group of its own, with the blanks that the vocabulary says it swallows."""
+        """A pattern with a group for every marker, and the blanks that the vocabulary says it swallows."""
 
         def spelling(text: str, token: int) -> str:
             attributes = api.llama_vocab_get_attr(self._vocab, token)

@@ -8,7 +8,7 @@ So that templates notice nothing, the disguised text is a `UserText`: its method
 text and disguise what they return. `content.split("</think>")`, `"x" in content`, `content | trim` do what they do for
 ordinary strings. Joined with template text (`"user\n" + content`) it becomes an ordinary string with stand-ins inside;
 methods called on that see stand-ins instead of letters, which can leave a blank untrimmed but reveals nothing.
-`Disguise.recognise` brings back what a macro or a sum gave as an ordinary string although it is all user text.
+`Disguise.recognise` restores what a macro or a sum returned as an ordinary string although it is all user text.
 """
 
 import json
@@ -22,7 +22,7 @@ _PLANES = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _STAND_INS = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd]+)")
 
 
-class Piece(NamedTuple):
+class PromptStretch(NamedTuple):
     """A stretch of a rendered prompt, and whether a user wrote it."""
 
     text: str
@@ -42,19 +42,19 @@ class Disguise:
         return UserText(text.translate(self._stand_ins), text, self)
 
     def reveal(self, text: str) -> str:
-        """The text with each stand-in as the character that it stands for."""
+        """The text with each stand-in replaced by its character."""
         return text.translate(self._characters)
 
     def recognise(self, value: object) -> object:
-        """A string of nothing but stand-ins as the `UserText` that it is; any other value as it is."""
+        """The `UserText` of a string of nothing but stand-ins; any other value is returned as it is."""
         if type(value) is str and _STAND_INS.fullmatch(value):
             return UserText(value, self.reveal(value), self)
         return value
 
-    def pieces(self, rendered: str) -> list[Piece]:
+    def pieces(self, rendered: str) -> list[PromptStretch]:
         """A rendered prompt cut where template text and user text meet."""
         parts = _STAND_INS.split(rendered)
-        return [Piece(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
+        return [PromptStretch(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
 
     def to_json(self, value: object, **options: object) -> "UserText":
         """JSON of a value with user text anywhere inside; all of it counts as user text."""

@@ -2,7 +2,7 @@
 
 `corpus.toml` names each package with its version, licence, sha256 and split. `fetch` downloads exactly those files
 with pip (a wrong hash is an error), `python_files` yields the sources worth learning from. Vendored copies, tests and
-generated data are left out: their licence or their use is not what the list says.
+generated data are left out, because the list's licence or purpose does not cover them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""From sources to token files: the tokenizer, and one flat file of examples per split.
+"""Turn sources into token files: the tokenizer, and one flat file of examples per split.
 
 `tokens.bin` is uint16 ids, one example after the other; `examples.npy` says for each where it starts, how many of its
 ids are prompt, and of which kind it is. Training needs nothing but these files, so they can travel to a GPU machine.
@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from localdflash.train import corpus
-from localdflash.train.examples import KINDS, Example, Piece, Special, examples
+from localdflash.train.examples import KINDS, Example, ExamplePiece, Special, examples
 
 # The pre-tokenizer that llama.cpp knows as "qwen2".
 QWEN2_SPLIT = (
@@ -66,7 +66,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Ids of the special tokens: they follow the text vocabulary."""
+    """Ids of the special tokens, which follow the text vocabulary."""
     return {token: tokenizer.get_vocab_size() + i for i, token in enumerate(SPECIALS)}
 
 
@@ -94,7 +94,7 @@ def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
 
 
 def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
-    """Write the examples that fit (1 024 ids at most); how many ids were written."""
+    """Write the examples that fit (1 024 ids at most); return how many ids were written."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = special_ids(tokenizer)
     rows: list[tuple[int, int, int, int]] = []
@@ -105,7 +105,7 @@ def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
                 tokenizer.encode_batch([p for e in batch for p in (*e.prompt, *e.answer) if isinstance(p, str)])
             )
 
-            def to_ids(piece: Piece) -> list[int]:
+            def to_ids(piece: ExamplePiece) -> list[int]:
                 return [ids[piece.token]] if isinstance(piece, Special) else next(encoded).ids  # noqa: B023
 
             for example in batch:

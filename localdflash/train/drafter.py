@@ -1,4 +1,4 @@
-"""Train a DFlash drafter for one target, on what that target itself answered.
+"""Train a DFlash drafter for one target, on that target's own answers.
 
 Random anchors in the answers; every block of a sequence in one pass under the block mask; cross-entropy on slots 1 to
 B-1 with weights exp(-(k-1)/gamma). A block sees the context strictly before its anchor: at that moment of decoding the
@@ -19,15 +19,15 @@ from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import Dataset
-from localdflash.train.loop import Budget, Run, initialise
+from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 
 
 @dataclass(frozen=True)
 class DrafterRun:
-    """What decides a training run."""
+    """The parameters of a training run."""
 
     model: DFlashConfig
-    budget: Budget
+    budget: TrainingBudget
     anchors: int = 40  # of each sequence and step
     batch_tokens: int = 4096
     gamma: float = 4.0
@@ -119,12 +119,12 @@ def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float
 
 
 def train(run: DrafterRun, target: Decoder, data: Dataset, folder: Path, device: str) -> DFlash:
-    """Train or resume in `folder`; the drafter as it is at the end of the budget."""
+    """Train or resume in `folder`; return the drafter as it is at the end of the budget."""
     torch.manual_seed(run.budget.seed)
     target = target.to(device).eval().requires_grad_(False)
     drafter = DFlash(run.model).to(device)
     initialise(drafter)
-    training = Run(drafter, run.budget, folder)
+    training = TrainingRun(drafter, run.budget, folder)
     stream = batches(data, run, np.random.default_rng([run.budget.seed, training.step]))
 
     def accumulate(_progress: float) -> Mapping[str, float]:

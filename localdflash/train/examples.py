@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Kind = Literal["code", "fim_line", "fim_block", "function", "explain", "edit"]
-KINDS: tuple[Kind, ...] = ("code", "fim_line", "fim_block", "function", "explain", "edit")
+ExampleKind = Literal["code", "fim_line", "fim_block", "function", "explain", "edit"]
+KINDS: tuple[ExampleKind, ...] = ("code", "fim_line", "fim_block", "function", "explain", "edit")
 
 CHUNK_CHARS = (300, 2400)
 FUNCTION_CHARS = (60, 1500)
@@ -25,7 +25,7 @@ class Special(NamedTuple):
     token: str
 
 
-Piece = str | Special
+ExamplePiece = str | Special
 END = Special("<|endoftext|>")
 IM_START, IM_END = Special("<|im_start|>"), Special("<|im_end|>")
 PREFIX, MIDDLE, SUFFIX = Special("<|fim_prefix|>"), Special("<|fim_middle|>"), Special("<|fim_suffix|>")
@@ -33,11 +33,11 @@ PREFIX, MIDDLE, SUFFIX = Special("<|fim_prefix|>"), Special("<|fim_middle|>"), S
 
 @dataclass(frozen=True)
 class Example:
-    """What the model reads (`prompt`) and what it should go on with (`answer`, stop token included)."""
+    """What the model reads (`prompt`) and how it should continue (`answer`, stop token included)."""
 
-    kind: Kind
-    prompt: tuple[Piece, ...]
-    answer: tuple[Piece, ...]
+    kind: ExampleKind
+    prompt: tuple[ExamplePiece, ...]
+    answer: tuple[ExamplePiece, ...]
 
 
 def examples(source: str, rng: random.Random) -> Iterator[Example]:
@@ -83,16 +83,16 @@ def _fill_in_the_middle(chunk: str, rng: random.Random) -> Example:
     return Example(kind, (SUFFIX, suffix, PREFIX, prefix, MIDDLE), (middle, END))
 
 
-def _middle_line(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
-    """From a random column of a non-blank line to its end."""
+def _middle_line(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
+    """The text from a random column of a non-blank line to its end."""
     lines = [m for m in re.finditer(r"[^\n]+", chunk) if m.group().strip()]
     line = rng.choice(lines)
     indent = len(line.group()) - len(line.group().lstrip())
     return "fim_line", line.start() + rng.randint(indent, len(line.group()) - 1), line.end()
 
 
-def _middle_block(chunk: str, rng: random.Random) -> tuple[Kind, int, int]:
-    """From a random place of a line to the end of the indented block that the line belongs to."""
+def _middle_block(chunk: str, rng: random.Random) -> tuple[ExampleKind, int, int]:
+    """The text from a random place of a line to the end of the indented block that the line belongs to."""
     spans = list(re.finditer(r"[^\n]*\n?", chunk))[:-1]  # the last match is empty
     first = rng.randrange(len(spans))
     indent = _indent(spans[first].group())
@@ -146,7 +146,7 @@ def _functions(source: str) -> Iterator[_Function]:
         yield _Function(node, text, signature.rstrip(), body.strip("\n"))
 
 
-def _chat(kind: Kind, question: str, answer: str) -> Example:
+def _chat(kind: ExampleKind, question: str, answer: str) -> Example:
     prompt = (IM_START, f"user\n{question}", IM_END, "\n", IM_START, "assistant\n")
     return Example(kind, prompt, (answer, IM_END, "\n", END))
 

@@ -1,7 +1,7 @@
 """The training loop that target and drafter share: a time budget, a schedule over it, checkpoints, a log, a picture.
 
-A run lasts the given minutes, all its restarts together, and resumes where its last checkpoint left off. Ctrl-C keeps a
-checkpoint. Everything but the model's own loss is here.
+A run lasts the given minutes, all its restarts together, and resumes at its last checkpoint. Ctrl-C keeps a checkpoint.
+Everything but the model's own loss is here.
 """
 
 import json
@@ -27,8 +27,8 @@ Accumulate = Callable[[float], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How long and how fast to learn."""
+class TrainingBudget:
+    """How long to train, and how fast to learn."""
 
     minutes: float
     learning_rate: float
@@ -48,7 +48,9 @@ def rate(progress: float) -> float:
 
 
 def initialise(model: nn.Module) -> None:
-    """Normal weights: 0.02 for embeddings, 1/sqrt(fan-in) for matrices, less where the residual stream is written."""
+    """Initialise with normal weights: 0.02 for embeddings, 1/sqrt(fan-in) for matrices, less for those that write
+    the residual stream.
+    """
     for name, p in model.named_parameters():
         if p.ndim != 2:
             continue
@@ -64,10 +66,10 @@ def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optim
     return [Muon(matrices, learning_rate), torch.optim.AdamW(rest, learning_rate, (0.9, 0.95), weight_decay=0.0)]
 
 
-class Run:
+class TrainingRun:
     """One training run in one folder."""
 
-    def __init__(self, model: nn.Module, budget: Budget, folder: Path) -> None:
+    def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
         self.model, self.budget, self.folder = model, budget, folder
         self.steppers = optimizers(model, budget.learning_rate)
         self.step, self.spent = 0, 0.0
@@ -146,7 +148,7 @@ class Run:
 
 
 def draw_curve(log: Path, picture: Path) -> None:
-    """The loss over the steps, as a PNG."""
+    """Draw the loss over the steps, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -14,7 +14,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices, approximately, of [N, rows, cols]."""
+    """The nearest semi-orthogonal matrices, approximately, of [N, rows, cols]."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
@@ -33,7 +33,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient."""
+        """Update every matrix that has a gradient, once."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = {}
             for p in group["params"]:

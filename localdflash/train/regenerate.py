@@ -51,7 +51,7 @@ class BatchCache:
         )
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these sequences only."""
+        """Keep only these sequences."""
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
         self.positions = self.positions[rows]
 

@@ -18,17 +18,17 @@ from localdflash.errors import TrainingError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.train.dataset import Dataset
-from localdflash.train.loop import Budget, Run, initialise
+from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 
 LONG_ROWS = 0.8  # share of the run after which rows are twice as long
 
 
 @dataclass(frozen=True)
 class TargetRun:
-    """What decides a training run."""
+    """The parameters of a training run."""
 
     model: DecoderConfig
-    budget: Budget
+    budget: TrainingBudget
     batch_tokens: int = 8192
     micro_tokens: int = 2048
     row: int = 512
@@ -53,11 +53,11 @@ def loss_of(model: Decoder, batch: Tensor) -> Tensor:
 
 
 def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
-    """Train or resume in `folder`; the model as it is at the end of the budget."""
+    """Train or resume in `folder`; return the model as it is at the end of the budget."""
     torch.manual_seed(run.budget.seed)
     model = Decoder(run.model).to(device)
     initialise(model)
-    training = Run(model, run.budget, folder)
+    training = TrainingRun(model, run.budget, folder)
     compiled = torch.compile(loss_of, dynamic=False)
     streams = {
         length: rows(data, length, np.random.default_rng([run.budget.seed, training.step, length]))

@@ -14,7 +14,7 @@ from localdflash.train.dataset import Dataset
 
 
 def answers_of(data: Dataset) -> Iterator[list[int]]:
-    """Ids of each answer."""
+    """The ids of each answer."""
     for row in data.examples:
         start = int(row["start"])
         yield data.tokens[start + int(row["prompt"]) : start + int(row["length"])].tolist()

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start."""
+    """Where a tensor is: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start."""
 
     name: str
     shape: tuple[int, ...]
@@ -128,7 +128,7 @@ def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = Non
 
 
 def find(header: GGUFHeader, name: str) -> TensorInfo:
-    """Where a tensor lies; ModelError when it is missing."""
+    """Where a tensor is; ModelError if it is missing."""
     if name not in header.tensors:
         raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
     return header.tensors[name]

@@ -18,7 +18,7 @@ MAX_ARRAY_ELEMENTS = 4_000_000
 
 
 def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:
-    """Read the next `count` key-value pairs; ModelError for a duplicate key or a value that cannot be."""
+    """Read the next `count` key-value pairs; ModelError for a duplicate key or an impossible value."""
     metadata: dict[str, object] = {}
     elements_left = MAX_ARRAY_ELEMENTS
     for index in range(count):

@@ -1,4 +1,4 @@
-"""From ggml blocks to float weights, vectorised in torch on any device, bit-equal to gguf-py's numpy dequantizers.
+"""Turn ggml blocks into float weights, vectorised in torch on any device, bit-equal to gguf-py's numpy dequantizers.
 
 An unpacker takes blocks, uint8 [n, bytes per block], and returns float32 [n, weights per block]. Scales of the
 K-quants: a half-precision scale of the whole block of 256 times a small integer per group of 16 or 32 weights.

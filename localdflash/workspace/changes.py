@@ -1,4 +1,4 @@
-"""Paths that wait to be looked at, each at most once per `PAUSE`, however often it changes."""
+"""A queue of changed paths; each is returned at most once per `PAUSE`, however often it changes."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ class Changes:
         self._busy = False
 
     def put(self, path: str, *, gone: bool = False, pause: float = PAUSE) -> None:
-        """A path changed. `gone`: whatever is found under that name now, on a disk that ignores case, is another's."""
+        """Queue a changed path. `gone`: what has that name now, on a disk that ignores case, is another file."""
         with self._changed:
             due = time.monotonic() + pause
             self._due[path] = min(self._due.get(path, due), due)
@@ -42,16 +42,16 @@ class Changes:
             return []
 
     def settled(self, timeout: float) -> bool:
-        """Wait until nothing waits and nothing is looked at; False after so many seconds."""
+        """Wait until the queue is empty and nothing is being processed; False after so many seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or not (self._due or self._busy), timeout)
 
     def start(self) -> None:
-        """From now on, and until it takes, the thread that takes is at work."""
+        """Mark the thread that takes as busy, until it takes again."""
         self._busy = True
 
     def close(self) -> None:
-        """Let the thread that takes go."""
+        """Let the thread that takes end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["import", "definition", "open", "recent", "edit"]
+ContextKind = Literal["import", "definition", "open", "recent", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One piece of context. `name` is the path relative to its root, `weight` from 0 to 1 what it is worth."""
+class ContextPiece:
+    """A piece of context. `name` is the path relative to its root; `weight`, from 0 to 1, says what it is worth."""
 
-    kind: Kind
+    kind: ContextKind
     name: str
     text: str
     weight: float
@@ -19,7 +19,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A document as the editor has it; no path: it was never saved. `language` as in text/syntax."""
+    """A document as the editor has it; without a path if it was never saved. `language` as in text/syntax."""
 
     path: Path | None
     name: str

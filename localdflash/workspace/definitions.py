@@ -1,6 +1,6 @@
-"""What a file defines at its top level and in its classes, with the few lines that tell how it is used.
+"""What a file defines at its top level and in its classes, with the few lines that show how it is used.
 
-A function's text is its signature, with its docstring's first line in Python; a class's is all of it where it is small,
+A function's text is its signature, in Python with its docstring's first line; a class's is all of it if it is small,
 otherwise its head and the first line of each member. Kinds: function, method, class, type, constant.
 """
 
@@ -22,9 +22,9 @@ _OWNER_WORDS = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One name that a file defines. `path` is relative to the root, `line` counts from 0.
+    """A name that a file defines. `path` is relative to the root, `line` counts from 0.
 
-    `owner`: the class that it is a member of, "" for none. `lines`: the first and the last of all of it.
+    `owner`: the class that it is a member of, or "". `lines`: the first and the last line of the whole definition.
     """
 
     name: str
@@ -37,20 +37,20 @@ class Definition:
 
     @property
     def qualified(self) -> str:
-        """The name with its owner's before it."""
+        """The name, with its owner's before it."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """Node types of one grammar: what defines a name, and what only surrounds definitions."""
+    """Node types of one grammar: those that define a name, and those that only surround definitions."""
 
     kinds: dict[str, str]
     around: frozenset[str]
 
 
 def _rules(around: str, **kinds: str) -> _Rules:
-    """Types are separated by spaces."""
+    """Make rules from node types separated by spaces."""
     return _Rules({each: kind for kind, types in kinds.items() for each in types.split()}, frozenset(around.split()))
 
 
@@ -119,12 +119,12 @@ _OWNERS = {"impl_item", "trait_item"}  # Rust: their functions are methods
 
 
 def family(language: str) -> str:
-    """Languages of one family see each other's definitions."""
+    """The family of a language; languages of one family see each other's definitions."""
     return _FAMILIES.get(language, language)
 
 
 def definitions(path: str, language: str, text: str) -> list[Definition]:
-    """In the order of the file; none where the language has no grammar."""
+    """The definitions in the order of the file; none if the language has no grammar."""
     tree, rules = syntax.parse(language, text), _RULES.get(language)
     if tree is None or rules is None:
         return []
@@ -148,7 +148,7 @@ def definitions(path: str, language: str, text: str) -> list[Definition]:
 
 
 def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
-    """Definitions with their kinds and owners, top down. No recursion: a text may nest as deep as it likes."""
+    """Definitions with their kinds and owners, top down, without recursion: a text may nest as deep as it likes."""
     waiting = [(child, False, "") for child in reversed(root.named_children)]
     while waiting:
         node, member, owner = waiting.pop()
@@ -165,21 +165,21 @@ def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
 
 
 def _owner(node: Node) -> str:
-    """The type that an `impl` of Rust is for; "" for what else surrounds definitions."""
+    """The type that an `impl` of Rust is for; "" for anything else that surrounds definitions."""
     named = node.child_by_field_name("type") if node.type in _OWNERS else None
     found = re.match(r"\w+", named.text.decode("utf-8", "replace")) if named is not None and named.text else None
     return found[0] if found else ""
 
 
 def _lines(node: Node) -> tuple[int, int]:
-    """Where all of a definition lies, with its decorators."""
+    """The first and last line of a definition, its decorators included."""
     parent = node.parent
     whole = parent if parent is not None and parent.type in _WRAPPERS else node
     return whole.start_point.row, whole.end_point.row
 
 
 def _refined(node: Node, kind: str) -> str:
-    """What only the parts of a node tell: a variable that holds a function, a declaration that is none of one."""
+    """Correct a kind by a node's parts: a variable that holds a function, a declaration that declares none."""
     value = node.child_by_field_name("value")
     if value is not None and value.type in {"arrow_function", "function_expression", "generator_function"}:
         return "function"
@@ -189,7 +189,7 @@ def _refined(node: Node, kind: str) -> str:
 
 
 def _name(node: Node) -> str | None:
-    """The name that a node defines; of a qualified one the last part."""
+    """The name that a node defines; of a qualified name the last part."""
     if node.type == "field_declaration" and _declares(node) is None:
         return None  # C++: a field, no method
     if node.type in _SPECIFIERS and node.child_by_field_name("body") is None:
@@ -238,7 +238,7 @@ def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -
 
 
 def _signature(source: bytes, node: Node, inner: Node) -> str:
-    """Up to the body, with a docstring's first line."""
+    """The source up to the body, with a docstring's first line."""
     holder = inner.child_by_field_name("value") or inner
     body = holder.child_by_field_name("body")
     before = body.prev_sibling if body is not None else None
@@ -278,7 +278,7 @@ def _head(source: bytes, node: Node) -> str:
 
 
 def _cut(source: bytes, start: int, end: int, column: int) -> str:
-    """A piece of the source, further lines moved left by what the first one is indented."""
+    """A piece of the source, its further lines moved left by the indent of the first."""
     first, *others = source[start:end].decode("utf-8", "ignore").split("\n")
     moved = [line[column:] if not line[:column].strip() else line for line in others]
     return "\n".join(line.rstrip() for line in (first, *moved))

@@ -1,4 +1,4 @@
-"""Files that hold secrets: never read, never indexed, never in a prompt, also where one is open in the editor.
+"""Files that hold secrets: never read, indexed or put into a prompt, not even when they are open in the editor.
 
 This is the whole list. Names are compared without regard to case, and without what editors and people add to a copy
 (`.env~`, `#.env#`, `server.key.bak`). No setting and no ignore file takes a name off the list; `.localdflashignore`
@@ -35,7 +35,7 @@ _COPY = re.compile(r"^(?:\.?#)|(?:~|#|[._-](?:bak|backup|old|orig|save|copy|tmp|
 
 @lru_cache(4096)
 def is_secret(path: PurePath) -> bool:
-    """Whether a name on the list is in a path: the file's own name, or a folder that it lies in."""
+    """Whether a path holds a name on the list: the file's own, or that of a folder above it."""
     *folders, name = [part.casefold() for part in path.parts] or [""]
     if any(folder in SECRET_FOLDERS for folder in (*folders, name)):
         return True

@@ -1,4 +1,4 @@
-"""Reading a file of a workspace: one that is there, plain, small, text, and reached without any link.
+"""Read a file of a workspace, but only a plain, small text file that is reached without any link.
 
 Every folder on the way is opened from the one before and no link is followed, so that nothing that changes meanwhile
 leads out of the root. FIFOs, sockets and devices are refused before a byte is read, and opening them does not wait.
@@ -18,7 +18,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Signature(NamedTuple):
-    """Tells one state of a file from another."""
+    """Identifies one state of a file."""
 
     inode: int
     size: int
@@ -26,7 +26,7 @@ class Signature(NamedTuple):
 
 
 def signature(path: str) -> Signature | None:
-    """Of a plain file; None where there is none."""
+    """The signature of a plain file; None if there is none."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def signature(path: str) -> Signature | None:
 
 
 def read_text(root: str, name: str) -> str | None:
-    """The text of a file by its path below a root; None where it is none of what the module says."""
+    """The text of a file by its path below a root; None if it is not what the module says."""
     data = read_bytes(root, name)
     if data is None or b"\0" in data:
         return None
@@ -47,7 +47,7 @@ def read_text(root: str, name: str) -> str | None:
 
 
 def read_bytes(root: str, name: str) -> bytes | None:
-    """What is in such a file, text or not."""
+    """The bytes of such a file, text or not."""
     *folders, last = name.split("/")
     if not all(part not in {"", ".", ".."} for part in (*folders, last)):
         return None
@@ -77,7 +77,7 @@ def is_minified(text: str) -> bool:
 
 
 def clean(name: str) -> str:
-    """A name that is safe in a prompt or a message: one line, and nothing that cannot be seen."""
+    """A name that is safe in a prompt or a message: one line, without invisible characters."""
     return sanitize(name.replace("\r", "\u240d").replace("\n", "\u240a").replace("\t", "\u2409"))
 
 

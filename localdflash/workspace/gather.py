@@ -1,9 +1,9 @@
 """The context of a completion: what other files define and do that matters at the cursor.
 
-Order, from what lives long to what does not, so that a cached prompt stays valid: definitions of imported names, of
-names used near the cursor, similar passages of other open files, recent edits. What is typed adds to the end of its
-group: names below the cursor come before those above it, and the word being typed does not count. The line of the
-cursor counts for nothing else, and where windows begin moves in steps.
+The order goes from what changes rarely to what changes often, so that a cached prompt stays valid: definitions of
+imported names, of names used near the cursor, similar passages of other open files, recent edits. What is typed adds to
+the end of its group: names below the cursor come before those above it, and the word being typed does not count. The
+line of the cursor counts for nothing else, and windows begin at steps.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from localdflash.workspace import similar
-from localdflash.workspace.context import Kind, OpenFile, Part
+from localdflash.workspace.context import ContextKind, ContextPiece, OpenFile
 from localdflash.workspace.definitions import Definition
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
@@ -49,10 +49,10 @@ def gather(
     others: Sequence[OpenFile],
     edits: EditHistory,
     characters: int,
-) -> list[Part]:
-    """Parts in prompt order, their texts together at most `characters` long.
+) -> list[ContextPiece]:
+    """The parts in prompt order, their texts together at most `characters` long.
 
-    `line` is the cursor's, from 0. There is nothing for a file that is not allowed, and nothing of one.
+    `line` is the cursor's, from 0. A file that is not allowed gets no context and gives none.
     """
     if not _allowed(workspace, current):
         return []
@@ -71,7 +71,7 @@ def _allowed(workspace: Workspace, file: OpenFile) -> bool:
     return file.path is None or workspace.allowed(file.path)
 
 
-def _length(parts: Sequence[Part]) -> int:
+def _length(parts: Sequence[ContextPiece]) -> int:
     return sum(len(part.text) for part in parts)
 
 
@@ -84,7 +84,7 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 
 
 def _definitions(workspace: Workspace, current: OpenFile, names: dict[str, None]) -> tuple[list[_Found], list[_Found]]:
-    """What the imported names are, in the order of the imports, and what other files define of the names near by."""
+    """Definitions of the imported names, in the order of the imports, then of the names near by in other files."""
     path = workspace.real(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
@@ -115,15 +115,15 @@ def _unambiguous(workspace: Workspace, name: str, language: str) -> Sequence[Def
 
 
 def _is_likely(definition: Definition, current: OpenFile) -> bool:
-    """Whether a name that was not imported is this one: its neighbour's, or too telling to be another's."""
+    """Whether a name that was not imported means this definition: a neighbour's, or too distinctive for another."""
     here, there = PurePath(current.name), PurePath(definition.path)
     if "test" in definition.path.lower() and "test" not in current.name.lower():
         return False
     return here.parent == there.parent or bool(_TELLING.search(definition.name))
 
 
-def _as_parts(kind: Kind, found: Sequence[_Found], room: int) -> list[Part]:
-    """The weightiest definitions that fit, in their order; neighbours of one file are one part."""
+def _as_parts(kind: ContextKind, found: Sequence[_Found], room: int) -> list[ContextPiece]:
+    """The weightiest definitions that fit, in their order; neighbours in one file form one part."""
     kept = set()
     for at, one in sorted(enumerate(found), key=lambda pair: (-pair[1].weight, pair[0])):
         if len(one.definition.text) + 1 <= room:
@@ -133,13 +133,13 @@ def _as_parts(kind: Kind, found: Sequence[_Found], room: int) -> list[Part]:
     for name, group in groupby((found[at] for at in sorted(kept)), key=lambda one: one.definition.path):
         pieces = list(group)
         text = "\n".join(one.definition.text for one in pieces)
-        parts.append(Part(kind, name, text, max(one.weight for one in pieces)))
+        parts.append(ContextPiece(kind, name, text, max(one.weight for one in pieces)))
     return parts
 
 
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
-) -> list[Part]:
+) -> list[ContextPiece]:
     """The most similar passages of other open files, by name."""
     wanted = similar.around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
@@ -149,13 +149,13 @@ def _passages(
             continue
         found = similar.most_similar(wanted, other.text)
         if found and found.score >= LEAST_SIMILAR:
-            kind: Kind = "recent" if other.name in edited else "open"
-            parts.append(Part(kind, clean(other.name), found.text, round(found.score, 3)))
+            kind: ContextKind = "recent" if other.name in edited else "open"
+            parts.append(ContextPiece(kind, clean(other.name), found.text, round(found.score, 3)))
     parts.sort(key=lambda part: (-part.weight, part.name))
     return sorted(_fitting(parts[:PASSAGES], room), key=lambda part: part.name)
 
 
-def _fitting(parts: Sequence[Part], room: int) -> list[Part]:
+def _fitting(parts: Sequence[ContextPiece], room: int) -> list[ContextPiece]:
     """The weightiest parts that fit, in their order."""
     kept = set()
     for at, part in sorted(enumerate(parts), key=lambda pair: (-pair[1].weight, pair[0])):

@@ -1,8 +1,8 @@
 """Ignore files: `.gitignore` at every level as git reads it, and `.localdflashignore`, which has the last word.
 
-Rules of the folders above the root count too, up to the repository's top. They are kept in memory; `forget` makes them
-be read again. A file of rules that may not be read, or is larger than a megabyte, ignores all of its folder: better too
-little than what somebody wanted kept out.
+Rules of the folders above the root count too, up to the repository's top. They are kept in memory until `forget`. A
+file of rules that may not be read, or is larger than a megabyte, ignores all of its folder: better too little than what
+somebody wanted kept out.
 """
 
 import re
@@ -27,7 +27,9 @@ class _Rule(NamedTuple):
     ignores: bool
 
     def names(self, path: str) -> bool:
-        """Whether the line names this path itself: what lies in a folder is ignored with it, but not taken back."""
+        """Whether the line names this path itself: what lies in a folder is ignored with it, but cannot be
+        re-included.
+        """
         return any(self._is_whole(found, path) for found in self.pattern.finditer(path))
 
     def _is_whole(self, found: re.Match[str], path: str) -> bool:
@@ -48,7 +50,7 @@ class IgnoreRules:
         self._rules: dict[tuple[str, str], tuple[_Rule, ...]] = {}
 
     def ignored(self, name: str, folder: bool = False) -> bool:
-        """Whether rules leave out a path below the root, itself or a folder that it lies in."""
+        """Whether rules leave out a path below the root, or a folder that it lies in."""
         parts = (*self._above, *name.split("/"))
         first = len(self._above) + 1
         return any(self._verdict(parts[:end], folder or end < len(parts)) for end in range(first, len(parts) + 1))
@@ -58,7 +60,7 @@ class IgnoreRules:
         return self._verdict((*self._above, *name.split("/")), folder)
 
     def forget(self) -> None:
-        """Read the files again when they are needed."""
+        """Read the files again when they are next needed."""
         self._rules = {}
 
     def _verdict(self, parts: tuple[str, ...], folder: bool) -> bool:
@@ -97,7 +99,7 @@ def _rules_of(top: str, name: str) -> tuple[_Rule, ...]:
 
 
 def _bounded(line: str) -> str:
-    """A line with few enough stars to be matched in no time, whoever wrote it: otherwise one that ignores more."""
+    """A line with few enough stars to be matched fast, whoever wrote it; one with more is replaced by a wider one."""
     line = _STARS.sub("**", line)
     segments = line.split("/")
     if segments.count("**") <= MOST_STARS and all(len(re.findall(r"\*+", one)) <= MOST_STARS for one in segments):

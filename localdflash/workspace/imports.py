@@ -1,7 +1,7 @@
-"""What a file imports, as paths under which its modules may lie.
+"""What a file imports, as paths where its modules may be.
 
 `./` and `../` count from the importing file, other paths from a folder of sources; one that ends with `/` is a folder.
-Nothing is looked up here. Only as far as is simple: no path mappings, no module files of build tools.
+Nothing is looked up here. Path mappings and the module files of build tools are not read.
 """
 
 import re
@@ -25,7 +25,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Import(NamedTuple):
-    """One module: where it may lie, best first, and the names taken from it; no names: the module as such."""
+    """One module: where it may be, best first, and the names taken from it; no names mean the module as such."""
 
     paths: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def _python_files(path: str) -> tuple[str, ...]:
 
 
 def _script(node: Node) -> Iterator[Import]:
-    """JavaScript and TypeScript; only relative modules are files of the workspace."""
+    """The imports of JavaScript and TypeScript; only relative modules are files of the workspace."""
     source = node.child_by_field_name("source")
     if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
         source = node.child_by_field_name("value")
@@ -109,7 +109,7 @@ def _go(node: Node) -> Iterator[Import]:
 
 
 def _rust(node: Node) -> Iterator[Import]:
-    """`mod name;` and `use` of this crate: the path up to the first brace or type."""
+    """The imports of Rust: `mod name;` and `use` of this crate, up to the first brace or type."""
     if node.type == "mod_item" and node.child_by_field_name("body") is None:
         name = _text(node.child_by_field_name("name"))
         yield Import((f"./{name}.rs", f"./{name}/mod.rs"))

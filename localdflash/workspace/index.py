@@ -1,7 +1,7 @@
 """The index of a workspace: what its files define, kept up to date by one thread; lookups never touch the disk.
 
-The thread reads all files once, in short slices, and then looks at what the watcher says has changed. Events are only
-hints where to look: what is in the index comes from the disk, through the rules of `allowed`. Left out are files
+The thread reads all files once, in short slices, and then looks at what the watcher says has changed. Events only say
+where to look: the content of the index always comes from the disk, through the rules of `allowed`. Left out are files
 without a grammar, beyond a megabyte, binary or minified ones, folders of dependencies and build results, links, and
 everything beyond `MOST_FILES` files or `MOST_FOLDERS` folders.
 """
@@ -24,7 +24,7 @@ from localdflash.workspace.denied import is_secret
 from localdflash.workspace.files import LARGEST, clean, read_text, signature
 from localdflash.workspace.ignore import IGNORE_FILES, IgnoreRules
 from localdflash.workspace.listing import SKIPPED, entries_of, may_enter
-from localdflash.workspace.store import Entry, Store
+from localdflash.workspace.store import FileStore, IndexedFile
 
 MOST_FILES = 20_000
 MOST_FOLDERS = watch.MOST_FOLDERS
@@ -47,7 +47,7 @@ class Workspace:
             if self._root_of(real) is None:  # one within another is part of it
                 self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
         self._warn, self._warned = warn, set[str]()
-        self._store, self._changes = Store(), Changes()
+        self._store, self._changes = FileStore(), Changes()
         self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()
@@ -56,7 +56,7 @@ class Workspace:
         self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
 
     def start(self) -> None:
-        """Read the files and then watch them, in the background. Once."""
+        """Read the files and then watch them, in the background. May be called once."""
         self._changes.start()
         self._thread.start()
 
@@ -74,7 +74,7 @@ class Workspace:
     def allowed(self, path: Path) -> bool:
         """Whether a file may be read, indexed or put into a prompt: no secret, not ignored, no link out of its root.
 
-        Of a file outside all roots, which an editor may have open, only secrets are refused.
+        Of files outside all roots, which an editor may have open, only secrets are refused.
         """
         try:
             lexical, real = os.path.abspath(path), os.path.realpath(path)
@@ -94,25 +94,25 @@ class Workspace:
         return os.path.isabs(name) or all(self.allowed(Path(root.path, name)) for root in self._roots)
 
     def find(self, name: str, language: str) -> Sequence[Definition]:
-        """What files of the workspace define under a name, at most 64, by file and line."""
+        """Definitions of a name in all files of the workspace, at most 64, by file and line."""
         return self._store.find(name, language)
 
     def definitions(self) -> Sequence[Definition]:
-        """All that files of the workspace define, as far as they have been read, by file and line."""
+        """All definitions read so far, by file and line."""
         return self._store.all()
 
     @property
     def edition(self) -> int:
-        """Another number whenever what is defined may have changed."""
+        """A number that changes whenever the definitions may have changed."""
         return self._store.edition
 
     def defined_in(self, path: str) -> Sequence[Definition]:
-        """What one file defines, by its absolute path."""
+        """The definitions of one file, by its absolute path."""
         entry = self._store.get(path)
         return entry.definitions if entry else ()
 
     def locate(self, path: str, module: str) -> Sequence[str]:
-        """The files, as absolute paths, that a module named in the file at `path` is in; none where it is not indexed.
+        """The absolute paths of the files of a module named in the file at `path`; none if they are not indexed.
 
         `./` and `../` count from that file. Others are looked for in each folder from there up to the root, and in
         `SOURCES` of it. A name that ends with `/` is a folder's: all of its files. `path` has no links.
@@ -126,11 +126,11 @@ class Workspace:
         return located[folder, module]
 
     def real(self, path: Path) -> str:
-        """An absolute path without links, as the index has them."""
+        """An absolute path without links, as the index stores it."""
         return os.path.realpath(path)
 
     def refresh(self, path: Path) -> None:
-        """A file was opened or saved: look at it again. Returns at once."""
+        """Look again at a file that was opened or saved. Returns at once."""
         self._changes.put(os.path.abspath(path), pause=0.0)
 
     def _locate(self, folder: str, module: str) -> Sequence[str]:
@@ -168,7 +168,7 @@ class Workspace:
         self._stop_watching()
 
     def _watch(self) -> None:
-        listener = watch.Listener(self._notice, self._is_wanted, self._lost, self._failed)
+        listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)
         self._unwatched.clear()
         try:
             self._observer = watch.start([root.path for root in self._roots], listener)
@@ -182,13 +182,13 @@ class Workspace:
         self._observer = None
 
     def _notice(self, path: str, gone: bool, folder: bool) -> None:
-        """watchdog: something happened to a path."""
+        """Note that something happened to a path (called by watchdog)."""
         name = os.path.basename(path)
         if folder or name in IGNORE_FILES or language_of(name):
             self._changes.put(path, gone=gone)
 
     def _is_wanted(self, folder: str) -> bool:
-        """watchdog: whether to watch a folder."""
+        """Whether to watch a folder (called by watchdog)."""
         root = self._root_of(folder)
         if root is None or self._stop.is_set() or self._unwatched.is_set():
             return False
@@ -204,7 +204,7 @@ class Workspace:
         self._lost()  # also wakes the thread, which stops the observer
 
     def _look(self, path: str, gone: bool) -> None:
-        """Make the index true for one path."""
+        """Bring the index up to date for one path."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:
@@ -249,7 +249,7 @@ class Workspace:
         self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
 
     def _index(self, root: _Root, name: str) -> bool:
-        """Read a file whose folder may be entered, where it is not known already; whether it is in the index now."""
+        """Read a file whose folder may be entered, unless it is known already; return whether it is indexed now."""
         language, path = language_of(name), f"{root.path}/{name}"
         if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False
@@ -264,7 +264,7 @@ class Workspace:
         text = read_text(root.path, name)
         if text is None:
             return False
-        self._store.put(path, Entry(found, language, tuple(definitions(clean(name), language, text))))
+        self._store.put(path, IndexedFile(found, language, tuple(definitions(clean(name), language, text))))
         time.sleep(0)  # a waiting event loop goes first
         return True
 

@@ -1,7 +1,7 @@
-"""The files below a folder that may be used: what ignore rules and the list of secret names leave, and no links.
+"""List the files below a folder that may be used: no ignored files, no secrets, no links.
 
 Folders of dependencies and build results are left out, and names that cannot be shown as they are. The walk goes
-breadth first, so that one that is cut short has what lies near the top.
+breadth first, so that a list that is cut short has what lies near the top.
 """
 
 import os
@@ -25,20 +25,20 @@ SKIPPED = VERSION_CONTROL | {
 
 
 class Listing(NamedTuple):
-    """Paths below the root; `cut`: there are more."""
+    """Paths below the root; `cut` says that there are more."""
 
     names: tuple[str, ...]
     cut: bool
 
 
 def may_enter(rules: IgnoreRules, name: str) -> bool:
-    """Whether to look into a folder, by its path below the root; what it lies in may be entered."""
+    """Whether to list a folder, by its path below the root; the folders above it may be entered."""
     path = PurePath(name)
     return path.name not in SKIPPED and not is_secret(path) and not rules.ignored_entry(name, True)
 
 
 def list_files(root: str, rules: IgnoreRules, *, most: int = MOST, seconds: float = SECONDS) -> Listing:
-    """All of them, in order, or as many as there was room and time for."""
+    """The files in order, as many as there is room and time for."""
     names: list[str] = []
     waiting, end = deque([""]), time.monotonic() + seconds
     while waiting:
@@ -62,7 +62,7 @@ def _may_use(rules: IgnoreRules, name: str) -> bool:
 
 
 def entries_of(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing where it may not be read."""
+    """The entries of a folder, by name; none if it may not be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

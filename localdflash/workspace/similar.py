@@ -1,4 +1,4 @@
-"""Passages of other files that look like the one around the cursor: Jaccard similarity of their identifiers.
+"""Find passages of other files that look like the one around the cursor: Jaccard similarity of their identifiers.
 
 Files are cut into windows at fixed lines, and the passage around the cursor is cut in steps, without the line that is
 being typed: a typed character changes neither.
@@ -28,7 +28,7 @@ _COMMON = frozenset(
 
 
 class Passage(NamedTuple):
-    """Lines of a file and how similar they are, from 0 to 1."""
+    """Lines of a file, with their similarity from 0 to 1."""
 
     line: int
     text: str
@@ -36,7 +36,7 @@ class Passage(NamedTuple):
 
 
 def identifiers(text: str) -> frozenset[str]:
-    """Names in a text of any language, without common keywords."""
+    """The names in a text of any language, without common keywords."""
     return frozenset(_IDENTIFIER.findall(text)) - _COMMON
 
 
@@ -47,7 +47,7 @@ def around(lines: Sequence[str], line: int) -> frozenset[str]:
 
 
 def most_similar(wanted: frozenset[str], text: str) -> Passage | None:
-    """The window of a text that shares most identifiers; None where none shares any."""
+    """The window of a text that shares most identifiers; None if none shares any."""
     best = (0.0, 0)
     windows = _windows(text)
     for number, names in enumerate(windows):
@@ -62,7 +62,7 @@ def most_similar(wanted: frozenset[str], text: str) -> Passage | None:
 
 @lru_cache(64)
 def _windows(text: str) -> tuple[frozenset[str], ...]:
-    """The identifiers of each window; kept, for other files hardly change while one is typed in."""
+    """The identifiers of each window; cached, because other files hardly change while one is typed in."""
     if len(text) > LARGEST or is_minified(text):
         return ()
     lines = text.split("\n")

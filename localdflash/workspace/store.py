@@ -1,4 +1,4 @@
-"""The index itself: which files there are and what they define, in memory. Safe to use from several threads."""
+"""The index itself: files and what they define, in memory. Safe to use from several threads."""
 
 import heapq
 import threading
@@ -12,7 +12,7 @@ from localdflash.workspace.files import Signature
 MOST_FOUND = 64  # definitions of one name: what so many files define says nothing
 
 
-class Entry(NamedTuple):
+class IndexedFile(NamedTuple):
     """One file."""
 
     signature: Signature
@@ -20,31 +20,31 @@ class Entry(NamedTuple):
     definitions: tuple[Definition, ...]
 
 
-class Store:
+class FileStore:
     """Files by their absolute paths."""
 
     def __init__(self) -> None:
         self.version = 0  # of which files there are
         self.edition = 0  # of what is known about them
         self._lock = threading.Lock()
-        self._files: dict[str, Entry] = {}
+        self._files: dict[str, IndexedFile] = {}
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
         self._names: defaultdict[tuple[str, str], dict[str, tuple[Definition, ...]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def get(self, path: str) -> Entry | None:
+    def get(self, path: str) -> IndexedFile | None:
         """What is known of a file."""
         return self._files.get(path)
 
     def folder(self, path: str) -> list[str]:
-        """The files that lie directly in a folder, in order."""
+        """The files directly in a folder, in order."""
         with self._lock:
             return sorted(self._folders.get(path, ()))
 
     def find(self, name: str, language: str) -> list[Definition]:
-        """Definitions of a name in the languages that see each other, in the order of files and lines."""
+        """Definitions of a name in languages that see each other, in the order of files and lines."""
         with self._lock:
             by_file = self._names.get((family(language), name))
             files = heapq.nsmallest(MOST_FOUND, by_file) if by_file else []
@@ -57,8 +57,8 @@ class Store:
             entries = sorted(self._files.items())
         return [definition for _, entry in entries for definition in entry.definitions]
 
-    def put(self, path: str, entry: Entry) -> None:
-        """Add a file, or put what it is now in place of what it was."""
+    def put(self, path: str, entry: IndexedFile) -> None:
+        """Add or replace a file."""
         names: defaultdict[str, list[Definition]] = defaultdict(list)
         for definition in entry.definitions:
             names[definition.name].append(definition)
@@ -72,11 +72,11 @@ class Store:
                 self._names[family(entry.language), name][path] = tuple(defined)
 
     def drop(self, path: str) -> None:
-        """Forget a file, or all files below a folder."""
+        """Remove a file, or all files below a folder."""
         self.keep_below(path, ())
 
     def keep_below(self, folder: str, seen: Collection[str]) -> None:
-        """Forget the files below a folder, and a file of that name, but for those that are still there."""
+        """Remove the files below a folder, and a file of that name, except those that still exist."""
         with self._lock:
             below = [files for one, files in self._folders.items() if f"{one}/".startswith(f"{folder}/")]
             gone = {path for files in below for path in files if path not in seen}

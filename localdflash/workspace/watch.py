@@ -1,7 +1,7 @@
-"""Watching folders: one watchdog observer for all roots, and only folders that are read.
+"""Watch folders: one watchdog observer for all roots, and only folders that are read.
 
-On Linux watchdog would watch everything below a root, `node_modules` and all, and say nothing when the system runs out
-of watches: its group of watches is told here which folders are wanted, and what to do then. Files are never polled.
+On Linux watchdog would watch everything below a root, `node_modules` included, and say nothing when the system runs out
+of watches. So it is told here which folders are wanted, and what to do then. Files are never polled.
 """
 
 import errno
@@ -40,8 +40,8 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Listener:
-    """Who wants to know. All are called from watchdog's threads, and must return at once."""
+class WatchListener:
+    """The callbacks of a watch. They are called from watchdog's threads and must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
     wanted: Callable[[str], bool]  # whether a folder is to be watched
@@ -49,7 +49,7 @@ class Listener:
     failed: Callable[[OSError], None]  # no more watches
 
 
-def start(roots: Iterable[str], listener: Listener) -> BaseObserver:
+def start(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
     """Watch all folders below the roots. Raises OSError where that is not possible."""
     observer = _observer(listener)
     try:
@@ -63,14 +63,14 @@ def start(roots: Iterable[str], listener: Listener) -> BaseObserver:
 
 
 def stop(observer: BaseObserver) -> None:
-    """Stop watching; no call to the listener comes afterwards."""
+    """Stop watching; the listener is not called afterwards."""
     observer.stop()
     if observer.is_alive():
         observer.join(1.0)
 
 
 def warning(error: OSError) -> str:
-    """One line: that nothing is watched, why, and what to do."""
+    """A line that says that nothing is watched, why, and what to do."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return (
@@ -80,7 +80,7 @@ def warning(error: OSError) -> str:
 
 
 class _Handler(FileSystemEventHandler):
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: WatchListener) -> None:
         self._changed = listener.changed
 
     def on_any_event(self, event: FileSystemEvent) -> None:
@@ -98,7 +98,7 @@ if sys.platform == "linux":
     class _Group(InotifyWatchGroup):
         """The watches below one root."""
 
-        listener: Listener = field(kw_only=True)
+        listener: WatchListener = field(kw_only=True)
 
         def on_queue_overflow(self) -> None:
             super().on_queue_overflow()
@@ -137,7 +137,7 @@ if sys.platform == "linux":
                 del self._active_callbacks_by_path[path]
 
     class _Emitter(InotifyEmitter):
-        def __init__(self, *args: Any, listener: Listener, **options: Any) -> None:
+        def __init__(self, *args: Any, listener: WatchListener, **options: Any) -> None:
             super().__init__(*args, **options)
             self._listener = listener
 
@@ -146,13 +146,13 @@ if sys.platform == "linux":
             self._inotify = _Group(self._inotify_fd, root, mask, is_recursive=True, listener=self._listener)
 
     class _LinuxObserver(InotifyObserver):
-        def __init__(self, listener: Listener) -> None:
+        def __init__(self, listener: WatchListener) -> None:
             super().__init__()
             self._emitter_class = _Emitter
             self._emitter_kwargs["listener"] = listener
 
 
-def _observer(listener: Listener) -> BaseObserver:
+def _observer(listener: WatchListener) -> BaseObserver:
     if sys.platform == "linux":
         return _LinuxObserver(listener)
     else:  # noqa: RET505 - type checkers read one branch only

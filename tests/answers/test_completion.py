@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from localdflash.answers import completion
 from localdflash.answers.completion import complete, offset_of, prepare, prepare_text
+from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, ModelError, UsageError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.text import fim
 
 GREEDY = SamplingParams()

@@ -11,7 +11,7 @@ from localdflash.backend.fit import (
     AS_IT_IS,
     NO_DRAFTER,
     STEP,
-    Budget,
+    MemoryBudget,
     best_quantization,
     fit,
     largest_context,
@@ -45,8 +45,8 @@ class WideThenNarrow(Simple):
         return {TARGET_KV: context * MB // (10 if context <= 2000 else 20)}
 
 
-def budget(megabytes: int) -> Budget:
-    return Budget((megabytes + 50) * MB, 50 * MB, "memory")
+def budget(megabytes: int) -> MemoryBudget:
+    return MemoryBudget((megabytes + 50) * MB, 50 * MB, "memory")
 
 
 def test_everything_fits_without_a_word() -> None:
@@ -104,7 +104,7 @@ def test_a_short_trained_context_is_no_reason_to_refuse() -> None:
 
 
 def test_more_context_may_take_less_memory() -> None:
-    assert largest_context(WideThenNarrow(), NO_DRAFTER, Budget(150 * MB, 0, "memory"), 3500) == 2816
+    assert largest_context(WideThenNarrow(), NO_DRAFTER, MemoryBudget(150 * MB, 0, "memory"), 3500) == 2816
 
 
 @given(st.integers(0, 3_000), st.integers(1, 100_000))
@@ -121,4 +121,4 @@ def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: in
 )
 def test_the_best_quantization_is_the_first_that_fits(free: int, best: str | None) -> None:
     candidates = weights_of(1000 * MB, 10 * MB)
-    assert best_quantization({TARGET: 1, TARGET_KV: MB}, Budget(free * MB, 0, "memory"), candidates) == best
+    assert best_quantization({TARGET: 1, TARGET_KV: MB}, MemoryBudget(free * MB, 0, "memory"), candidates) == best

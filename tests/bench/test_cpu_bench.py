@@ -81,7 +81,7 @@ def test_the_engines_are_measured_on_a_shape(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("kind", Kind)
 def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
     kernels = library.load().kernels("portable")
-    shape = cpu_kernels.Shape("embedded", "key", 48, 256, 3)
+    shape = cpu_kernels.StackedShape("embedded", "key", 48, 256, 3)
     product = cpu_kernels.Product(kernels, shape, kind)
     assert (product.copies, product.panels) == (3, 9)
     assert product.bytes == 3 * cpu_kernels.weight_bytes(MatrixShape(kind, 48, 256))
@@ -101,7 +101,7 @@ def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
 def test_attention_covers_the_heads_of_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "WIDTHS", (1, 3))
     kernels = library.load().kernels("portable")
-    attention = cpu_kernels.Attention(kernels, cpu_kernels.EMBEDDED, 33)
+    attention = cpu_kernels.TimedAttention(kernels, cpu_kernels.EMBEDDED, 33)
     assert len(attention.caches) == 6 * 2
     attention.work(3, 1)(0)
     rows = attention.out[0][: 3 * attention.group]

@@ -14,7 +14,7 @@ import torch
 
 from bench.gpu import boundary, embedded, kernel_rates, llama, projection, steps
 from bench.gpu.correctness import outcome
-from bench.gpu.setup import Report, Setup
+from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.summary import goals, lines
 
 ROOT = Path(__file__).parents[2]
@@ -28,13 +28,13 @@ def setup(tmp_path: Path) -> Setup:
 
 
 @pytest.fixture
-def report(tmp_path: Path) -> Report:
-    return Report(tmp_path / "results.json", "tried")
+def report(tmp_path: Path) -> BenchReport:
+    return BenchReport(tmp_path / "results.json", "tried")
 
 
 def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
-    report = Report(tmp_path / "results.json", "steps")
+    report = BenchReport(tmp_path / "results.json", "steps")
     steps.run(setup, report)
     found = json.loads(report.path.read_text())["phases"]["steps"]["Q4_K"]
     assert found["step_ms_64"]["records"]["lookup"] == {"drafted": 15, "by": 1, "status": 0}
@@ -42,13 +42,13 @@ def test_the_pair_is_timed_and_projected(setup: Setup, tmp_path: Path, monkeypat
     assert found["alone_us_plain"]["attention"]["launches"] == 8
     assert found["acceptance"]["plain"]["tau"] == 1.0
     assert found["memory"]["predicted"] > 0
-    projecting = Report(report.path, "projection")
+    projecting = BenchReport(report.path, "projection")
     projection.run(setup, projecting)
     assert set(projecting.phase("projection")["Q4_K"]["cards"]) == set(projection.CARDS)
 
 
 def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
-    from localdflash.cuda.load import Settings, load_pair
+    from localdflash.cuda.assembly import CudaSettings, load_pair
     from localdflash.cuda.pair import CudaPair
     from localdflash.cuda.runner import Runner
     from localdflash.cuda.ways import Ways
@@ -56,9 +56,9 @@ def test_a_given_number_of_drafts_is_accepted(setup: Setup) -> None:
     from localdflash.engine.sampling_params import SamplingParams
 
     target, drafters = steps.models(setup)
-    machine = load_pair(target, drafters["Q4_K"], setup.device, Settings(context=512), setup.ops).machine
-    steps._use(machine, replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
-    pair, sampler = CudaPair(machine, Runner(machine), Ways({"draft": 1.0})), Sampler(SamplingParams())
+    stepper = load_pair(target, drafters["Q4_K"], setup.device, CudaSettings(context=512), setup.ops).stepper
+    steps._use(stepper, replace(setup.ops, accept=steps.agreeing(setup.ops.accept, (2, 0, 7), setup.device)))
+    pair, sampler = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0})), Sampler(SamplingParams())
     pair.prefill([1, 2, 3])
     assert [len(pair.step(sampler, 100).tokens) for _ in range(6)] == [3, 1, 8] * 2
 
@@ -70,20 +70,22 @@ def once(calls: Sequence[Callable[[], object]], _device: torch.device) -> float:
 
 
 @pytest.mark.parametrize("run", [boundary.run, kernel_rates.tune])
-def test_kernels_are_timed(run: Any, setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_timed(run: Any, setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_rates, "microseconds", once)
     run(setup, report)
     assert len(report.phase("tried")) > 0
 
 
-def test_every_kind_of_launch_is_timed(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_launch_is_timed(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_rates, "microseconds", once)
     kernel_rates.run(setup, report)
     found = report.phase("tried")
     assert all("us" in answer for answer in (*found["gemms"].values(), *found["attention"].values()))
 
 
-def test_a_failing_measurement_leaves_the_others(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_measurement_leaves_the_others(
+    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_rates, "microseconds", once)
     monkeypatch.setattr(kernel_rates, "swiglu", lambda *_: 1 / 0)
     monkeypatch.setattr(kernel_rates, "_attention", lambda *_: {})
@@ -94,7 +96,7 @@ def test_a_failing_measurement_leaves_the_others(setup: Setup, report: Report, m
 
 
 def test_the_embedded_pair_gives_every_way_the_same(
-    setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "REPEATS", 1)
     embedded.run(setup, report)
@@ -113,7 +115,7 @@ def test_what_llama_bench_prints_is_read() -> None:
     assert (found["plain_ms"], found["rows_8_in_plain"], found["rows_16_in_plain"]) == (4.0, 1.5, 2.0)
 
 
-def test_llama_without_its_sources_says_so(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_without_its_sources_says_so(setup: Setup, report: BenchReport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(RuntimeError, match="cmake and nvcc not found"):
         llama.run(setup, report)
@@ -124,7 +126,8 @@ def test_llama_without_its_sources_says_so(setup: Setup, report: Report, monkeyp
 
 def test_a_fit_finds_bandwidth_and_boundary_again() -> None:
     cases = [
-        projection.Case("", n * 10**8, launches, n * 0.1 + launches * 2e-3) for n, launches in ((50, 200), (9, 99))
+        projection.ProjectedCase("", n * 10**8, launches, n * 0.1 + launches * 2e-3)
+        for n, launches in ((50, 200), (9, 99))
     ]
     assert projection.fit(cases) == pytest.approx((1000.0, 2.0, 0.0), abs=1e-6)
 

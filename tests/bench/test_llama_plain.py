@@ -5,11 +5,12 @@ from pathlib import Path
 import llama_cpp.llama_cpp as api
 import pytest
 
+from localdflash.backend.options import Options
 from localdflash.bench.llama_plain import LoneRowTarget, llama_plain
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import ModelError
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 
 
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +27,7 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
         target = kind(tiny_pair / "target.gguf", 64, 1)
         target.extend([5, 6, 7])
         logits.append(target.verify(8, NOTHING).logits[0].copy())
-        target.keep((0,))
+        target.keep(1)
         assert target.length == 4
         target.close()
     assert rows == [3, 2, 3, 1]

@@ -7,14 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.bench import passages
-from localdflash.bench.passages import Commit, Job, additions, count_keys, first_keys, from_file, from_line, next_key
+from localdflash.bench.passages import (
+    Commit,
+    TypingJob,
+    additions,
+    count_keys,
+    first_keys,
+    from_file,
+    from_line,
+    next_key,
+)
 from localdflash.errors import UsageError
 
 SOURCE = "import os\n\n\ndef f(a):\n    b = a\n\n    if b:\n        return b\n    return a\n\n\nprint(f(1))\n"
 texts = st.text("ab \n\t:é😀", max_size=60)
 
 
-def typed_out(job: Job) -> str:
+def typed_out(job: TypingJob) -> str:
     """The file after everything was done to it."""
     text = job.text
     for passage in job.passages:
@@ -81,7 +90,7 @@ def test_a_part_begins_at_a_line() -> None:
 
 @given(texts, texts)
 def test_additions_turn_one_text_into_the_other(before: str, after: str) -> None:
-    assert typed_out(Job("a", before, tuple(additions(before, after)))) == after
+    assert typed_out(TypingJob("a", before, tuple(additions(before, after)))) == after
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00", b"x" * (passages.LARGEST + 1)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.bench import prompt_set
-from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.errors import UsageError
 
 FILES = sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))
@@ -20,11 +20,11 @@ PROMPTS = load()
 GOLDEN = "a6eb64accb67a14210f91d09354fd81883ecd22ad9e230e8c0bd3de6914839c1"
 
 
-def of(category: str) -> list[Prompt]:
+def of(category: str) -> list[BenchPrompt]:
     return [prompt for prompt in PROMPTS if prompt.category == category]
 
 
-def source_of(prompt: Prompt) -> str:
+def source_of(prompt: BenchPrompt) -> str:
     return FILES[int(prompt.id.split("/")[1])].read_text()
 
 
@@ -84,7 +84,7 @@ def test_modules_are_small_documented_ascii_python(path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", of("fim_line") + of("fim_block"), ids=lambda prompt: prompt.id)
-def test_fim_pieces_are_whole_lines_of_the_file_around_the_answer(prompt: Prompt) -> None:
+def test_fim_pieces_are_whole_lines_of_the_file_around_the_answer(prompt: BenchPrompt) -> None:
     source, joined = source_of(prompt), prompt.prefix + prompt.reference + prompt.suffix
     start = source.find(joined)
     assert start == 0 or source[start - 1] == "\n"
@@ -100,7 +100,7 @@ def test_fim_pieces_are_whole_lines_of_the_file_around_the_answer(prompt: Prompt
 
 
 @pytest.mark.parametrize("prompt", of("fim_line"), ids=lambda prompt: prompt.id)
-def test_fim_line_asks_for_the_rest_of_a_code_line_in_a_body(prompt: Prompt) -> None:
+def test_fim_line_asks_for_the_rest_of_a_code_line_in_a_body(prompt: BenchPrompt) -> None:
     assert "\n" not in prompt.reference
     source = source_of(prompt)
     before = source.index(prompt.prefix + prompt.reference + prompt.suffix) + len(prompt.prefix)
@@ -111,7 +111,7 @@ def test_fim_line_asks_for_the_rest_of_a_code_line_in_a_body(prompt: Prompt) -> 
 
 
 @pytest.mark.parametrize("prompt", of("fim_block"), ids=lambda prompt: prompt.id)
-def test_fim_block_asks_for_a_whole_body_after_the_docstring(prompt: Prompt) -> None:
+def test_fim_block_asks_for_a_whole_body_after_the_docstring(prompt: BenchPrompt) -> None:
     source = source_of(prompt)
     whole = prompt.prefix + prompt.reference + prompt.suffix
     hollow = source.replace(whole, f"{prompt.prefix}...{prompt.suffix}")
@@ -123,7 +123,7 @@ def test_fim_block_asks_for_a_whole_body_after_the_docstring(prompt: Prompt) -> 
 
 
 @pytest.mark.parametrize("prompt", of("function") + of("prose"), ids=lambda prompt: prompt.id)
-def test_function_and_prose_are_two_halves_of_a_function_of_the_file(prompt: Prompt) -> None:
+def test_function_and_prose_are_two_halves_of_a_function_of_the_file(prompt: BenchPrompt) -> None:
     code = prompt.reference if prompt.category == "function" else prompt.question
     doc = prompt.question if prompt.category == "function" else prompt.reference
     asked = only_function(fenced_code(code))
@@ -140,7 +140,7 @@ def test_function_and_prose_are_two_halves_of_a_function_of_the_file(prompt: Pro
 
 
 @pytest.mark.parametrize("prompt", of("edit"), ids=lambda prompt: prompt.id)
-def test_edits_change_one_function_of_the_file_and_leave_it_valid(prompt: Prompt) -> None:
+def test_edits_change_one_function_of_the_file_and_leave_it_valid(prompt: BenchPrompt) -> None:
     before, after = fenced_code(prompt.question), fenced_code(prompt.reference)
     assert prompt.reference == f"```python\n{after}\n```"
     old, new = only_function(before), only_function(after)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from localdflash.bench import picture, replay, typing
-from localdflash.bench.passages import Job, Passage, from_line
-from localdflash.bench.replay import Manner, Replay, run
+from localdflash.bench.passages import TypedPassage, TypingJob, from_line
+from localdflash.bench.replay import Manner, TypingReplay, run
 from localdflash.errors import EngineGone, LocaldflashError, UsageError
 from tests.bench.scripted_server import program
 
@@ -36,14 +36,16 @@ class Daemon:
         return {"tokens": body["content"].split()}
 
 
-Typed = Callable[..., Replay]
+Typed = Callable[..., TypingReplay]
 
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typed:
     """Types a file through a scripted server."""
 
-    def go(mode: str = "good", job: Job = JOB, manner: Manner = MANNER, daemon: Daemon | None = None) -> Replay:
+    def go(
+        mode: str = "good", job: TypingJob = JOB, manner: Manner = MANNER, daemon: Daemon | None = None
+    ) -> TypingReplay:
         monkeypatch.setattr(replay, "PROGRAM", program(mode, WHOLE))
         return run([job], tmp_path / "work", daemon or Daemon(), manner, lambda _: None)  # type: ignore[arg-type]
 
@@ -95,7 +97,9 @@ def test_a_server_that_fails_is_one_line(mode: str, error: str, typed: Typed) ->
 
 
 def test_the_keys_of_a_file_are_limited(typed: Typed) -> None:
-    several = Job("a.py", "x\ny\n", (Passage(0, 2, "ab\ncd\n"), Passage(6, 2, "ef\n"), Passage(9, 0, "gh")))
+    several = TypingJob(
+        "a.py", "x\ny\n", (TypedPassage(0, 2, "ab\ncd\n"), TypedPassage(6, 2, "ef\n"), TypedPassage(9, 0, "gh"))
+    )
     done = typed(job=several, manner=Manner("neovim", 8, 0, 20.0))
     assert done.files["a.py"].keys == 6 + 2
 

@@ -8,25 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
 from localdflash.bench import run as bench
 from localdflash.bench import verify_table
 from localdflash.bench.llama_plain import LoneRowTarget
-from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
-from localdflash.bench.run import Category, Run, prompt_ids, run_prompt
+from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.bench.run import Category, PromptRun, prompt_ids, run_prompt
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.backends import load_on
+from localdflash.loading.load import LoadedPair
 from localdflash.machine import hardware as machine
+from localdflash.pairs.pair import LocalPair
 
 
-def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> Run:
+def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
     """A run of steps, each (drafted, accepted, milliseconds)."""
     stats = Stats()
     for drafted, accepted, ms in steps:
         name = drafter if drafted else "none"
         stats.add(Step([0] * (accepted + 1), name, drafted, accepted, 0.1, ms - 0.2), ms)
-    return Run(ids, stats, first)
+    return PromptRun(ids, stats, first)
 
 
 PLAIN = (0, 0, 10.0)
@@ -136,7 +141,7 @@ def test_prompts_are_put_in_the_models_own_forms(loaded: LoadedPair) -> None:
 
 
 def test_every_run_is_cold(loaded: LoadedPair) -> None:
-    prompt = Prompt("x/0", "prose", "", 16, question="What is zip?")
+    prompt = BenchPrompt("x/0", "prose", "", 16, question="What is zip?")
     ids, ends = prompt_ids(loaded, prompt)
     computed = []
     original = loaded.pair.prefill
@@ -158,7 +163,7 @@ def test_every_run_is_cold(loaded: LoadedPair) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small prompts, and answers of at most eight tokens."""
 
-    def shortened(limit: int | None) -> list[Prompt]:
+    def shortened(limit: int | None) -> list[BenchPrompt]:
         return [
             replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
             for prompt in load(limit)
@@ -172,14 +177,14 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
     order = ""
     original = bench.run_prompt
 
-    def recording(pair: Any, *arguments: Any) -> Run:
+    def recording(pair: Any, *arguments: Any) -> PromptRun:
         nonlocal order
         order += "d" if pair.controller else "l" if isinstance(pair.target, LoneRowTarget) else "p"
         return original(pair, *arguments)
 
     monkeypatch.setattr(bench, "run_prompt", recording)
     monkeypatch.setattr(bench, "_other_plain", lambda *_arguments: {})
-    monkeypatch.setattr(bench, "_dflash_alone", lambda *_arguments: {})
+    monkeypatch.setattr(bench, "_acceptance", lambda *_arguments: {})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     said: list[str] = []
     result = bench.run(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp"), 1, 2, said.append)
@@ -194,15 +199,19 @@ def test_ways_take_turns_at_going_first(tiny_pair: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("short")
 def test_a_backend_that_cannot_run_the_model_is_left_out(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_self: LoadedPair) -> Any:
-        raise ModelError("the torch backend runs 'qwen3' models")
+    without: set[str] = {"cpu"}
+
+    def load(backend: Runner, files: LocalPair, options: Options) -> Running:
+        if backend in without:
+            raise ModelError(f"the {backend} backend runs 'qwen3' models")
+        return load_on(backend, files, options)
 
     options = Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")
-    monkeypatch.setattr(LoadedPair, "_cpu", refuse)
+    monkeypatch.setattr("localdflash.loading.load.load_on", load)
     rates = bench._other_plain(options, "llama.cpp", 1)
     assert rates.keys() == set(CATEGORIES)
     assert all(rate > 0 for rate in rates.values())
-    monkeypatch.setattr(LoadedPair, "_torch", refuse)
+    without.add("torch")
     assert bench._other_plain(options, "llama.cpp", 1) == {}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.bench.editor import Shown
-from localdflash.bench.typist import MEDIAN, Taken, Typed, Typist, agreeing
+from localdflash.bench.typist import MEDIAN, Taken, TypedKeys, Typist, agreeing
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ class Paper:
         self.changed.set()
 
 
-def typed(text: str, suggestions: dict[str, str]) -> tuple[Any, Typed]:
-    paper, keys = Paper(suggestions), Typed()
+def typed(text: str, suggestions: dict[str, str]) -> tuple[Any, TypedKeys]:
+    paper, keys = Paper(suggestions), TypedKeys()
     asyncio.run(Typist(paper, "seed", 50.0).type(text, keys))  # type: ignore[arg-type]
     assert paper.before == text
     return paper, keys

@@ -42,8 +42,8 @@ class Target:
         self.clock.now += (self.ms * (1 + rows / 4) + slow) / 1e3
         return Verification(np.zeros((rows, 2), np.float32), None)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        self.length += len(rows)
+    def keep(self, rows: int) -> None:
+        self.length += rows
 
     def crop(self, length: int) -> None:
         self.length = length

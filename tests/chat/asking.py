@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localdflash.chat.engine import Done, Engine, Piece, Restarted
+from localdflash.chat.answerer import Answerer, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
-from localdflash.server.stream import Address
+from localdflash.chat.settings import ChatSettings
+from localdflash.server.address import Address
 
-GREEDY = Settings(max_tokens=48)
+GREEDY = ChatSettings(max_tokens=48)
 QUESTION = (Message("user", "Write a function that adds two numbers."),)
 ABOUT = {"pair": "scripted", "context": 1000, "backend": "llama.cpp", "device": "cpu", "drafter": True, "memory": {}}
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -41,12 +41,12 @@ class At:
 
 
 @asynccontextmanager
-async def asking(source: Any) -> AsyncIterator[Engine]:
-    engine = Engine(source, lambda _: None)
+async def asking(source: Any) -> AsyncIterator[Answerer]:
+    answerer = Answerer(source, lambda _: None)
     try:
-        yield engine
+        yield answerer
     finally:
-        await engine.close()
+        await answerer.close()
         await asyncio.sleep(0)  # connections that were closed are gone
 
 
@@ -54,7 +54,7 @@ async def asking(source: Any) -> AsyncIterator[Engine]:
 class Answer:
     """What an answer was made of, in order."""
 
-    events: list[Piece | Restarted | Done] = field(default_factory=list)
+    events: list[AnswerPiece | Restarted | Done] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -62,7 +62,7 @@ class Answer:
         text = ""
         for event in self.events:
             match event:
-                case Piece():
+                case AnswerPiece():
                     text += event.text
                 case Restarted():
                     text = ""
@@ -76,9 +76,9 @@ class Answer:
 
 
 async def ask(
-    engine: Engine, messages: Sequence[Message] = QUESTION, settings: Settings = GREEDY, **more: Any
+    answerer: Answerer, messages: Sequence[Message] = QUESTION, settings: ChatSettings = GREEDY, **more: Any
 ) -> Answer:
-    return Answer([event async for event in engine.answer(messages, settings, **more)])
+    return Answer([event async for event in answerer.answer(messages, settings, **more)])
 
 
 # A server of bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 
 QUESTION = Message("user", "Why?", (Attachment("file", "a.py", "x = 1\r\n"), Attachment("paste", "", "\ud83d\ude00")))
 ANSWER = Message(
@@ -24,11 +24,11 @@ def silent(line: str) -> None:
     raise AssertionError(f"nothing was to be said: {line}")
 
 
-def opened(path: Path | None) -> Store:
-    return Store.open(path, silent)
+def opened(path: Path | None) -> ChatStore:
+    return ChatStore.open(path, silent)
 
 
-def chat(store: Store, *texts: str, folder: str = "/here") -> int:
+def chat(store: ChatStore, *texts: str, folder: str = "/here") -> int:
     """A chat of these messages, the user's and the model's in turn."""
     session, parent = store.create(folder=folder), None
     for i, text in enumerate(texts):
@@ -36,7 +36,7 @@ def chat(store: Store, *texts: str, folder: str = "/here") -> int:
     return session
 
 
-def texts(store: Store, session: int) -> list[str]:
+def texts(store: ChatStore, session: int) -> list[str]:
     return [message.text for message in store.path(session)]
 
 

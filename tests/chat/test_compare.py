@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.compare import ORDER, TOKENS, Comparison, compare
-from localdflash.chat.engine import About, Done, Piece, Restarted
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import EngineGone, UsageError
 from tests.chat.asking import QUESTION, At, asking
 
@@ -24,35 +24,35 @@ class Timed:
     def __init__(self, plain: list[float], drafted: list[float], texts: Sequence[str] = ()) -> None:
         self.rates = {False: plain, True: drafted}
         self.texts = list(texts) or ["same"] * 5
-        self.asked: list[tuple[Sequence[Message], Settings]] = []
+        self.asked: list[tuple[Sequence[Message], ChatSettings]] = []
 
     async def ready(self) -> About:
         return About("timed", 1000)
 
     async def answer(
-        self, messages: Sequence[Message], settings: Settings, *, system: str
-    ) -> AsyncGenerator[Piece | Restarted | Done, None]:
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str
+    ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         self.asked.append((messages, settings))
         text, warm = self.texts.pop(0), len(self.asked) == 1
-        yield Piece(text[:1])
-        yield Piece(text[1:])
+        yield AnswerPiece(text[:1])
+        yield AnswerPiece(text[1:])
         rate = 0.0 if warm else self.rates[settings.draft].pop(0)
         tau = 2.5 if settings.draft else 1.0
         yield Done("length", {"tokens_per_second": rate, "tokens": 10, "tau": tau, "ttft_ms": rate / 2})
 
 
-def run(engine: Any, talk: Sequence[Message] = TALK, **settings: Any) -> tuple[Comparison, list[Comparison]]:
+def run(answerer: Any, talk: Sequence[Message] = TALK, **settings: Any) -> tuple[Comparison, list[Comparison]]:
     said: list[Comparison] = []
-    return asyncio.run(compare(engine, talk, system="s", settings=Settings(**settings), say=said.append)), said
+    return asyncio.run(compare(answerer, talk, system="s", settings=ChatSettings(**settings), say=said.append)), said
 
 
 def test_each_way_goes_first_and_last() -> None:
-    engine = Timed([10.0, 20.0], [40.0, 60.0])
-    found, said = run(engine)
-    assert [settings.draft for _, settings in engine.asked] == [False, *ORDER] == [False, False, True, True, False]
-    assert [messages for messages, _ in engine.asked] == [TALK[:3]] * 5
-    assert len({settings.seed for _, settings in engine.asked}) == 1
-    assert [settings.max_tokens for _, settings in engine.asked] == [1, *[TOKENS] * 4]
+    answerer = Timed([10.0, 20.0], [40.0, 60.0])
+    found, said = run(answerer)
+    assert [settings.draft for _, settings in answerer.asked] == [False, *ORDER] == [False, False, True, True, False]
+    assert [messages for messages, _ in answerer.asked] == [TALK[:3]] * 5
+    assert len({settings.seed for _, settings in answerer.asked}) == 1
+    assert [settings.max_tokens for _, settings in answerer.asked] == [1, *[TOKENS] * 4]
     assert (found.plain.rate, found.drafting.rate) == (15.0, 50.0)
     assert found.ratio == pytest.approx(50 / 15)
     assert (found.plain.tau, found.drafting.tau) == (1.0, 2.5)
@@ -70,10 +70,10 @@ def test_texts_that_differ_are_told() -> None:
 
 
 def test_what_the_user_has_set_holds() -> None:
-    engine = Timed([1.0] * 2, [2.0] * 2)
-    run(engine, temperature=0.8, seed=7, max_tokens=12)
-    assert {(s.temperature, s.seed) for _, s in engine.asked} == {(0.8, 7)}
-    assert engine.asked[1][1].max_tokens == 12
+    answerer = Timed([1.0] * 2, [2.0] * 2)
+    run(answerer, temperature=0.8, seed=7, max_tokens=12)
+    assert {(s.temperature, s.seed) for _, s in answerer.asked} == {(0.8, 7)}
+    assert answerer.asked[1][1].max_tokens == 12
 
 
 def test_there_must_be_a_question() -> None:
@@ -82,29 +82,29 @@ def test_there_must_be_a_question() -> None:
 
 
 def test_another_server_cannot_compare() -> None:
-    engine = Timed([], [])
-    engine.ours = False
+    answerer = Timed([], [])
+    answerer.ours = False
     with pytest.raises(UsageError, match="another server"):
-        run(engine)
+        run(answerer)
 
 
 @pytest.mark.parametrize("end", [Restarted(), Done("gone", {}, EngineGone("it fell over")), Done("cancelled", {})])
 def test_what_disturbs_a_measurement_ends_it(end: Restarted | Done, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
-        yield Piece("x")
+        yield AnswerPiece("x")
         yield end
 
-    engine = Timed([], [])
-    monkeypatch.setattr(engine, "answer", answer)
+    answerer = Timed([], [])
+    monkeypatch.setattr(answerer, "answer", answer)
     with pytest.raises(EngineGone):
-        run(engine)
+        run(answerer)
 
 
 def test_a_real_engine_gives_the_same_text(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            settings = Settings(temperature=0.7, max_tokens=40)
-            found = await compare(engine, TALK, system="", settings=settings, say=lambda _: None)
+        async with asking(At(live.socket)) as answerer:
+            settings = ChatSettings(temperature=0.7, max_tokens=40)
+            found = await compare(answerer, TALK, system="", settings=settings, say=lambda _: None)
         assert found.identical is True
         assert found.plain.tau == 1.0
         assert (found.drafting.tau or 0) >= 1.0
@@ -115,7 +115,7 @@ def test_a_real_engine_gives_the_same_text(live: Any) -> None:
 
 def test_it_can_be_given_up_at_any_moment(live: Any) -> None:
     async def test(moment: int) -> None:
-        async with asking(At(live.socket)) as engine:
+        async with asking(At(live.socket)) as answerer:
             said: list[Comparison] = []
             reached = asyncio.Event()
 
@@ -124,7 +124,7 @@ def test_it_can_be_given_up_at_any_moment(live: Any) -> None:
                 if len(said) == moment:
                     reached.set()
 
-            running = asyncio.create_task(compare(engine, TALK, system="", settings=Settings(), say=say))
+            running = asyncio.create_task(compare(answerer, TALK, system="", settings=ChatSettings(), say=say))
             await reached.wait()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

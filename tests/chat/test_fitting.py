@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.chat.engine import About
-from localdflash.chat.fitting import Fit, plan_fit
+from localdflash.chat.answerer import About
+from localdflash.chat.fitting import FittedChat, plan_fit
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import ContextOverflow
 from tests.chat.asking import GREEDY, At, ask, asking
 
@@ -25,7 +25,7 @@ class Counting:
     async def ready(self) -> About:
         return About("counting", self.context)
 
-    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         self.counts += 1
         return self.tokens(messages, system) if self.tells else None
 
@@ -33,8 +33,8 @@ class Counting:
         return sum(5 + len(text) for text in [message.text for message in messages] + [system] * bool(system))
 
 
-def fit(engine: Any, messages: Sequence[Message], reserve: int = 0, system: str = "") -> Fit:
-    return asyncio.run(plan_fit(engine, messages, system=system, settings=GREEDY, reserve=reserve))
+def fit(answerer: Any, messages: Sequence[Message], reserve: int = 0, system: str = "") -> FittedChat:
+    return asyncio.run(plan_fit(answerer, messages, system=system, settings=GREEDY, reserve=reserve))
 
 
 CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text("x", max_size=40)), max_size=14)
@@ -43,57 +43,57 @@ CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.te
 @given(turns=CONVERSATIONS, context=st.integers(1, 400), reserve=st.integers(0, 100), system=st.sampled_from(["", "s"]))
 def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, reserve: int, system: str) -> None:
     messages = [*(Message(role, text) for role, text in turns), Message("user", "last")]
-    engine = Counting(context)
+    answerer = Counting(context)
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
-    least = engine.tokens(messages[starts[-1] :], system)
+    least = answerer.tokens(messages[starts[-1] :], system)
     if least >= context:
         with pytest.raises(ContextOverflow, match=f"{least} tokens, {least - context + 1} more"):
-            fit(engine, messages, reserve, system)
+            fit(answerer, messages, reserve, system)
         return
-    fitting = [start for start in starts if engine.tokens(messages[start:], system) + reserve <= context]
+    fitting = [start for start in starts if answerer.tokens(messages[start:], system) + reserve <= context]
     dropped = (fitting or starts[-1:])[0]
-    found = fit(engine, messages, reserve, system)
-    assert found == Fit(dropped, engine.tokens(messages[dropped:], system), context)
+    found = fit(answerer, messages, reserve, system)
+    assert found == FittedChat(dropped, answerer.tokens(messages[dropped:], system), context)
 
 
 def test_a_long_conversation_takes_few_counts() -> None:
     messages = [Message(("user", "assistant")[i % 2], "x" * 10) for i in range(1001)]
-    engine = Counting(5000)
-    assert fit(engine, messages).dropped == 668
-    assert engine.counts <= 12
+    answerer = Counting(5000)
+    assert fit(answerer, messages).dropped == 668
+    assert answerer.counts <= 12
 
 
 @pytest.mark.parametrize(("length", "fits"), [(93, True), (94, True), (95, False), (200, False)])
 def test_an_answer_needs_room_for_a_token(length: int, fits: bool) -> None:
     question = [Message("user", "x" * length)]
     if fits:
-        assert fit(Counting(100), question, 50) == Fit(0, length + 5, 100)
+        assert fit(Counting(100), question, 50) == FittedChat(0, length + 5, 100)
         return
     with pytest.raises(ContextOverflow, match=f"{length - 94} more"):
         fit(Counting(100), question)
 
 
 def test_what_fits_takes_two() -> None:
-    engine = Counting(1000)
-    assert fit(engine, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]).dropped == 0
-    assert engine.counts == 2
+    answerer = Counting(1000)
+    assert fit(answerer, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]).dropped == 0
+    assert answerer.counts == 2
 
 
-@pytest.mark.parametrize("engine", [Counting(0), Counting(100, tells=False)])
-def test_where_nothing_is_known_nothing_goes(engine: Counting) -> None:
-    assert fit(engine, [Message("user", "x" * 999), Message("assistant", ""), Message("user", "c")]).dropped == 0
+@pytest.mark.parametrize("answerer", [Counting(0), Counting(100, tells=False)])
+def test_where_nothing_is_known_nothing_goes(answerer: Counting) -> None:
+    assert fit(answerer, [Message("user", "x" * 999), Message("assistant", ""), Message("user", "c")]).dropped == 0
 
 
 def test_what_was_planned_is_answered(live: Any) -> None:
     async def test() -> None:
         turns = [Message(("user", "assistant")[i % 2], f"x{i} = {i}\n" * 12) for i in range(41)]
-        async with asking(At(live.socket)) as engine:
-            found = await plan_fit(engine, turns, system="Be brief.", settings=GREEDY, reserve=256)
+        async with asking(At(live.socket)) as answerer:
+            found = await plan_fit(answerer, turns, system="Be brief.", settings=GREEDY, reserve=256)
             assert found.dropped % 2 == 0
             assert 0 < found.tokens <= 1024 - 256 < found.context
-            answer = await ask(engine, turns[found.dropped :], system="Be brief.")
+            answer = await ask(answerer, turns[found.dropped :], system="Be brief.")
             assert answer.done.numbers["prompt_tokens"] == found.tokens
             with pytest.raises(ContextOverflow, match="shorten it"):
-                await plan_fit(engine, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)
+                await plan_fit(answerer, [Message("user", "word " * 2000)], system="", settings=GREEDY, reserve=0)
 
     asyncio.run(test())

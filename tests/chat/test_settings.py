@@ -1,6 +1,6 @@
 import pytest
 
-from localdflash.chat.settings import SETTINGS, Settings
+from localdflash.chat.settings import SETTINGS, ChatSettings
 from localdflash.errors import UsageError
 
 
@@ -21,9 +21,9 @@ from localdflash.errors import UsageError
     ],
 )
 def test_what_a_user_types(name: str, value: str, found: object) -> None:
-    changed = Settings().changed(name, value)
+    changed = ChatSettings().changed(name, value)
     assert getattr(changed, name) == found
-    assert [one for one in SETTINGS if getattr(changed, one) != getattr(Settings(), one)] in ([name], [])
+    assert [one for one in SETTINGS if getattr(changed, one) != getattr(ChatSettings(), one)] in ([name], [])
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_what_a_user_types(name: str, value: str, found: object) -> None:
 )
 def test_what_makes_no_sense(name: str, value: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
-        Settings().changed(name, value)
+        ChatSettings().changed(name, value)
     assert told in str(error.value)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.errors import StoreFailed, UsageError
 from tests.chat.stored import ANSWER, QUESTION, chat, opened, texts
 
@@ -41,13 +41,13 @@ MESSAGES = st.builds(
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store() -> Iterator[ChatStore]:
     store = opened(None)
     yield store
     store.close()
 
 
-def test_a_conversation_comes_back_as_it_was(store: Store) -> None:
+def test_a_conversation_comes_back_as_it_was(store: ChatStore) -> None:
     session = store.create(folder="/here")
     question = store.add(session, None, QUESTION)
     answer = store.add(session, question.id, ANSWER)
@@ -69,7 +69,7 @@ def test_every_character_comes_back(first: Message, second: Message, folder: str
     store.close()
 
 
-def test_an_answer_that_grows_is_updated_in_place(store: Store) -> None:
+def test_an_answer_that_grows_is_updated_in_place(store: ChatStore) -> None:
     session = chat(store, "Why?", "")
     answer = store.path(session)[-1]
     for text in ("Be", "Because"):
@@ -79,7 +79,7 @@ def test_an_answer_that_grows_is_updated_in_place(store: Store) -> None:
     assert store.path(session)[-1] == done
 
 
-def test_other_answers_are_versions_and_the_head_chooses(store: Store) -> None:
+def test_other_answers_are_versions_and_the_head_chooses(store: ChatStore) -> None:
     session = chat(store, "Why?", "one", "and?", "so")
     question, one, *_, so = store.path(session)
     two = store.add(session, question.id, Message("assistant", "two"))
@@ -91,21 +91,21 @@ def test_other_answers_are_versions_and_the_head_chooses(store: Store) -> None:
     assert store.info(session).messages == 4
 
 
-def test_the_leaf_is_the_newest_message_below(store: Store) -> None:
+def test_the_leaf_is_the_newest_message_below(store: ChatStore) -> None:
     session = chat(store, "Why?", "one", "and?", "so")
     question, one, and_, so = store.path(session)
     hence = store.add(session, and_.id, Message("assistant", "hence"))
     assert [store.leaf(m.id) for m in (question, one, and_, so, hence)] == [hence.id] * 3 + [so.id, hence.id]
 
 
-def test_first_messages_are_versions_of_each_other_only_in_their_chat(store: Store) -> None:
+def test_first_messages_are_versions_of_each_other_only_in_their_chat(store: ChatStore) -> None:
     session, other = chat(store, "Why?"), chat(store, "Who?")
     changed = store.add(session, None, Message("user", "Why so?"))
     assert len(store.versions(changed.id)) == 2
     assert len(store.versions(store.path(other)[0].id)) == 1
 
 
-def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: Store) -> None:
+def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: ChatStore) -> None:
     session = store.create(folder="/here", model="tiny", system="Be brief.")
     question = store.add(session, None, QUESTION)
     answer = store.add(session, question.id, ANSWER)
@@ -121,7 +121,7 @@ def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: Store)
     assert texts(store, store.fork(session, None))[-1] == "And?"
 
 
-def test_a_fork_of_an_empty_chat_is_empty(store: Store) -> None:
+def test_a_fork_of_an_empty_chat_is_empty(store: ChatStore) -> None:
     assert store.path(store.fork(store.create(folder="/"), None)) == []
 
 
@@ -137,14 +137,14 @@ def test_a_fork_of_an_empty_chat_is_empty(store: Store) -> None:
         ("为什么", "为什么"),
     ],
 )
-def test_a_chat_is_called_after_its_first_message(store: Store, text: str, title: str) -> None:
+def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, title: str) -> None:
     session = store.create(folder="/")
     attachments = () if text == "?!" else (Attachment("file", "notes.md", "x"),)
     store.add(session, None, Message("user", text, attachments))
     assert store.info(session).title == title
 
 
-def test_a_title_that_was_given_stays(store: Store) -> None:
+def test_a_title_that_was_given_stays(store: ChatStore) -> None:
     session = store.create(folder="/", title=" Sorting\n in Rust ")
     store.add(session, None, Message("user", "How?"))
     assert store.info(session).title == "Sorting in Rust"
@@ -155,7 +155,7 @@ def test_a_title_that_was_given_stays(store: Store) -> None:
     assert store.info(session).title == "How?"
 
 
-def test_chats_are_listed_newest_first_and_those_without_messages_not(store: Store) -> None:
+def test_chats_are_listed_newest_first_and_those_without_messages_not(store: ChatStore) -> None:
     a, b = chat(store, "a"), chat(store, "b", "x" * 5000, folder="/there")
     store.create(folder="/here")
     assert [info.id for info in store.sessions()] == [b, a]
@@ -167,7 +167,7 @@ def test_chats_are_listed_newest_first_and_those_without_messages_not(store: Sto
     assert [info.id for info in store.sessions(limit=1)] == [a]
 
 
-def test_the_latest_chat_may_be_asked_for_by_folder(store: Store) -> None:
+def test_the_latest_chat_may_be_asked_for_by_folder(store: ChatStore) -> None:
     assert store.latest() is None
     a, b = chat(store, "a", folder="/a\udcff"), chat(store, "b", folder="/b")
     assert [(found := store.latest(folder)) and found.id for folder in (None, "/a\udcff", "/b", "/c")] == [
@@ -178,13 +178,13 @@ def test_the_latest_chat_may_be_asked_for_by_folder(store: Store) -> None:
     ]
 
 
-def test_instructions_may_change(store: Store) -> None:
+def test_instructions_may_change(store: ChatStore) -> None:
     session = store.create(folder="/", system="Be brief.")
     store.set_system(session, "Be long.\n")
     assert store.info(session).system == "Be long.\n"
 
 
-def test_deleted_is_deleted_and_its_number_is_not_given_again(store: Store) -> None:
+def test_deleted_is_deleted_and_its_number_is_not_given_again(store: ChatStore) -> None:
     kept, gone = chat(store, "a", "b"), chat(store, "a", "b")
     store.delete(gone)
     assert [info.id for info in store.sessions()] == [info.id for info in store.sessions("b")] == [kept]
@@ -194,9 +194,9 @@ def test_deleted_is_deleted_and_its_number_is_not_given_again(store: Store) -> N
 @pytest.mark.parametrize(
     "ask",
     [
-        Store.info,
-        Store.path,
-        Store.delete,
+        ChatStore.info,
+        ChatStore.path,
+        ChatStore.delete,
         lambda store, session: store.rename(session, "x"),
         lambda store, session: store.set_system(session, "x"),
         lambda store, session: store.fork(session, None),
@@ -204,13 +204,15 @@ def test_deleted_is_deleted_and_its_number_is_not_given_again(store: Store) -> N
     ],
 )
 @pytest.mark.parametrize("session", [0, 2, -1, 2**63, 10**30])
-def test_a_chat_that_is_not_there_is_said_so(store: Store, ask: Callable[[Store, int], object], session: int) -> None:
+def test_a_chat_that_is_not_there_is_said_so(
+    store: ChatStore, ask: Callable[[ChatStore, int], object], session: int
+) -> None:
     chat(store, "a")
     with pytest.raises(UsageError, match=f"^there is no chat {session}$"):
         ask(store, session)
 
 
-def test_messages_of_other_chats_are_refused(store: Store) -> None:
+def test_messages_of_other_chats_are_refused(store: ChatStore) -> None:
     session, other = chat(store, "a"), chat(store, "b")
     foreign = store.path(other)[0].id
     with pytest.raises(UsageError, match="has no message"):
@@ -221,7 +223,7 @@ def test_messages_of_other_chats_are_refused(store: Store) -> None:
         store.add(session, foreign, Message("user", "c"))
 
 
-def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: Store) -> None:
+def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: ChatStore) -> None:
     session = chat(store, "a")
     message = store.path(session)[0]
     store.delete(session)
@@ -233,7 +235,7 @@ def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: 
     assert [info.excerpt for info in store.sessions()] == ["b"]
 
 
-def test_threads_may_share_a_store(store: Store) -> None:
+def test_threads_may_share_a_store(store: ChatStore) -> None:
     def write() -> None:
         chat(store, *(f"message {i}" for i in range(20)))
 

@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError, StoreFailed, StoreLost
 from tests.chat.stored import chat, lines, opened, program, texts
 
@@ -31,9 +31,9 @@ def filled(path: Path) -> int:
     return session
 
 
-def reopened(path: Path) -> tuple[Store, list[str]]:
+def reopened(path: Path) -> tuple[ChatStore, list[str]]:
     said: list[str] = []
-    return Store.open(path, said.append), said
+    return ChatStore.open(path, said.append), said
 
 
 def refusal(use: Callable[[], object]) -> LocaldflashError | None:
@@ -223,7 +223,7 @@ def test_one_damaged_message_does_not_take_the_other_chats_with_it(path: Path) -
 
 def test_a_full_disk_loses_nothing_that_was_stored(path: Path) -> None:
     database = Database(path, print)
-    store = Store(database)
+    store = ChatStore(database)
     session = chat(store, "a", "b")
     last = store.path(session)[-1].id
     with database.reading() as connection:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localdflash.chat import rows
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from tests.chat.stored import chat, opened
 
 TEXTS = {
@@ -24,7 +24,7 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
+def store() -> Iterator[ChatStore]:
     store = opened(None)
     for name, text in TEXTS.items():
         store.rename(chat(store, text, "An answer."), f"title of {name}")
@@ -32,7 +32,7 @@ def store() -> Iterator[Store]:
     store.close()
 
 
-def found(store: Store, words: str) -> set[str]:
+def found(store: ChatStore, words: str) -> set[str]:
     return {info.title.removeprefix("title of ") for info in store.sessions(words)}
 
 
@@ -77,7 +77,7 @@ def found(store: Store, words: str) -> set[str]:
         (" \n", set(TEXTS)),
     ],
 )
-def test_words_are_found(store: Store, words: str, names: set[str]) -> None:
+def test_words_are_found(store: ChatStore, words: str, names: set[str]) -> None:
     assert found(store, words) == names
 
 
@@ -101,13 +101,13 @@ def test_words_are_found(store: Store, words: str, names: set[str]) -> None:
         *("a" * 100_000, '"' * 10_001, " ".join(f"w{i}" for i in range(5000)), "“”", "…", "１２", "ß", "İ", "ﬁ"),
     ],
 )
-def test_nothing_that_is_typed_is_a_query(store: Store, words: str) -> None:
+def test_nothing_that_is_typed_is_a_query(store: ChatStore, words: str) -> None:
     assert isinstance(store.sessions(words), list)
     assert len(store.sessions()) == len(TEXTS)
 
 
 @given(st.text(st.characters(), max_size=30) | st.text("\"'*^():{}-+ ANDORTEa\x00\ud800", max_size=30))
-def test_no_words_are_an_error(store: Store, words: str) -> None:
+def test_no_words_are_an_error(store: ChatStore, words: str) -> None:
     store.sessions(words)
 
 
@@ -162,7 +162,7 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
 def test_a_hundred_thousand_messages_are_searched_at_once() -> None:
     """Words that are everywhere, beginnings of words, several words, none: the best of three, for a busy machine."""
     database = Database(None, print)
-    store, rng = Store(database), random.Random(5)
+    store, rng = ChatStore(database), random.Random(5)
     common = [f"{a}{b}" for a in "abcdefgh" for b in ("", "e", "er", "ing", "tion", "_list", "s")]
     rare = [f"{word}{i}" for i in range(300) for word in common]
     insert = f"INSERT INTO messages (session, depth, {', '.join(rows.COLUMNS)}) VALUES (?, 1, {rows.PLACES})"

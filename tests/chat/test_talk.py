@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.engine import Done, Piece, Restarted
+from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Attachment, Message
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
 from localdflash.errors import ContextOverflow, EngineGone, StoreFailed, UsageError
-from tests.support.fake_engine import ANSWER, NUMBERS, STEP, FakeEngine
+from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
 
 
-def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
+def run(work: Callable[[Talk[Any], Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
     """Do something with a conversation; what was told."""
     told: list[str] = []
 
     async def whole() -> None:
-        engine: Any = FakeEngine(*script)
-        talk = Talk(engine, None, "/home/x", told.append)
-        await work(talk, engine)
+        answerer: Any = FakeAnswerer(*script)
+        talk = Talk(answerer, None, "/home/x", told.append)
+        await work(talk, answerer)
         await talk.close()
 
     asyncio.run(whole())
@@ -32,13 +32,13 @@ def ignore(*_: object) -> None:
     pass
 
 
-async def exchange(talk: Talk, text: str = "why?") -> Message:
+async def exchange(talk: Talk[Any], text: str = "why?") -> Message:
     talk.say(text)
     return await talk.answer(ignore, ignore)
 
 
 def test_an_answer_joins_the_messages_and_the_store() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         shown: list[object] = []
         talk.system = "Be brief."
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
@@ -46,53 +46,53 @@ def test_an_answer_joins_the_messages_and_the_store() -> None:
         assert shown == [("It ", STEP), ("is.", None)]
         assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), NUMBERS)
         assert talk.messages[-1] is answer
-        ((sent, system, goes_on),) = engine.asked
+        ((sent, system, goes_on),) = answerer.asked
         assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
         assert talk.session is not None
-        assert await talk.kept(Store.path, talk.session) == talk.messages
-        info = await talk.kept(Store.info, talk.session)
+        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
+        info = await talk.kept(ChatStore.info, talk.session)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
 
     assert run(work, *ANSWER) == []
 
 
 def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await engine.waits.wait()
+        await answerer.waits.wait()
         talk.stop()
         answer = await answering
         assert (answer.text, answer.finish) == ("It ", "cancelled")
-        assert engine.closed == 1
+        assert answerer.closed == 1
         assert not talk.answering
         assert talk.session is not None
-        assert (await talk.kept(Store.path, talk.session))[-1] == answer
+        assert (await talk.kept(ChatStore.path, talk.session))[-1] == answer
 
-    assert run(work, Piece("It ", STEP), None) == []
+    assert run(work, AnswerPiece("It ", STEP), None) == []
 
 
 def test_who_waits_for_the_answer_may_leave() -> None:
     """The app's worker is cancelled when the app ends: what there is of the answer is kept."""
 
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await engine.waits.wait()
+        await answerer.waits.wait()
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answering
         await talk.settled()
-        assert engine.closed == 1
+        assert answerer.closed == 1
         assert talk.messages[-1].text == "It "
         assert talk.session is not None
-        assert (await talk.kept(Store.path, talk.session))[-1].text == "It "
+        assert (await talk.kept(ChatStore.path, talk.session))[-1].text == "It "
 
-    run(work, Piece("It ", STEP), None)
+    run(work, AnswerPiece("It ", STEP), None)
 
 
 def test_what_cannot_begin_leaves_the_question() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         with pytest.raises(ContextOverflow):
             await exchange(talk)
         assert [message.role for message in talk.messages] == ["user"]
@@ -103,46 +103,46 @@ def test_what_cannot_begin_leaves_the_question() -> None:
 
 
 def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
         assert talk.session is not None
-        assert (await talk.kept(Store.path, talk.session))[-1].finish == "gone"
+        assert (await talk.kept(ChatStore.path, talk.session))[-1].finish == "gone"
 
-    run(work, Piece("It ", STEP), EngineGone("it went away"))
+    run(work, AnswerPiece("It ", STEP), EngineGone("it went away"))
 
 
 def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         anew: list[int] = []
         answer = await talk.answer(ignore, lambda: anew.append(1))
         assert (answer.text, answer.steps, anew) == ("is.", (), [1])
 
-    run(work, Piece("It ", STEP), Restarted(), Piece("is.", None), Done("stop", {}))
+    run(work, AnswerPiece("It ", STEP), Restarted(), AnswerPiece("is.", None), Done("stop", {}))
 
 
 def test_going_on_with_an_answer() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         first = await exchange(talk)
-        engine.script = [Piece(" Really.", STEP), Done("length", {"tokens": 2})]
+        answerer.script = [AnswerPiece(" Really.", STEP), Done("length", {"tokens": 2})]
         answer = await talk.answer(ignore, ignore, goes_on=True)
         assert (answer.text, answer.steps, answer.finish) == ("It is. Really.", (STEP, STEP), "length")
         assert answer.id == first.id
-        assert engine.asked[-1][2] is True
-        assert [message.text for message in engine.asked[-1][0]] == ["why?", "It is."]
+        assert answerer.asked[-1][2] is True
+        assert [message.text for message in answerer.asked[-1][0]] == ["why?", "It is."]
         assert talk.session is not None
-        assert await talk.kept(Store.path, talk.session) == talk.messages
+        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
 
     run(work, *ANSWER)
 
 
 def test_another_answer_is_another_version() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         talk.take_back_answer()
-        engine.script = [Piece("No.", None), Done("stop", {})]
+        answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
         await talk.answer(ignore, ignore)
         assert [message.text for message in talk.messages] == ["why?", "No."]
         assert not await talk.version(1)
@@ -156,7 +156,7 @@ def test_another_answer_is_another_version() -> None:
 
 
 def test_a_changed_question_is_another_version() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         assert talk.take_back_question().text == "and then?"
@@ -168,7 +168,7 @@ def test_a_changed_question_is_another_version() -> None:
 
 
 def test_a_fork_leaves_the_chat_before() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         before = talk.session
@@ -177,7 +177,7 @@ def test_a_fork_leaves_the_chat_before() -> None:
         assert [message.text for message in talk.messages] == ["why?", "It is."]
         await exchange(talk, "another way?")
         assert before is not None
-        assert len(await talk.kept(Store.path, before)) == 4
+        assert len(await talk.kept(ChatStore.path, before)) == 4
         for number in (0, 9):
             with pytest.raises(UsageError, match="this chat has 4"):
                 await talk.fork(number)
@@ -186,7 +186,7 @@ def test_a_fork_leaves_the_chat_before() -> None:
 
 
 def test_nothing_to_work_with() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         for what in (talk.take_back_answer, talk.take_back_question):
             with pytest.raises(UsageError, match="nothing was asked"):
                 what()
@@ -199,11 +199,11 @@ def test_nothing_to_work_with() -> None:
 
 
 def test_messages_that_are_left_out_are_not_sent() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         talk.left_out = 2
         await exchange(talk, "and then?")
-        assert [message.text for message in engine.asked[-1][0]] == ["and then?"]
+        assert [message.text for message in answerer.asked[-1][0]] == ["and then?"]
         talk.new()
         assert (talk.messages, talk.session, talk.left_out) == ([], None, 0)
 
@@ -211,12 +211,12 @@ def test_messages_that_are_left_out_are_not_sent() -> None:
 
 
 def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         assert talk.session is not None
-        await talk.kept(Store.delete, talk.session)
+        await talk.kept(ChatStore.delete, talk.session)
         await exchange(talk, "and then?")
-        assert await talk.kept(Store.path, talk.session) == talk.messages
+        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
         assert len(talk.messages) == 4
 
     (line,) = run(work, *ANSWER)
@@ -226,22 +226,22 @@ def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
 def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be stored is stored, in order, as soon as it can be."""
 
-    async def work(talk: Talk, engine: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
-        add, full = Store.add, True
+        add, full = ChatStore.add, True
 
         def no_room(*arguments: Any) -> Message:
             if full:
                 raise StoreFailed("chats.db: disk full")
             return add(*arguments)
 
-        monkeypatch.setattr(Store, "add", no_room)
+        monkeypatch.setattr(ChatStore, "add", no_room)
         await exchange(talk, "and then?")
         await exchange(talk, "and now?")
         full = False
         await exchange(talk, "again?")
         assert talk.session is not None
-        assert await talk.kept(Store.path, talk.session) == talk.messages
+        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
         assert len(talk.messages) == 8
 
     told = run(work, *ANSWER)

@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.bench import run as bench
 from localdflash.bench import verify_table
-from localdflash.bench.prompt_set import CATEGORIES, Prompt, load
+from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.cpu import library
 
 CATEGORY_KEYS = {
@@ -26,7 +26,7 @@ BACKENDS = [
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small prompts, and answers of at most eight tokens."""
 
-    def shortened(limit: int | None) -> list[Prompt]:
+    def shortened(limit: int | None) -> list[BenchPrompt]:
         return [
             replace(prompt, max_tokens=8, prefix=prompt.prefix[-60:], suffix="\n", question=prompt.question[:60])
             for prompt in load(limit)

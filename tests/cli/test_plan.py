@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
 from localdflash.machine import hardware as machine
 from localdflash.machine import measurements
 from localdflash.pairs.pair import models_folder
@@ -123,7 +123,7 @@ def test_what_cannot_be_planned(fails: Any, tmp_path: Path) -> None:
 
 def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_gpu(count: int) -> None:
-        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda: Budget(count, 700 << 20, "GPU memory"))
+        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda: MemoryBudget(count, 700 << 20, "GPU memory"))
 
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)

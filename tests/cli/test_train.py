@@ -14,11 +14,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from localdflash.backend.options import Options
 from localdflash.bench import prompt_set
 from localdflash.cli import main
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.reference import dflash_files
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train import loop
@@ -126,16 +127,16 @@ def test_the_pair_runs_and_drafting_changes_nothing(backend: Any, trained: Path)
 def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
     folder: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show = loop.Run._show
+    show = loop.TrainingRun._show
     monkeypatch.setattr(loop, "LOG_STEPS", 1)
 
-    def stop_at_the_third(self: loop.Run, *arguments: Any) -> None:
+    def stop_at_the_third(self: loop.TrainingRun, *arguments: Any) -> None:
         show(self, *arguments)
         if self.step == 3:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_show", stop_at_the_third)
+        patch.setattr(loop.TrainingRun, "_show", stop_at_the_third)
         stopped = run("train", "target", folder, "--minutes", "60", "--device", "cpu", *SHAPE)
     assert (stopped.code, stopped.out) == (130, "")
     assert "internal error" not in stopped.err

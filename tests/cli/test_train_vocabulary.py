@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.memory import predict_bytes
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError
 from localdflash.model.short_vocabulary import FILE
@@ -92,7 +92,7 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
 
 
 def open_pair(folder: Path, drafter: str) -> CudaPair:
-    return load_pair(folder / "target.gguf", folder / drafter, CPU, Settings(context=256), REFERENCES)
+    return load_pair(folder / "target.gguf", folder / drafter, CPU, CudaSettings(context=256), REFERENCES)
 
 
 def answer(pair: CudaPair, way: Way, ids: list[int]) -> list[int]:
@@ -105,9 +105,9 @@ def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
     """What the drafter proposes after these ids."""
     pair.forget()
     pair.prefill(ids)
-    pair.machine.catch_up()
-    pair.machine.fill_block(8)
-    found: list[int] = pair.machine.draft[1:8].tolist()
+    pair.stepper.catch_up()
+    pair.stepper.fill_block(8)
+    found: list[int] = pair.stepper.draft[1:8].tolist()
     return found
 
 
@@ -133,7 +133,7 @@ def test_drafts_are_of_the_list_and_answers_stay(drafter: str, folder: Path, run
 def test_a_whole_list_changes_nothing(folder: Path) -> None:
     """Drafts that are right are still found: the rows are those of the ids."""
     long = open_pair(folder, "drafter.gguf")
-    vocabulary = long.machine.target.config.vocab_size
+    vocabulary = long.stepper.target.config.vocab_size
     ids = list(range(10, 40))
     expected = drafts(long, ids)
     save_file({"ids": torch.arange(vocabulary).int()}, folder / FILE)
@@ -150,10 +150,10 @@ def test_memory_of_the_list_is_counted(folder: Path, monkeypatch: pytest.MonkeyP
         planned.append(nbytes)
         return predict_bytes(target, config, drafting, nbytes, kv)
 
-    monkeypatch.setattr("localdflash.cuda.load.predict_bytes", remember)
+    monkeypatch.setattr("localdflash.cuda.assembly.predict_bytes", remember)
     open_pair(folder, "drafter.gguf")
     save_file({"ids": torch.arange(200).int()}, folder / FILE)
-    block = open_pair(folder, "drafter.gguf").machine.block
+    block = open_pair(folder, "drafter.gguf").stepper.block
     assert block
     assert block.weights.head_ids is not None
     assert planned[1] - planned[0] == block.weights.head.nbytes + block.weights.head_ids.nbytes

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from localdflash.cpu import library
-from localdflash.cpu.machine import Team
+from localdflash.cpu.team import Team
 from localdflash.model.decoder_config import DecoderConfig
 from tests.support.tiny_models import EXPERTS, SHAPE, write_target
 

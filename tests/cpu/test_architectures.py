@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
@@ -25,7 +25,7 @@ def test_logits_are_near_those_of_hugging_face(name: str, tmp_path: Path, new_te
     case, ids = case_of(name, "Q8_0"), ids_of(60)
     path = case.write(tmp_path / "model.gguf", "Q8_0")
     target = CpuTarget(open_target(path), new_team())
-    found = torch.from_numpy(target.verify(ids[0], Draft.chain("test", ids[1:], [1.0] * 59)).logits.copy())
+    found = torch.from_numpy(target.verify(ids[0], Draft("test", ids[1:], [1.0] * 59)).logits.copy())
     wanted = case.model(torch.tensor([ids])).logits[0]
     model = load_decoder(path)
     round_inputs(model)

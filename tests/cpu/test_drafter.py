@@ -13,10 +13,10 @@ from torch import Tensor
 
 from localdflash.cpu import drafter as module
 from localdflash.cpu.drafter import CpuDFlashDrafter
-from localdflash.cpu.machine import Team
 from localdflash.cpu.model import PackedDrafter
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.reference.dflash_files import load

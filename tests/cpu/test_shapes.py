@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from localdflash.cpu import library
 from localdflash.cpu.library import MAX_ROWS
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.gguf_decoder import load_decoder
@@ -52,8 +52,8 @@ def logits(target: CpuTarget, ids: list[int], width: int) -> torch.Tensor:
     rows = []
     for start in range(0, len(ids), width):
         first, *more = ids[start : start + width]
-        rows.append(target.verify(first, Draft.chain("test", more, [1.0] * len(more))).logits.copy())
-        target.keep(range(1 + len(more)))
+        rows.append(target.verify(first, Draft("test", more, [1.0] * len(more))).logits.copy())
+        target.keep(1 + len(more))
     return torch.from_numpy(np.concatenate(rows))
 
 

@@ -10,7 +10,6 @@ from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
-from localdflash.loading.measured import _arrays
 from localdflash.machine import measurements
 from localdflash.plan.planner import make_plan
 from localdflash.weights.gguf import read_header
@@ -31,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_are_those_of_the_packed_file(shape: Shape, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", shape)
     parts = CpuSizes(path, None).parts(512, NO_DRAFTER)
-    assert parts[TARGET] == sum(_arrays(open_target(path), set()))
+    assert parts[TARGET] == open_target(path).nbytes
     assert parts.keys() == {TARGET, TARGET_KV, SCRATCH}
 
 
@@ -63,7 +62,7 @@ def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str) ->
     drafted, plain = (sizes.parts(sizes.trained, drafter) for drafter in sizes.drafters)
     assert drafted.keys() == plain.keys() | {DRAFTER, DRAFTER_KV}
     assert (drafted[TARGET], drafted[TARGET_KV]) == (plain[TARGET], plain[TARGET_KV])
-    assert drafted[DRAFTER] == sum(_arrays(open_drafter(path), set()))
+    assert drafted[DRAFTER] == open_drafter(path).nbytes
     assert drafted[SCRATCH] > plain[SCRATCH]
 
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.cpu.library import MAX_ROWS, load
-from localdflash.cpu.machine import Team
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
 from localdflash.errors import LocaldflashError, ModelError, NoDevice, UsageError
 from localdflash.reference.gguf_decoder import load_decoder
@@ -33,7 +33,7 @@ def ids_of(count: int, vocabulary: int = 150) -> list[int]:
 
 
 def verify(target: CpuTarget, tokens: Sequence[int]) -> list[Row]:
-    seen = target.verify(tokens[0], Draft.chain("test", tokens[1:], [1.0] * (len(tokens) - 1)))
+    seen = target.verify(tokens[0], Draft("test", tokens[1:], [1.0] * (len(tokens) - 1)))
     assert seen.taps is not None
     return [(logits.copy(), taps.copy()) for logits, taps in zip(seen.logits, seen.taps, strict=True)]
 
@@ -42,7 +42,7 @@ def one_by_one(target: CpuTarget, tokens: Sequence[int]) -> list[Row]:
     rows = []
     for token in tokens:
         rows += verify(target, [token])
-        target.keep([0])
+        target.keep(1)
     return rows
 
 
@@ -68,7 +68,7 @@ def test_computes_what_the_reference_with_rounded_activations_does(target: CpuTa
     found = []
     for start in range(0, len(ids), 26):
         found += verify(target, ids[start : start + 26])
-        target.keep(range(26))
+        target.keep(26)
     found_logits, found_taps = (torch.from_numpy(np.stack(part)) for part in zip(*found, strict=True))
     first = model.config.hidden_size
     assert relative(found_logits[:4], logits[:4]) < 1e-4
@@ -100,7 +100,7 @@ def test_rejected_rows_leave_nothing_behind(target: CpuTarget) -> None:
     target.crop(40)
     for i, token in enumerate(ids[40:]):
         assert same(verify(target, [token, *wrong])[:1], clean[i : i + 1])
-        target.keep([0])
+        target.keep(1)
 
 
 def test_chunks_of_a_prompt_do_not_matter(target: CpuTarget) -> None:
@@ -172,8 +172,6 @@ def test_what_makes_no_sense_is_refused(target: CpuTarget, path: Path, new_team:
     for token in (target.vocab_size, 2**31, 2**64):
         with pytest.raises(UsageError, match="token"):
             target.verify(token)
-    with pytest.raises(LocaldflashError, match="chains only"):
-        target.verify(1, Draft("test", [2, 3], [-1, -1], [1.0, 1.0]))
     with pytest.raises(LocaldflashError, match="rows"):
         target.extend([1] * (MAX_ROWS + 1))
     with pytest.raises(ModelError, match="tap 2"):

@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.checkpoint_config import decoder_config_of_json
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import SLACK, Way
 from localdflash.cuda.memory import predict_bytes
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.stepper import SLACK, Way
 from localdflash.cuda.weights import load_target
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
@@ -178,8 +178,8 @@ def logits(pair: CudaPair, ids: list[int]) -> Tensor:
     pair.forget()
     pair.prefill(ids)
     pair.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
-    assert pair.machine.sampling is not None
-    return pair.machine.sampling.logits[0]
+    assert pair.stepper.sampling is not None
+    return pair.stepper.sampling.logits[0]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_logits_are_those_of_transformers(
     monkeypatch.setattr("localdflash.cuda.pair.AHEAD", 1)  # the next step would write over the logits
     config = CONFIGS[model]
     case = make(config, packer)
-    pair = load_pair(write(tmp_path / "packed", config, case, shards), None, CPU, Settings(context=128), REFERENCES)
+    pair = load_pair(write(tmp_path / "packed", config, case, shards), None, CPU, CudaSettings(context=128), REFERENCES)
     ids = torch.randint(VOCABULARY, (1, 90), generator=torch.Generator().manual_seed(2))
     expected = oracle(tmp_path / "meant", config, case)(ids).logits[0]
     assert float(expected.std()) > 0.5
@@ -218,7 +218,7 @@ def test_biases_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         rows = len(case.meant[f"{prefix}.weight"])
         bias = torch.zeros(rows) if prefix.endswith("o_proj") else torch.randn(rows)
         case.tensors[f"{prefix}.bias"] = case.meant[f"{prefix}.bias"] = bias
-    pair = load_pair(write(tmp_path / "packed", config, case), None, CPU, Settings(context=128), REFERENCES)
+    pair = load_pair(write(tmp_path / "packed", config, case), None, CPU, CudaSettings(context=128), REFERENCES)
     ids = list(range(20))
     with torch.inference_mode():
         expected = oracle(tmp_path / "meant", config, case)(torch.tensor([ids])).logits[0, -1]
@@ -228,7 +228,7 @@ def test_biases_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_drafter_drafts_for_a_folder(tmp_path: Path) -> None:
     config = {**QWEN3, "num_attention_heads": 2, "num_key_value_heads": 1}
     target = write(tmp_path / "packed", config, make(config, gptq))
-    pair = load_pair(target, write_drafter(tmp_path / "drafter", SHAPE), CPU, Settings(context=128), REFERENCES)
+    pair = load_pair(target, write_drafter(tmp_path / "drafter", SHAPE), CPU, CudaSettings(context=128), REFERENCES)
     ways: tuple[Way, Way] = ("plain", "block")
     texts = []
     for way in ways:
@@ -415,10 +415,10 @@ def test_folders_that_are_refused(name: str, folder: Path) -> None:
     spoil, said = BROKEN[name]
     spoil(folder)
     with pytest.raises(ModelError, match=said) as caught:
-        load_pair(folder, None, CPU, Settings(context=128), REFERENCES)
+        load_pair(folder, None, CPU, CudaSettings(context=128), REFERENCES)
     assert "\n" not in str(caught.value)
 
 
 def test_old_extras_do_not_matter(folder: Path) -> None:
     change(folder, "model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(32))
-    load_pair(folder, None, CPU, Settings(context=64, draft=False), REFERENCES)
+    load_pair(folder, None, CPU, CudaSettings(context=64, draft=False), REFERENCES)

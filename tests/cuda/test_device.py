@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from localdflash.backend.options import Options
+from localdflash.cuda import assembly
 from localdflash.cuda import device as devices
-from localdflash.cuda import load
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
 from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.weights.gguf import read_header
 
 
@@ -111,7 +112,7 @@ def test_what_cuda_cannot_run_goes_to_llama_cpp_with_one_line(tiny_pair: Path, g
     def refuse(*_arguments: Any, **_options: Any) -> Any:
         raise ModelError("target.gguf: tensor blk.0.attn_q.weight is IQ4_XS, which the CUDA engine does not run")
 
-    gpu.setattr(load, "load_pair", refuse)
+    gpu.setattr("localdflash.cuda.load.load_pair", refuse)
     gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
     with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
         assert loaded.backend == "llama.cpp"
@@ -163,7 +164,8 @@ def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch
     def full(*_arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(load, "Machine", full)
+    monkeypatch.setattr(assembly, "Stepper", full)
+    settings = assembly.CudaSettings(context=128)
     with pytest.raises(OutOfMemory, match=r"ran out of memory.*--context below 128") as caught:
-        load.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), load.Settings(context=128), REFERENCES)
+        assembly.load_pair(tiny_pair / "target.gguf", None, torch.device("cpu"), settings, REFERENCES)
     assert caught.value.exit_code == 4

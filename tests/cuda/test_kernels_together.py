@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT
@@ -29,9 +29,9 @@ def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("tiny")
     shape = replace(SHAPE, **MOE) if request.param == "experts" else SHAPE
     target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)
-    settings = Settings(context=256, kv="int8" if "int8" in request.param else "f16")
+    settings = CudaSettings(context=256, kv="int8" if "int8" in request.param else "f16")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
         kernels, exact = (load_pair(target, drafter, CPU, settings, ops) for ops in (KERNELS, REFERENCES))
     return kernels, exact
 
@@ -72,16 +72,16 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
     for pair in pairs:
         pair.forget()
         pair.prefill(PROMPT)
-        pair.machine.draft.copy_(torch.arange(20, 36))
-        pair.machine.state[2] = 16
-        pair.machine.forward(2)
-    ours, exact = (pair.machine.stack for pair in pairs)
-    assert int(pairs[0].machine.state[CONTEXT]) == len(PROMPT) - 1
+        pair.stepper.draft.copy_(torch.arange(20, 36))
+        pair.stepper.state[2] = 16
+        pair.stepper.forward(2)
+    ours, exact = (pair.stepper.stack for pair in pairs)
+    assert int(pairs[0].stepper.state[CONTEXT]) == len(PROMPT) - 1
     scale = exact.buffers.x.abs().max()
-    tolerance = 0.06 if pairs[0].machine.cache.k.dtype == torch.int8 else 0.02
+    tolerance = 0.06 if pairs[0].stepper.cache.k.dtype == torch.int8 else 0.02
     assert (ours.buffers.x - exact.buffers.x).abs().max() < tolerance * scale
     for pair in pairs:
-        pair.machine.catch_up()
-        pair.machine.fill_block(2)
-    drafts = [pair.machine.block.stack.buffers.x for pair in pairs if pair.machine.block]
+        pair.stepper.catch_up()
+        pair.stepper.fill_block(2)
+    drafts = [pair.stepper.block.stack.buffers.x for pair in pairs if pair.stepper.block]
     assert (drafts[0] - drafts[1])[:8].abs().max() < tolerance * drafts[1][:8].abs().max()

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import SLACK
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.memory import (
     LONGEST,
     RESERVE,
@@ -23,6 +22,7 @@ from localdflash.cuda.memory import (
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.repack.planes import planes_of_blocks
 from localdflash.cuda.repack.quantize import quantize
+from localdflash.cuda.stepper import SLACK
 from localdflash.errors import OutOfMemory
 from localdflash.model.dflash_config import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
@@ -73,10 +73,10 @@ def test_a_drafter_quantized_at_load_takes_what_is_planned(bits: int) -> None:
 
 
 def test_the_whole_pair_takes_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf"
-    pair = load_pair(target, drafter, torch.device("cpu"), Settings(context=1024), KERNELS)
-    held = sum(storages(pair.machine, set()))
+    pair = load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=1024), KERNELS)
+    held = sum(storages(pair.stepper, set()))
     header, own = read_header(target), read_header(drafter)
     config = decoder_config(header)
     memory = predict(header, config, config_of_gguf(own), gguf_drafter_bytes(own), torch.float16)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.cuda.load import Settings, load_pair
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.native_fp4 import NativeFp4
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.stack import activations
@@ -20,14 +20,14 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 
 @pytest.fixture(autouse=True)
 def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+    monkeypatch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
 
 
 def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
-    pair = load_pair(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, CPU, Settings(context=256), KERNELS)
-    planes = pair.machine.target.layers[0].output
+    pair = load_pair(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, CPU, CudaSettings(context=256), KERNELS)
+    planes = pair.stepper.target.layers[0].output
     native = NativeFp4()
-    target, ops = native.convert(pair.machine.target), native.ops()
+    target, ops = native.convert(pair.stepper.target), native.ops()
     torch.manual_seed(0)
     (a, sums), (out, out_sums) = activations(128, CPU, torch.float16), activations(128, CPU, torch.float16)
     a.copy_(torch.randn(16, 128))
@@ -36,14 +36,14 @@ def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
     rows = Fp4Rows.empty(matrix)
     quantize_rows_fp4_reference(a, rows)
     expected = x.double() + rows.dense[:, :128].double() @ planes.dense.double().T
-    ops.residual(a, sums, target.layers[0].output, x, gain, None, out, out_sums, squares, pair.machine.shared.workspace)
+    ops.residual(a, sums, target.layers[0].output, x, gain, None, out, out_sums, squares, pair.stepper.shared.workspace)
     torch.testing.assert_close(x.double(), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out.double(), expected * gain.double(), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.timeout(300)
 def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
-    settings = Settings(context=256, native_fp4=True)
+    settings = CudaSettings(context=256, native_fp4=True)
     pair = load_pair(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, CPU, settings, KERNELS)
     texts = []
     for way in ("plain", "lookup"):
@@ -56,10 +56,12 @@ def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
 
 def test_a_target_without_fp4_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="needs a target with MXFP4 or NVFP4 weights: leave out --native-fp4"):
-        load_pair(write_target(tmp_path / "t.gguf", SHAPE), None, CPU, Settings(context=256, native_fp4=True), KERNELS)
+        load_pair(
+            write_target(tmp_path / "t.gguf", SHAPE), None, CPU, CudaSettings(context=256, native_fp4=True), KERNELS
+        )
 
 
 def test_other_chips_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     with pytest.raises(UsageError, match="needs a Blackwell RTX GPU"):
-        load_pair(tmp_path / "t.gguf", None, torch.device("cuda"), Settings(native_fp4=True))
+        load_pair(tmp_path / "t.gguf", None, torch.device("cuda"), CudaSettings(native_fp4=True))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -26,7 +26,7 @@ COPYING = [3, 5, 8, 13, 21, 34] * 5  # lookup finds its way in this
 
 
 def open_pair(target: Path, drafter: Path | None = None, **settings: Any) -> CudaPair:
-    return load_pair(target, drafter, CPU, Settings(**settings), REFERENCES)
+    return load_pair(target, drafter, CPU, CudaSettings(**settings), REFERENCES)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -61,8 +61,8 @@ def test_logits_are_those_of_hugging_face(case: tuple[Case, CudaPair], monkeypat
         pair.forget()
         pair.prefill(ids[:length])
         pair.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
-        assert pair.machine.sampling is not None
-        torch.testing.assert_close(pair.machine.sampling.logits[0], expected[length - 1], atol=1e-4, rtol=1e-4)
+        assert pair.stepper.sampling is not None
+        torch.testing.assert_close(pair.stepper.sampling.logits[0], expected[length - 1], atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
@@ -118,9 +118,9 @@ def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair:
     longest = 0
     for _ in range(12):
         pair.rollback(len(pair.ids))
-        pair.machine.catch_up()
-        pair.machine.fill_block(8)
-        proposed = pair.machine.draft[1 : drafter.config.block_size].tolist()
+        pair.stepper.catch_up()
+        pair.stepper.fill_block(8)
+        proposed = pair.stepper.draft[1 : drafter.config.block_size].tolist()
         anchor = pair.ids[-1]
         assert proposed == list(oracle.propose(anchor, drafter.config.block_size - 1).tokens)
         pair.rollback(len(pair.ids))
@@ -246,7 +246,7 @@ def test_bad_calls_are_refused(drafting: CudaPair) -> None:
 def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: CudaPair) -> None:
     pair, ids = drafting.only("block"), ids_of(30)
     expected = run(pair, ids, 20)
-    gain = pair.machine.target.final_gain
+    gain = pair.stepper.target.final_gain
     original = gain.clone()
     gain[0] = float("nan")
     with pytest.raises(LocaldflashError, match="not numbers"):

@@ -15,11 +15,11 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.stack import ROWS
+from localdflash.cuda.stepper import Way
 from localdflash.cuda.ways import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -79,12 +79,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("tiny")
     target, drafter = write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.cuda.load.measure", lambda _machine, _runner, ways: dict.fromkeys(ways, 1.0))
+        patch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
         patch.setattr("localdflash.cuda.runner.CHUNK", CHUNK)
         patch.setattr("localdflash.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
-        patch.setattr("localdflash.cuda.machine.TAP_SLOTS", TAPS)
+        patch.setattr("localdflash.cuda.stepper.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.cuda.pair.TAP_SLOTS", TAPS)
-        both = [load_pair(target, drafter, CPU, Settings(context=LENGTH), REFERENCES) for _ in range(2)]
+        both = [load_pair(target, drafter, CPU, CudaSettings(context=LENGTH), REFERENCES) for _ in range(2)]
         for pair in both:
             _watch(pair, patch)
         yield World(both[0], both[1], load_decoder(target))
@@ -92,17 +92,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def _watch(pair: CudaPair, patch: pytest.MonkeyPatch) -> None:
     """Attention must be launched for as many chunks as a step reaches, and the drafter must have caught up."""
-    machine, step = pair.machine, pair.machine.step
+    stepper, step = pair.stepper, pair.stepper.step
 
     def checked(way: Way, greedy: bool, splits: int) -> None:
-        context, drafter = int(machine.state[CONTEXT]), int(machine.state[DRAFTER])
+        context, drafter = int(stepper.state[CONTEXT]), int(stepper.state[DRAFTER])
         assert context + ROWS <= splits * CHUNK
-        assert context + 2 * ROWS <= len(machine.tokens)
+        assert context + 2 * ROWS <= len(stepper.tokens)
         assert way not in ("block", "draft") or context - drafter <= ROWS
         assert context + ROWS - drafter <= TAPS
         step(way, greedy, splits)
 
-    patch.setattr(machine, "step", checked)
+    patch.setattr(stepper, "step", checked)
 
 
 class Broken(RuntimeError):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localdflash.cuda.machine import Way
+from localdflash.cuda.stepper import Way
 from localdflash.cuda.ways import Ways
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
-from localdflash.doctor import installation, machine, surroundings
+from localdflash.backend.fit import MemoryBudget
+from localdflash.doctor import installation, resources, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.errors import ModelError, NoDevice
 from localdflash.files import paths
@@ -122,18 +122,18 @@ class TestInstallation:
 class TestMachine:
     @pytest.mark.parametrize(("available", "status"), [(900_000_000, "warning"), (9_000_000_000, "ok")])
     def test_little_memory(self, available: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(free, "system_budget", lambda: Budget(available, 0, "memory"))
-        assert machine.memory("memory").status == status
+        monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(available, 0, "memory"))
+        assert resources.memory("memory").status == status
 
     def test_bandwidth_says_how_it_was_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = measurements.Measurement(42.0, "read of much", "2026-01-01")
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
         monkeypatch.setattr(measurements, "bandwidth", lambda: known)
-        assert machine.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
+        assert resources.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
 
     def test_a_full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
-        found = machine.models("models")
+        found = resources.models("models")
         assert (found.status, "make room" in found.remedy) == ("warning", True)
         assert "0 files, 1.0 GB of disk free" in found.detail
 
@@ -143,11 +143,11 @@ class TestMachine:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"model")
         stat = path.stat()
-        record = records.Record("owner/name", "c", "main", "0" * 64, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        record = records.FileRecord("owner/name", "c", "main", "0" * 64, stat.st_size, stat.st_mtime_ns, stat.st_ino)
         records.write(path, record)
-        assert machine.models("models").status == "ok"
+        assert resources.models("models").status == "ok"
         path.write_bytes(b"other bytes")
-        found = machine.models("models")
+        found = resources.models("models")
         assert (found.status, "model.gguf changed since" in found.detail) == ("warning", True)
 
     @pytest.mark.parametrize(("text", "status"), [("8192\n", "warning"), ("524288\n", "ok"), (None, "ok")])
@@ -155,8 +155,8 @@ class TestMachine:
         place = tmp_path / "max_user_watches"
         if text:
             place.write_text(text)
-        monkeypatch.setattr(machine, "WATCHES", place)
-        assert machine.watches("inotify").status == status
+        monkeypatch.setattr(resources, "WATCHES", place)
+        assert resources.watches("inotify").status == status
 
 
 class TestSurroundings:

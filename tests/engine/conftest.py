@@ -25,7 +25,7 @@ class FakeTarget:
         self.cached: list[int] = []
         self.extended: list[int] = []  # sizes of the chunks that prefills sent
         self.widths: list[int] = []  # rows of the verifies
-        self._fresh: list[tuple[int, int]] = []  # (token, parent row) of the rows that wait for `keep`
+        self._fresh: list[int] = []  # tokens of the rows that wait for `keep`
 
     @property
     def length(self) -> int:
@@ -36,27 +36,24 @@ class FakeTarget:
         assert 1 <= len(ids) <= self.max_rows
         assert self.length + len(ids) <= self.context
         self.extended.append(len(ids))
-        rows = [(token, i - 1) for i, token in enumerate(ids)]
-        taps = self._taps(rows)
+        taps = self._taps(ids)
         self.cached += ids
         return taps
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
         assert not self._fresh, "verify twice without keep"
-        rows = [(anchor, -1)] + [(t, p + 1) for t, p in zip(draft.tokens, draft.parents, strict=True)]
+        rows = [anchor, *draft.tokens]
         assert len(rows) <= self.max_rows
-        assert self.length + self._depth(rows) <= self.context
-        assert all(parent < i for i, (_, parent) in enumerate(rows))
+        assert self.length + len(rows) <= self.context
         self.widths.append(len(rows))
         self._fresh = rows
-        logits = np.stack([self.table[self._before(rows, i), token] for i, (token, _) in enumerate(rows)])
+        logits = np.stack([self.table[before, token] for before, token in zip(self._before(rows), rows, strict=True)])
         return Verification(logits, self._taps(rows))
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: int) -> None:
         assert self._fresh, "keep without verify"
-        for before, row in zip([-1, *rows], rows, strict=False):
-            assert self._fresh[row][1] == before, "the rows to keep are not a path from the anchor"
-        self.cached += [self._fresh[row][0] for row in rows]
+        assert 0 <= rows <= len(self._fresh)
+        self.cached += self._fresh[:rows]
         self._fresh = []
 
     def crop(self, length: int) -> None:
@@ -72,28 +69,17 @@ class FakeTarget:
         self._fresh, self.cached = [], np.frombuffer(state, np.int32).tolist()
         assert len(self.cached) == length
 
-    def _before(self, rows: list[tuple[int, int]], row: int) -> int:
-        parent = rows[row][1]
-        if parent >= 0:
-            return rows[parent][0]
-        return self.cached[-1] if self.cached else 0
+    def _before(self, rows: Sequence[int]) -> list[int]:
+        """The token before each row."""
+        return [self.cached[-1] if self.cached else 0, *rows[:-1]]
 
-    def _depth(self, rows: list[tuple[int, int]]) -> int:
-        depths: list[int] = []
-        for _, parent in rows:
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        return max(depths)
-
-    def _taps(self, rows: list[tuple[int, int]]) -> Taps:
-        taps, depths = [], list[int]()
-        for i, (token, parent) in enumerate(rows):
-            depths.append(1 + depths[parent] if parent >= 0 else 0)
-            taps.append((self.length + depths[i], token, self._before(rows, i)))
-        return np.array(taps, np.float32)
+    def _taps(self, rows: Sequence[int]) -> Taps:
+        positions = range(self.length, self.length + len(rows))
+        return np.array(list(zip(positions, rows, self._before(rows), strict=True)), np.float32)
 
 
 class FakeDrafter:
-    """Proposes what a function (sequence with the anchor, limit) -> (tokens, parents, confidence) says.
+    """Proposes what a function (sequence with the anchor, limit) -> (tokens, confidence) says.
 
     Checks that every token it is told of stands where it should, with the taps of its own row.
     """
@@ -113,8 +99,8 @@ class FakeDrafter:
     def propose(self, anchor: int, limit: int) -> Draft:
         assert limit >= 1
         self.asked += 1
-        tokens, parents, confidence = self._invent([*self.seen, anchor], limit)
-        return Draft(self.name, tokens, parents, confidence) if tokens else NOTHING
+        tokens, confidence = self._invent([*self.seen, anchor], limit)
+        return Draft(self.name, tokens, confidence) if tokens else NOTHING
 
     def rollback(self, length: int) -> None:
         assert 0 <= length <= len(self.seen)

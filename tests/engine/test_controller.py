@@ -14,7 +14,7 @@ COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
 
 
 def chain(*confidence: float) -> Draft:
-    return Draft.chain("model", [0] * len(confidence), confidence)
+    return Draft("model", [0] * len(confidence), confidence)
 
 
 def judged(controller: Controller, rights: list[int], length: int = 15, confidence: float = 0.9) -> None:

@@ -56,8 +56,8 @@ class SimulatedTarget:
         self.clock.ms += self.costs[rows]
         return Verification(LOGITS[self.length + 1 : self.length + 1 + rows], None)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        self.length += len(rows)
+    def keep(self, rows: int) -> None:
+        self.length += rows
 
     def crop(self, length: int) -> None:
         self.length = length
@@ -95,7 +95,7 @@ class SimulatedDrafter:
         chance = np.clip(self._rng.normal(mean, spread, count), 0.0, 1.0)
         tokens = np.where(self._rng.random(count) < chance, truth, (truth + 1) % V)
         confidence = chance if self.claim is None else np.full(count, self.claim)
-        return Draft.chain(self.name, tokens.tolist(), confidence.tolist())
+        return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:
         self.length = length

@@ -22,7 +22,7 @@ COUNTING[:, np.arange(V), (np.arange(V) + 1) % V] = 1.0
 def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> HostPair:
     def invent(ids: list[int], limit: int) -> Any:
         count = min(limit, 3)
-        return [(ids[-1] + 1 + i) % V for i in range(count)], range(-1, count - 1), [0.9] * count
+        return [(ids[-1] + 1 + i) % V for i in range(count)], [0.9] * count
 
     return HostPair(fake_target(COUNTING, context=40), [fake_drafter("count", invent)], eager("count"))
 

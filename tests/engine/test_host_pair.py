@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import State, Verification
+from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
@@ -20,11 +20,11 @@ PROMPT = [1, 2, 3, 4, 5, 0, 1, 3]
 
 
 def nothing(ids: list[int], limit: int) -> Any:
-    return (), (), ()
+    return (), ()
 
 
 def three(ids: list[int], limit: int) -> Any:
-    return [1, 2, 3][:limit], range(-1, min(limit, 3) - 1), [0.9] * min(limit, 3)
+    return [1, 2, 3][:limit], [0.9] * min(limit, 3)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_state_that_cannot_be_loaded_leaves_a_pair_that_works(pair: HostPair) 
     pair.prefill(PROMPT)
     state = pair.save()
     with pytest.raises(AssertionError):  # the fake's own check
-        pair.load(State(state.ids, state.target, (b"",)))
+        pair.load(SavedSequence(state.ids, state.target, (b"",)))
     assert pair.prefill(PROMPT) == 7
     assert pair.drafters[0].save() == pair.target.save()
 
@@ -246,7 +246,7 @@ class Parrot:
         self.seen += ids
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        return Draft.chain(self.name, [anchor] * limit, [0.5] * limit)
+        return Draft(self.name, [anchor] * limit, [0.5] * limit)
 
     def rollback(self, length: int) -> None:
         del self.seen[length:]

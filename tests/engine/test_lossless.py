@@ -22,7 +22,7 @@ Table = NDArray[np.float32]
 Make = Callable[..., Any]
 
 V = 6
-KINDS = ("perfect", "wrong", "random", "long", "empty", "tree", "sometimes")
+KINDS = ("perfect", "wrong", "random", "long", "empty", "sometimes")
 
 
 def table_of(seed: int, size: int = V, sharpness: float = 2.0) -> Table:
@@ -39,35 +39,22 @@ def greedy_answer(table: Table, prompt: list[int], count: int, ends: frozenset[i
 
 
 def inventor(kind: str, table: Table, seed: int) -> Callable[[list[int], int], Any]:
-    """A function (sequence, limit) -> tokens, parents and confidence of a draft that is good or bad in its own way."""
+    """A function (sequence, limit) -> tokens and confidence of a draft that is good or bad in its own way."""
     rng = np.random.default_rng(seed)
 
     def answer(ids: list[int], limit: int) -> list[int]:
         return greedy_answer(table, ids, limit, frozenset())
 
     def invent(ids: list[int], limit: int) -> Any:
-        if kind == "tree":
-            return branches(answer(ids, 2), limit)
         if kind == "empty" or (kind == "sometimes" and rng.random() < 0.5):
-            return (), (), ()
+            return (), ()
         count = 70 if kind == "long" else limit
         tokens = answer(ids, count) if kind != "random" else rng.integers(0, len(table), count).tolist()
         if kind == "wrong":
             tokens = [(token + 1) % len(table) for token in tokens]
-        return tokens, range(-1, count - 1), rng.random(count).tolist()
+        return tokens, rng.random(count).tolist()
 
     return invent
-
-
-def branches(best: list[int], limit: int) -> Any:
-    """Two levels: each child of the anchor (one of them right) with each child of its own."""
-    first = [(best[0] + 1) % V, best[0], (best[0] + 2) % V]
-    tokens, parents = list(first), [-1] * 3
-    for parent in range(3):
-        for token in ((best[-1] + 3) % V, best[-1]):
-            tokens.append(token)
-            parents.append(parent)
-    return tokens[:limit], parents[:limit], [0.5] * min(limit, 9)
 
 
 @pytest.fixture(scope="session")
@@ -261,7 +248,7 @@ def test_sampling_with_drafts_follows_the_exact_distribution(
 
 def lossy_accept(
     draft: Draft, logits: Table, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
-) -> tuple[list[int], list[int]]:
+) -> list[int]:
     """Takes a drafted token that is likely enough, as several engines do, in place of the target's draw."""
     committed: list[int] = []
     for node, token in enumerate(draft.tokens[: limit - 1]):
@@ -270,7 +257,7 @@ def lossy_accept(
             break
         committed.append(token)
     committed.append(sampler.draw(logits[len(committed)], []))
-    return committed, list(range(len(committed)))
+    return committed
 
 
 @pytest.mark.parametrize("params", STATISTICAL)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Cancelled, State, Step, never
+from localdflash.engine.pair import Cancelled, SavedSequence, Step, never
 from localdflash.engine.prefix import MOST, WORTH_KEEPING, PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -42,11 +42,11 @@ class Recorder:
         self.ids = list(ids)
         return self.computed[-1]
 
-    def save(self) -> State:
+    def save(self) -> SavedSequence:
         self.saves += 1
-        return State(tuple(self.cached), b"x" * 10 * len(self.cached), (b"y" * 10 * len(self.cached),))
+        return SavedSequence(tuple(self.cached), b"x" * 10 * len(self.cached), (b"y" * 10 * len(self.cached),))
 
-    def load(self, state: State) -> None:
+    def load(self, state: SavedSequence) -> None:
         assert len(state.target) == len(state.drafters[0]) == 10 * len(state.ids)
         self.ids = [*state.ids, -1]
 
@@ -130,12 +130,12 @@ def test_without_a_budget_nothing_is_copied(pair: Recorder) -> None:
 def test_the_size_may_be_asked_for_while_the_engine_works() -> None:
     prefixes = PrefixCache(1_000_000)
 
-    class Meanwhile(State):
+    class Meanwhile(SavedSequence):
         """A state whose size is read while the engine saves another one."""
 
         @property
         def size(self) -> int:
-            prefixes._states[(1,)] = State((1,), b"", ())
+            prefixes._states[(1,)] = SavedSequence((1,), b"", ())
             return 10
 
     prefixes._states.update({(i,): Meanwhile((i,), b"", ()) for i in (0, 2)})
@@ -222,7 +222,7 @@ def test_answers_and_halves_are_those_of_a_cold_start(
 
     def invent(ids: list[int], limit: int) -> Any:
         tokens = [int(table[ids[-2] if len(ids) > 1 else 0, ids[-1]].argmax()), 0][:limit]
-        return tokens, range(-1, len(tokens) - 1), [0.5] * len(tokens)
+        return tokens, [0.5] * len(tokens)
 
     def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache | None) -> list[int]:
         return [t for step in generate(pair, Request(ids, 6, SamplingParams()), prefixes) for t in step.tokens]

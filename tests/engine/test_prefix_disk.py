@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import State
+from localdflash.engine.pair import SavedSequence
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 
@@ -24,8 +24,8 @@ Make = Callable[..., Any]
 BIG = 1 << 20
 
 
-def state(first: int, length: int = 50, fill: bytes = b"x") -> State:
-    return State(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
+def state(first: int, length: int = 50, fill: bytes = b"x") -> SavedSequence:
+    return SavedSequence(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
 
 
 def files(root: Path) -> list[Path]:
@@ -164,7 +164,7 @@ def test_a_new_process_computes_only_what_is_new(
     table = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
 
     def pair() -> HostPair:
-        silent = fake_drafter("none", lambda ids, limit: ([], [], []))
+        silent = fake_drafter("none", lambda ids, limit: ([], []))
         return HostPair(fake_target(table, context=200), [silent], eager("none"))
 
     def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache) -> tuple[list[int], int]:

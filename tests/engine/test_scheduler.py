@@ -95,7 +95,7 @@ def make_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Gated:
 
     def invent(ids: list[int], limit: int) -> Any:
         count = min(limit, 3)
-        return [(ids[-1] + i) % V for i in range(count)], range(-1, count - 1), [0.9] * count
+        return [(ids[-1] + i) % V for i in range(count)], [0.9] * count
 
     return Gated(fake_target(table, context=400), [fake_drafter("guess", invent)], eager("guess"))
 

@@ -17,7 +17,7 @@ Arguments = dict[str, Any]
 REAL = os.environ.get("LOCALDFLASH_GPU_TESTS") == "1"
 CPU = torch.device("cpu")
 ROW_AXES = {"a": 0, "sums": 1, "x": 0, "q": 0, "logits": 0, "a_out": 0, "sums_out": 1, "squares_out": 1, "q_out": 0}
-ROW_AXES |= {"out": 0, "confidence": 0, "codes": 0, "scales": 1, "y": 0}
+ROW_AXES |= {"out": 0, "y": 0}
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 import torch
 
-from localdflash.kernels import embed, head, matmul, moe, qkv, residual, swiglu, w4a8
+from localdflash.kernels import embed, head, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
-def _workspace(n: int, k: int) -> Callable[[torch.device], Workspace]:
-    return lambda device: Workspace(device, [matmul.plan(n, k, device, BN=columns) for columns in (64, 128)])
+def _workspace(n: int, k: int) -> Callable[[torch.device], SplitWorkspace]:
+    return lambda device: SplitWorkspace(device, [matmul.plan(n, k, device, BN=columns) for columns in (64, 128)])
 
 
 def _norm(size: int) -> Norm:
@@ -32,28 +32,6 @@ def _gemm(name: str, n: int, k: int) -> Case:
 
     build = built(make, workspace=_workspace(n, k))
     return Case(f"matmul {name}", matmul.matmul, matmul.matmul_reference, build, ("out",), True, True)
-
-
-def _w4a8(name: str, n: int, k: int) -> Case:
-    def make() -> Arguments:
-        planes = random_planes(name, n, k)
-        a, sums = activations(planes)
-        codes, scales = torch.zeros(16, k, dtype=torch.int8), torch.zeros(k // 128, 16)
-        w4a8.quantize_rows_reference(a, codes, scales, sums)
-        return {"codes": codes, "scales": scales, "sums": sums, "planes": planes, "out": torch.zeros(16, n)}
-
-    build = built(make, workspace=_workspace(n, k))
-    return Case(f"w4a8 {name}", w4a8.w4a8_matmul, w4a8.w4a8_matmul_reference, build, ("out",), False, True)
-
-
-def _quantize(k: int) -> Case:
-    def make() -> Arguments:
-        codes = torch.zeros(16, k, dtype=torch.int8)
-        return {"a": torch.randn(16, k).half(), "codes": codes, "scales": torch.zeros(k // 128, 16),
-                "sums": torch.zeros(k // 32, 16)}  # fmt: skip
-
-    names = ("codes", "scales", "sums")
-    return Case("quantize_rows", w4a8.quantize_rows, w4a8.quantize_rows_reference, built(make), names, False, True)
 
 
 def _residual(name: str, n: int, k: int, tapped: bool) -> Case:
@@ -95,8 +73,7 @@ def _qkv(name: str, q_heads: int, kv_heads: int, head_dim: int, k: int, dtype: t
             "a": a, "sums": sums, "planes": planes, "norm": _norm(k),
             "part": HeadRange(0, q_heads + 2 * kv_heads, q_heads, kv_heads), "q_gain": torch.rand(head_dim) + 0.5,
             "k_gain": torch.rand(head_dim) + 0.5, "rope": rope_tables(96, head_dim, 1e6, CPU),
-            "start": torch.tensor([37], dtype=torch.int32), "offsets": torch.arange(16, dtype=torch.int32),
-            "q_out": torch.zeros(16, q_heads, head_dim).half(),
+            "start": torch.tensor([37], dtype=torch.int32), "q_out": torch.zeros(16, q_heads, head_dim).half(),
             "cache": Cache.empty(1, 96, kv_heads, head_dim, dtype, CPU).layer(0),
         }  # fmt: skip
 
@@ -120,13 +97,12 @@ def _head(name: str, n: int, k: int, **options: float) -> Case:
     def make() -> Arguments:
         planes = random_planes(name, n, k)
         a, sums = activations(planes)
-        out, logits, confidence = torch.zeros(16, dtype=torch.int32), torch.zeros(16, n), torch.zeros(16)
-        return {"a": a, "sums": sums, "planes": planes, "norm": _norm(k), "out": out, "logits": logits,
-                "confidence": confidence, **options}  # fmt: skip
+        out, logits = torch.zeros(16, dtype=torch.int32), torch.zeros(16, n)
+        return {"a": a, "sums": sums, "planes": planes, "norm": _norm(k), "out": out, "logits": logits, **options}
 
     shaped = random_planes(name, n, k)
     build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
-    names = ("out", "logits", "confidence")
+    names = ("out", "logits")
     return Case(f"head {name} {n}", head.head, head.head_reference, build, names, True, True)
 
 
@@ -157,7 +133,7 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
                       "squares_out": torch.zeros(n // 128, 16)},
         ][steps]  # fmt: skip
 
-    plans = {"workspace": lambda device: Workspace(device, [moe.router_plan(experts, k)])}
+    plans = {"workspace": lambda device: SplitWorkspace(device, [moe.router_plan(experts, k)])}
     return [
         Case("route", moe.route, moe.route_reference, built(lambda: after(0), **plans), ("routing",)),
         Case("experts_gate_up", moe.experts_gate_up, moe.experts_gate_up_reference, built(lambda: after(1)),
@@ -170,8 +146,6 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
 
 CASES: list[Case] = [
     *(_gemm(name, N, K) for name in LAYOUTS),
-    *(_w4a8(name, N, K) for name in ("q4_k", "int4 by 128", "int4 by 128, minimum")),
-    _quantize(K),
     *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True), ("q8_0", False))),
     _swiglu("q4_k", N + 536 if REAL else 128, WIDE),
     _swiglu("q8_0", 200, WIDE),

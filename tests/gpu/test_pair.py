@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from bench import synthetic
-from localdflash.cuda.load import Settings, load_pair
-from localdflash.cuda.machine import Way
+from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import chunks
+from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -31,7 +31,7 @@ REGRET = 0.2  # nats between the token taken and the likeliest one in float32
 
 def load(folder: Path, device: torch.device, target: str = "target.gguf", **settings: Any) -> CudaPair:
     ops = KERNELS if device.type == "cuda" else REFERENCES
-    return load_pair(folder / target, folder / "drafter.gguf", device, Settings(**settings), ops)
+    return load_pair(folder / target, folder / "drafter.gguf", device, CudaSettings(**settings), ops)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def pair(device: torch.device) -> CudaPair:
 def exact() -> CudaPair:
     """The same in float32, by the references."""
     return load_pair(
-        EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", torch.device("cpu"), Settings(draft=False), REFERENCES
+        EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", torch.device("cpu"), CudaSettings(draft=False), REFERENCES
     )
 
 
@@ -94,16 +94,16 @@ def test_integer_keys_and_values(device: torch.device, prompts: list[list[int]],
 
 def test_a_graph_replayed_over_a_growing_context(pair: CudaPair, prompts: list[list[int]], length: int) -> None:
     """Against the same launches without a graph, from 40 tokens across several chunks of attention."""
-    count, machine = 6 * length, pair.machine
+    count, stepper = 6 * length, pair.stepper
     for way in ("plain", "block"):
         replayed = run(pair.only(way), prompts[0][:40], count)
         pair.forget()
         pair.prefill(prompts[0][:40])
         for _ in range(count):
-            machine.step(way, True, chunks(machine.context, machine.cache.k.shape[1]))
-            if int(machine.state[0]) >= 39 + count:
+            stepper.step(way, True, chunks(stepper.context, stepper.cache.k.shape[1]))
+            if int(stepper.state[0]) >= 39 + count:
                 break
-        assert machine.tokens[40 : 40 + count].tolist() == replayed
+        assert stepper.tokens[40 : 40 + count].tolist() == replayed
     pair.forget()
 
 
@@ -111,14 +111,14 @@ def test_a_context_that_outgrows_its_graph(device: torch.device, tmp_path: Path)
     """From 8 chunks of attention to 32, which is another graph and another merge, against one number for all steps."""
     synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
     target, ops = tmp_path / "target.gguf", KERNELS if device.type == "cuda" else REFERENCES
-    pair = load_pair(target, None, device, Settings(context=3000, draft=False), ops)
-    ids, count, machine = torch.randint(512, (2000,)).tolist(), 80, pair.machine
+    pair = load_pair(target, None, device, CudaSettings(context=3000, draft=False), ops)
+    ids, count, stepper = torch.randint(512, (2000,)).tolist(), 80, pair.stepper
     replayed = run(pair, ids, count)
     pair.forget()
     pair.prefill(ids)
     for _ in range(count):
-        machine.step("plain", True, chunks(machine.context, machine.cache.k.shape[1]))
-    assert machine.tokens[2000 : 2000 + count].tolist() == replayed
+        stepper.step("plain", True, chunks(stepper.context, stepper.cache.k.shape[1]))
+    assert stepper.tokens[2000 : 2000 + count].tolist() == replayed
 
 
 def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:
@@ -128,8 +128,8 @@ def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
     pair.forget()
     pair.prefill(ids)
     pair.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
-    assert pair.machine.sampling is not None
-    return pair.machine.sampling.logits[0].float().cpu()
+    assert pair.stepper.sampling is not None
+    return pair.stepper.sampling.logits[0].float().cpu()
 
 
 @pytest.mark.parametrize("size", [1, 16, 17, 75, 200])
@@ -164,6 +164,6 @@ def test_q4_k_m_with_its_mixed_types(
     plain = run(pair.only("plain"), ids, length)
     for way in WAYS[1:]:
         assert run(pair.only(way), ids, length) == plain
-    exact = load_pair(tmp_path / "target.gguf", None, torch.device("cpu"), Settings(context=1024), REFERENCES)
+    exact = load_pair(tmp_path / "target.gguf", None, torch.device("cpu"), CudaSettings(context=1024), REFERENCES)
     got, want = (logits(one, ids, monkeypatch) for one in (pair, exact))
     assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels import accept, attention, compact, lookup, rounds, sample, taps, top_k
+from localdflash.kernels import accept, attention, lookup, rounds, sample, taps, top_k
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.sample import SampleScratch
 from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built
@@ -22,12 +22,10 @@ def _attention(
         slots, width = start + 48, q_heads * head_dim
         cache = Cache.empty(1, slots, kv_heads, head_dim, dtype, CPU).layer(0)
         cache.write(torch.arange(slots), *torch.randn(2, slots, kv_heads, head_dim))
-        ancestors = torch.tensor([(1 << m // 2 + 1) - 1 | 1 << m for m in range(16)]) if mask == "tree" else None
         return {
             "q": torch.randn(16, q_heads, head_dim).half(), "cache": cache,
             "start": torch.tensor([start], dtype=torch.int32), "out": torch.zeros(16, width).half(),
-            "sums": torch.zeros(width // 32, 16), "mask": mask, "window": window, "ancestors": ancestors,
-            "splits": chunks,
+            "sums": torch.zeros(width // 32, 16), "mask": mask, "window": window, "splits": chunks,
         }  # fmt: skip
 
     build = built(make, scratch=lambda device: attention.Scratch(device, q_heads, head_dim, chunks))
@@ -78,7 +76,7 @@ def _bookkeeping() -> list[Case]:
 
     record = torch.zeros(8, 24, dtype=torch.int32)
     agreeing = {"draft": _ids(*range(16)), "choice": _ids(1, 2, 3, 77), "tokens": tokens, "record": record}
-    found = [
+    return [
         case("begin", rounds.begin, rounds.begin_reference, ("state", "draft"),
              tokens=tokens, state=_state(40), draft=_ids(), fill=77),
         case("next_tokens", rounds.next_tokens, rounds.next_tokens_reference, ("state", "draft"),
@@ -86,11 +84,8 @@ def _bookkeeping() -> list[Case]:
         case("propose", rounds.propose, rounds.propose_reference, ("state", "draft"),
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), block=8),
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
-        case("accept a chain", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
+        case("accept", accept.accept, accept.accept_reference, ("tokens", "state", "record"),
              **agreeing, state=_state(40, live=3)),
-        case("accept a tree", accept.accept, accept.accept_reference, ("tokens", "state", "record", "path"),
-             **agreeing, state=_state(40), parents=torch.arange(-1, 15, dtype=torch.int32),
-             path=torch.zeros(18, dtype=torch.int32)),
         case("lookup", lookup.lookup, lookup.lookup_reference, ("state", "draft"),
              tokens=text, state=_state(40), draft=_ids(), documents=torch.arange(5000, dtype=torch.int32),
              length=torch.tensor([5000], dtype=torch.int32), scratch=torch.zeros(2, dtype=torch.int64),
@@ -99,17 +94,6 @@ def _bookkeeping() -> list[Case]:
              ring=torch.randn(32, 1280).half(), start=torch.tensor([25], dtype=torch.int32),
              a=torch.zeros(16, 1280).half(), sums=torch.zeros(40, 16)),
     ]  # fmt: skip
-    for dtype in (torch.float16, torch.int8):
-        torch.manual_seed(0)
-        stack = Cache.empty(3, 60, 2, 64, dtype, CPU)
-        for layer in range(3):
-            stack.layer(layer).write(torch.arange(60), *torch.randn(2, 60, 2, 64))
-        path = torch.tensor([0, 2, 5, 6, 11, *[15] * 11], dtype=torch.int32)
-        found.append(
-            case(f"compact {dtype}", compact.compact, compact.compact_reference, ("cache",), cache=stack,
-                 start=torch.tensor([33], dtype=torch.int32), rows=path, count=torch.tensor([5], dtype=torch.int32))
-        )  # fmt: skip
-    return found
 
 
 CASES: list[Case] = [
@@ -118,7 +102,6 @@ CASES: list[Case] = [
     _attention(300, "block", F16),
     _attention(300, "block", I8, window=40),
     _attention(600, "chain", F16, window=300),
-    _attention(300, "tree", F16),
     _attention(300, "chain", F16, heads=(5, 1, 64)),
     _sample(VOCABULARY, 0.8, 50, 0.95, 0.0, 1.0),
     _sample(VOCABULARY, 1.0, 0, 1.0, 0.0, 1.0),

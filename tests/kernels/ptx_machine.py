@@ -307,19 +307,16 @@ class Machine:
                 self._store(rows + np.uint64(2 * c), np.ascontiguousarray(matrix[:, c]), np.ones(len(rows), bool))
 
     def _mma(self, parts: list[str], operands: list[str], active: Array) -> None:
-        integer = parts[3] == "m16n8k32"
-        assert integer or (parts[3] == "m16n8k16" and parts[-2] == "f16"), f"unknown: {'.'.join(parts)}"
-        kind: type = np.int8 if integer else np.float16
+        assert parts[3] == "m16n8k16", f"unknown: {'.'.join(parts)}"
+        assert parts[-2] == "f16", f"unknown: {'.'.join(parts)}"
         d, a, b, c = (_OPERAND.findall(group.strip("{}")) for group in operands)
         flat: list[Array] = [
-            as_type(self._read(x), np.uint32).view(kind).reshape(self.threads // 32, 8, -1) for x in (*a, *b)
+            as_type(self._read(x), np.uint32).view(np.float16).reshape(self.threads // 32, 8, -1) for x in (*a, *b)
         ]
         left = np.concatenate([np.concatenate([flat[0], flat[2]], 2), np.concatenate([flat[1], flat[3]], 2)], 1)
         right = np.concatenate([flat[4], flat[5]], 2)
-        wide: type = np.int64 if integer else np.float64
-        product: Array = left.astype(wide) @ right.astype(wide).transpose(0, 2, 1)  # [warps, 16, 8]
-        out: type = np.int32 if integer else np.float32
+        product: Array = left.astype(np.float64) @ right.astype(np.float64).transpose(0, 2, 1)  # [warps, 16, 8]
         for i, register in enumerate(d):
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
-            value: Array = (as_type(self._read(c[i]), out).astype(wide) + own).astype(out)
+            value: Array = (as_type(self._read(c[i]), np.float32).astype(np.float64) + own).astype(np.float32)
             self._write(register, as_register(value), active)

@@ -1,4 +1,4 @@
-"""Acceptance on the device against a walk over a tree of tokens, for chains and trees."""
+"""Acceptance on the device against a walk over the draft."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [accept, accept_reference])
 SLOTS, CAPACITY = 3, 40
-CHAIN = list(range(-1, 15))
 
 
 @dataclass
@@ -38,8 +37,8 @@ class Step:
         proposed, chosen = (torch.tensor(ids + [77] * (16 - len(ids)), dtype=torch.int32) for ids in (draft, choice))
         return cls(proposed, chosen, state, tokens, torch.full((SLOTS, RECORD), -7, dtype=torch.int32))
 
-    def run(self, op: Op, parents: Tensor | None = None, path: Tensor | None = None) -> None:
-        op(self.draft, self.choice, self.tokens, self.state, self.record, parents, path)
+    def run(self, op: Op) -> None:
+        op(self.draft, self.choice, self.tokens, self.state, self.record)
 
     def line(self, step: int = 0) -> list[int]:
         return self.record[step % SLOTS].tolist()
@@ -48,20 +47,9 @@ class Step:
         return self.tokens[context + 1 : int(self.state[CONTEXT]) + 1].tolist()
 
 
-def walk(draft: list[int], choice: list[int], parents: list[int], live: int) -> list[int]:
-    """Rows from the anchor down for as long as a child carries the choice; of equal children the first."""
-    children: dict[tuple[int, int], int] = {}
-    for row in range(1, live):
-        children.setdefault((parents[row], draft[row]), row)
-    rows = [0]
-    while (key := (rows[-1], choice[rows[-1]])) in children:
-        rows.append(children[key])
-    return rows
-
-
 @OPS
 @pytest.mark.parametrize("agreeing", [0, 1, 6, 14, 15])
-def test_a_chain_is_committed_up_to_the_first_disagreement_and_the_bonus(op: Op, agreeing: int) -> None:
+def test_a_draft_is_committed_up_to_the_first_disagreement_and_the_bonus(op: Op, agreeing: int) -> None:
     draft = list(range(100, 116))
     choice = [*draft[1 : agreeing + 1], 9, *draft[agreeing + 2 :], 77][:16]
     step = Step.of(draft, choice, live=16)
@@ -126,27 +114,15 @@ def test_records_go_round_the_ring_and_leave_the_others(op: Op) -> None:
 @OPS
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_tree_is_walked_like_the_oracle(op: Op, data: st.DataObject) -> None:
+def test_any_draft_is_walked_like_the_oracle(op: Op, data: st.DataObject) -> None:
     live = data.draw(st.integers(1, 16))
     token = st.integers(0, 2)
     draft = data.draw(st.lists(token, min_size=16, max_size=16))
     choice = data.draw(st.lists(token, min_size=16, max_size=16))
-    chain = data.draw(st.booleans())
-    parents = CHAIN if chain else [-1, *(data.draw(st.integers(0, row - 1)) for row in range(1, 16))]
-    rows = walk(draft, choice, parents, live)
-    step, path = Step.of(draft, choice, live), torch.full((18,), -7, dtype=torch.int32)
-    if chain:
-        step.run(op)
-    else:
-        step.run(op, torch.tensor(parents, dtype=torch.int32), path)
-        assert path.tolist() == [5, len(rows), *rows, *[-1] * (16 - len(rows))]
-    expected = [draft[row] for row in rows[1:]] + [choice[rows[-1]]]
-    assert step.committed() == expected
-    assert step.line() == [0, live - 1, 2, len(rows) - 1, 0, len(rows), *expected, *[-1] * (18 - len(rows))]
-
-
-@OPS
-def test_a_tree_without_choice_keeps_no_row(op: Op) -> None:
-    step, path = Step.of([1, 2], [2, -1], live=2), torch.full((18,), -7, dtype=torch.int32)
-    step.run(op, torch.tensor(CHAIN, dtype=torch.int32), path)
-    assert path.tolist() == [5, 0, *[-1] * 16]
+    right = data.draw(st.integers(0, 16))
+    draft[1 : right + 1] = choice[: min(right, 15)]
+    rows = next(row for row in range(live) if row + 1 == live or draft[row + 1] != choice[row]) + 1
+    step = Step.of(draft, choice, live)
+    step.run(op)
+    assert step.committed() == choice[:rows]
+    assert step.line() == [0, live - 1, 2, rows - 1, 0, rows, *choice[:rows], *[-1] * (18 - rows)]

@@ -25,7 +25,6 @@ from localdflash.kernels.cache import Cache
 CPU, NAN = torch.device("cpu"), float("nan")
 KINDS = (torch.float16, torch.int8, torch.float8_e4m3fn)
 CAPACITY = 700
-FORKED = [0b1, 0b11, 0b101, 0b1011, 0b10001, 0b100101, 0b1000011, 0b10010001]  # ancestors of eight nodes
 
 
 @dataclass
@@ -39,7 +38,6 @@ class Case:
     kv_heads: int = 2
     head_dim: int = 64
     live: int = 16
-    ancestors: list[int] | None = None
     window: int = 0
     block: int = 16
     splits: int = 3
@@ -77,11 +75,8 @@ class Case:
                 tensor[slots] = NAN
 
     def run(self, op: Callable[..., None] = attention) -> "Case":
-        ancestors = None
-        if self.ancestors is not None:
-            ancestors = torch.tensor(self.ancestors + [1 << 15] * (16 - len(self.ancestors)), dtype=torch.int64)
         start = torch.tensor([self.start], dtype=torch.int32)
-        op(self.q, self.cache, start, self.out, self.sums, self.scratch, self.mask, self.block, ancestors,
+        op(self.q, self.cache, start, self.out, self.sums, self.scratch, self.mask, self.block,
            window=self.window, splits=self.splits)  # fmt: skip
         return self
 
@@ -92,9 +87,6 @@ class Case:
     def sees(self, t: int, slot: int) -> bool:
         """The masks, from their definition."""
         node, distance = slot - self.start, self.start + t - slot
-        if self.mask == "tree":
-            assert self.ancestors is not None
-            return node < 0 or bool(node < 16 and self.ancestors[t] >> node & 1)
         if self.window and abs(distance) >= self.window:
             return False
         return node <= t if self.mask == "chain" else node < self.block
@@ -162,8 +154,7 @@ def test_chain(start: int, live: int, dtype: torch.dtype) -> None:
         Case(600, "block", torch.int8, splits=9),
         Case(0, "block", live=10, block=10),
         Case(250, "block", live=10, block=10),
-        Case(0, "tree", live=8, ancestors=FORKED),
-        Case(250, "tree", torch.float8_e4m3fn, live=8, ancestors=FORKED),
+        Case(250, "block", torch.float8_e4m3fn, live=8, block=8),
         Case(250, window=5),
         Case(600, window=300),
         Case(600, "block", window=9),
@@ -194,10 +185,10 @@ def test_scores_far_below_zero() -> None:
     case.run().check(2e-3)
 
 
-@pytest.mark.parametrize("case", [Case(600), Case(600, window=300), Case(250, "tree", live=8, ancestors=FORKED)])
+@pytest.mark.parametrize("case", [Case(600), Case(600, window=300), Case(250, "block", live=8, block=8)])
 def test_the_number_of_chunks_launched_does_not_show(case: Case) -> None:
     first = case.run()
-    again = Case(case.start, case.mask, window=case.window, live=case.live, ancestors=case.ancestors, splits=9).run()
+    again = Case(case.start, case.mask, window=case.window, live=case.live, block=case.block, splits=9).run()
     assert torch.equal(first.attended, again.attended)
     assert torch.equal(first.sums[:8, : case.live], again.sums[:8, : case.live])
 
@@ -230,19 +221,15 @@ def test_rows_do_not_depend_on_the_rows_after_them() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
 @pytest.mark.parametrize(
     ("mask", "options"),
-    [("chain", {}), ("block", {"live": 10, "block": 10}), ("tree", {"live": 8, "ancestors": FORKED}),
-     ("chain", {"window": 20}), ("block", {"window": 9})],
-)  # fmt: skip
+    [("chain", {}), ("block", {"live": 10, "block": 10}), ("chain", {"window": 20}), ("block", {"window": 9})],
+)
 def test_the_reference(mask: Mask, options: dict[str, Any], dtype: torch.dtype) -> None:
     for start in (0, 300):
         Case(start, mask, dtype, **options).run(attention_reference).check(1e-6 if dtype == torch.float32 else 2e-3)
 
 
-@pytest.mark.parametrize("mask", ["chain", "tree"])
-def test_a_row_of_the_reference_is_plain_decoding(mask: Mask) -> None:
-    options: dict[str, Any] = {"dtype": torch.float32, "mask": mask}
-    chain = [(1 << t + 1) - 1 for t in range(16)] if mask == "tree" else None
-    block = Case(250, ancestors=chain, **options).run(attention_reference).attended
+def test_a_row_of_the_reference_is_plain_decoding() -> None:
+    block = Case(250, dtype=torch.float32).run(attention_reference).attended
     for t in (0, 6, 15):
         plain = Case(250 + t, live=1, dtype=torch.float32, spoil=t).run(attention_reference)
         assert torch.equal(plain.attended[0], block[t])

@@ -17,7 +17,7 @@ from localdflash.kernels import matmul as module
 from localdflash.kernels.matmul import accumulate, matmul, matmul_reference, plan, pointers, switches
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes, dequantize
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.weights.ggml_types import GGMLType
 from tests.support.random_planes import LAYOUTS, activations, exact, group_sums, random_planes
 
@@ -33,7 +33,7 @@ def depth(name: str) -> int:
 
 def run(planes: Planes, a: Tensor, sums: Tensor, norm: Norm | None = None) -> Tensor:
     out = torch.full((16, planes.n), float("nan"))
-    matmul(a, sums, planes, out, Workspace(CPU, [plan(planes.n, planes.padded_k, CPU)]), norm)
+    matmul(a, sums, planes, out, SplitWorkspace(CPU, [plan(planes.n, planes.padded_k, CPU)]), norm)
     return out
 
 
@@ -98,7 +98,7 @@ def test_a_norm_scales_the_rows(dtype):
     factor = torch.sqrt((norm.before.double().sum(0) / 384 + 1e-6) / (norm.squares.double().sum(0) / 384 + 1e-6))
     want = exact(a, planes) * factor[:, None]
     out = torch.zeros(16, 200, dtype=dtype)
-    matmul(a, sums, planes, out, Workspace(CPU, [plan(200, 384, CPU)]), norm)
+    matmul(a, sums, planes, out, SplitWorkspace(CPU, [plan(200, 384, CPU)]), norm)
     assert (out.double() - want).abs().max() <= (2e-6 if dtype == torch.float32 else 1e-3) * want.abs().max()
 
 
@@ -109,7 +109,7 @@ def test_the_reference(name):
     norm = Norm(torch.rand(3, 16), torch.rand(3, 16), 384, 1e-6)
     out, reference = run(planes, a, sums, norm), torch.zeros(16, 200)
     for rows in (a, a.float()):
-        matmul_reference(rows, sums, planes, reference, Workspace(CPU, []), norm)
+        matmul_reference(rows, sums, planes, reference, SplitWorkspace(CPU, []), norm)
         assert_close(out, reference.double())
 
 
@@ -135,11 +135,11 @@ def programs_in_reverse() -> Iterator[None]:
 @pytest.mark.parametrize(("name", "k"), [("int4 by 128", 640), ("q4_k", 1280)])
 def test_split_k(name, k, monkeypatch):
     """Five steps in four ranges: two, two, one and none."""
-    cut = Plan(1, 128, 4)
+    cut = SplitPlan(1, 128, 4)
     monkeypatch.setattr(module, "plan", lambda *_: cut)
     planes = random_planes(name, 128, k)
     a, sums = activations(planes)
-    workspace = Workspace(CPU, [cut])
+    workspace = SplitWorkspace(CPU, [cut])
     workspace.partials.fill_(float("nan"))
     outs = [torch.zeros(16, 128) for _ in range(3)]
     for out in outs[:2]:

@@ -19,7 +19,7 @@ from localdflash.kernels.moe import Routing, router_plan
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.residual import Tap
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from localdflash.weights.ggml_types import GGMLType
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ class Layer:
     x: Tensor
     live: Tensor
     routing: Routing
-    workspace: Workspace
+    workspace: SplitWorkspace
     h: Tensor
     h_sums: Tensor
     y: Tensor
@@ -144,7 +144,7 @@ def layer(
         x=x,
         live=torch.tensor([live], dtype=torch.int32),
         routing=routing,
-        workspace=Workspace(CPU, [router_plan(experts, width)]),
+        workspace=SplitWorkspace(CPU, [router_plan(experts, width)]),
         h=torch.zeros(routing.slots, 16, inner_width, dtype=dtype),
         h_sums=torch.zeros(routing.slots, inner_width // 32, 16),
         y=torch.full((16, chosen, hidden), NAN),

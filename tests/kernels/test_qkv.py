@@ -14,15 +14,13 @@ from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv, qkv_reference
 from localdflash.kernels.rope import rope_tables, rotate
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.reference import decoder as torch_decoder
 
 CPU = torch.device("cpu")
 THETA, EPS, START, SLOTS = 10000.0, 0.02, 21, 40  # an epsilon that shows
 ALL = HeadRange(0, 4, 2, 1)
 TYPES = [torch.float16, torch.int8, torch.float8_e4m3fn]
-CHAIN = torch.arange(16, dtype=torch.int32)
-TREE = torch.tensor([0, 1, 1, 2, 2, 2, 3, 1, 4, 5, 3, 2, 1, 6, 7, 15], dtype=torch.int32)
 
 
 @dataclasses.dataclass
@@ -35,7 +33,6 @@ class Case:
     layers: int = 0  # of a stack
     dtype: torch.dtype = torch.float16  # of the cache
     wide: torch.dtype = torch.float16  # of a and q_out
-    offsets: Tensor = dataclasses.field(default_factory=CHAIN.clone)
     head_norm: bool = True
     normed: bool = True  # whether a norm precedes
     with_bias: bool = False
@@ -61,8 +58,8 @@ class Case:
         stack = Cache.empty(max(self.layers, 1), SLOTS, self.part.kv_heads, self.head_dim, self.dtype, CPU)
         cache = stack if self.layers else stack.layer(0)
         q = torch.zeros(16, max(self.part.q_heads, 1), self.head_dim, dtype=self.wide)
-        cut: Plan = vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU, BN=self.head_dim)
-        workspace = Workspace(CPU, [cut])
+        cut: SplitPlan = vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU, BN=self.head_dim)
+        workspace = SplitWorkspace(CPU, [cut])
         (qkv if kernel else qkv_reference)(
             self.a,
             self.sums,
@@ -73,7 +70,6 @@ class Case:
             self.k_gain,
             self.rope,
             self.start,
-            self.offsets,
             q if self.part.q_heads else None,
             cache,
             workspace,
@@ -99,7 +95,7 @@ class Case:
             head = head / (head.square().mean(1, keepdim=True) + EPS).sqrt() * gain.double()
         pair = torch.view_as_complex(torch.stack(head.chunk(2, 1), -1))
         speed = THETA ** (-torch.arange(self.head_dim // 2).double() / (self.head_dim // 2))
-        angle = (START + self.offsets).double().unsqueeze(1) * speed
+        angle = (START + torch.arange(16)).double().unsqueeze(1) * speed
         return torch.cat((*torch.view_as_real(pair * torch.polar(torch.ones_like(angle), angle)).unbind(-1),), 1)
 
 
@@ -111,7 +107,7 @@ def group_sums(a: Tensor) -> Tensor:
 def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many programs share a tile; 1 unless a test says otherwise."""
     split = getattr(request, "param", 1)
-    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: Plan(n // BN, BN, split))
+    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: SplitPlan(n // BN, BN, split))
 
 
 def close(got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
@@ -168,10 +164,6 @@ def test_split_of_k_with_an_empty_part() -> None:
     case = Case(k=512)  # four blocks of 128: two, two, none
     check(case)
     same(case.run(), case.run())
-
-
-def test_a_tree_turns_rows_by_their_depth() -> None:
-    check(Case(offsets=TREE))
 
 
 def test_llama_has_no_norm_per_head_and_qwen2_a_bias() -> None:

@@ -10,7 +10,7 @@ import localdflash.kernels.residual as module
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.residual import Tap, residual, residual_reference
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 
 CPU = torch.device("cpu")
 EPS, RING = 0.02, 20  # an epsilon that shows
@@ -50,8 +50,8 @@ class Case:
         }
         ring = torch.zeros(RING, 3 * self.hidden, dtype=self.wide)
         tap = Tap(ring, self.hidden, torch.tensor([11], dtype=torch.int32)) if self.tapped else None
-        cut: Plan = vars(module)["plan"](self.hidden, self.planes.padded_k, CPU, BN=128)
-        workspace = Workspace(CPU, [cut])
+        cut: SplitPlan = vars(module)["plan"](self.hidden, self.planes.padded_k, CPU, BN=128)
+        workspace = SplitWorkspace(CPU, [cut])
         call = residual if kernel else residual_reference
         call(self.a, self.sums, self.planes, **out, gain=self.gain, before=self.before, workspace=workspace,
              add=self.add, tap=tap)  # fmt: skip
@@ -81,7 +81,7 @@ def group_sums(a: Tensor) -> Tensor:
 def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many programs share a tile; 1 unless a test says otherwise."""
     split = getattr(request, "param", 1)
-    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: Plan(-(-n // BN), BN, split))
+    monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: SplitPlan(-(-n // BN), BN, split))
 
 
 def check(case: Case, kernel: bool = True) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import interpreter_builder
 
-from localdflash.kernels.split_k import Plan, Workspace, arrive, gather
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ def test_the_last_to_arrive_sums_in_index_order(splits):
     want = parts[:, 0].clone()
     for s in range(1, splits):
         want += parts[:, s]
-    workspace = Workspace(CPU, [Plan(3, 32, splits)])
+    workspace = SplitWorkspace(CPU, [SplitPlan(3, 32, splits)])
     workspace.partials.fill_(float("nan"))
     first, last = run(parts, workspace)
     again, _ = run(parts, workspace)
@@ -68,6 +68,6 @@ def test_the_last_to_arrive_sums_in_index_order(splits):
 
 
 def test_a_workspace_serves_the_largest_plan():
-    workspace = Workspace(CPU, [Plan(3, 128, 2), Plan(9, 64, 1), Plan(2, 128, 8)])
+    workspace = SplitWorkspace(CPU, [SplitPlan(3, 128, 2), SplitPlan(9, 64, 1), SplitPlan(2, 128, 8)])
     assert workspace.partials.numel() == 2 * 8 * 16 * 128
     assert workspace.counters.numel() == 3

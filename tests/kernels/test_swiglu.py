@@ -9,7 +9,7 @@ from torch import Tensor
 import localdflash.kernels.swiglu as module
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.kernels.norm import Norm
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.swiglu import swiglu, swiglu_reference
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ class Case:
     def run(self, kernel: bool = True) -> tuple[Tensor, Tensor]:
         """Out and its sums."""
         out, sums = torch.zeros(16, self.width, dtype=self.wide), torch.full((self.width // 32, 16), 9.0)
-        workspace = Workspace(CPU, [vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU)])
+        workspace = SplitWorkspace(CPU, [vars(module)["plan"](self.planes.n, self.planes.padded_k, CPU)])
         call = swiglu if kernel else swiglu_reference
         call(self.a, self.sums, self.planes, self.norm, out, sums, workspace)
         assert not workspace.counters.any()
@@ -66,7 +66,7 @@ def group_sums(a: Tensor) -> Tensor:
 def _cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of a tile and programs that share it; 128 and 1 unless a test says otherwise."""
     columns, split = getattr(request, "param", (128, 1))
-    monkeypatch.setattr(module, "plan", lambda n, _k, _device: Plan(-(-n // columns), columns, split))
+    monkeypatch.setattr(module, "plan", lambda n, _k, _device: SplitPlan(-(-n // columns), columns, split))
 
 
 def check(case: Case, kernel: bool = True) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.errors import LocaldflashError, ModelError, UsageError
+from localdflash.errors import ModelError, UsageError
 from localdflash.llamacpp import library as llama_library
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.decoder import causal
@@ -36,7 +36,7 @@ def fill(target: LlamaCppTarget, ids: list[int], chunk: int) -> None:
 
 
 def chain(tokens: list[int]) -> Draft:
-    return Draft.chain("test", tokens, [1.0] * len(tokens))
+    return Draft("test", tokens, [1.0] * len(tokens))
 
 
 def rows_one_by_one(target: LlamaCppTarget, tokens: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -45,7 +45,7 @@ def rows_one_by_one(target: LlamaCppTarget, tokens: list[int]) -> list[tuple[np.
         seen = target.verify(token, NOTHING)
         assert seen.taps is not None
         rows.append((seen.logits[0].copy(), seen.taps[0].copy()))
-        target.keep([0])
+        target.keep(1)
     return rows
 
 
@@ -61,7 +61,7 @@ def test_rows_are_bit_equal_for_every_width(target: LlamaCppTarget, length: int)
         for row in range(width):
             assert np.array_equal(seen.logits[row], expected[row][0]), (width, row)
             assert np.array_equal(seen.taps[row], expected[row][1]), (width, row)
-        target.keep(())
+        target.keep(0)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 31, 32])
@@ -77,7 +77,7 @@ def test_kept_rows_stay_and_others_go(target: LlamaCppTarget) -> None:
     prompt, tokens = ids_of(40), ids_of(8, seed=2)
     fill(target, prompt, 32)
     target.verify(tokens[0], chain(tokens[1:]))
-    target.keep([0, 1, 2])
+    target.keep(3)
     assert target.length == 43
     after = target.verify(9, NOTHING).logits[0].copy()
     fill(target, prompt + tokens[:3], 32)
@@ -88,7 +88,7 @@ def test_a_saved_state_goes_on_bit_equal(target: LlamaCppTarget) -> None:
     prompt = ids_of(70)
     fill(target, prompt, 32)
     expected = target.verify(5, NOTHING).logits[0].copy()
-    target.keep(())
+    target.keep(0)
     state = target.save()
     fill(target, ids_of(90, seed=3), 32)
     target.load(state, 70)
@@ -115,7 +115,7 @@ def test_the_context_can_be_filled_to_its_last_token(tiny_pair: Path) -> None:
     target = LlamaCppTarget(tiny_pair / "target.gguf", context=64, threads=1)
     fill(target, ids_of(63), 32)
     target.verify(1, NOTHING)
-    target.keep([0])
+    target.keep(1)
     assert target.length == 64
     target.close()
 
@@ -161,8 +161,3 @@ def test_an_interrupt_while_the_library_loads_is_not_lost(tiny_pair: Path, monke
     with pytest.raises(KeyboardInterrupt):
         LlamaCppTarget(tiny_pair / "target.gguf")
     assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_a_tree_is_refused(target: LlamaCppTarget) -> None:
-    with pytest.raises(LocaldflashError, match="chains only"):
-        target.verify(1, Draft("test", (2, 3), (-1, -1), (1.0, 1.0)))

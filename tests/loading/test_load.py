@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,18 @@ from typing import Any
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, PROGRAM, SCRATCH, total
+from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.llamacpp import target as llamacpp
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.machine.cores import physical_cores
 
+IMPORTS = "from localdflash.backend.options import Options; from localdflash.loading.load import LoadedPair"
 RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
 
 
@@ -25,7 +30,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
     ("body", "loaded"),
     [
         (
-            "from localdflash.loading import load; load.LoadedPair(load.Options('embedded', 'llama.cpp')).close()",
+            f"{IMPORTS}; LoadedPair(Options('embedded', 'llama.cpp')).close()",
             "['llama_cpp']",
         ),
         ("import localdflash.reference.target, localdflash.reference.dflash_files", "['torch']"),
@@ -40,7 +45,7 @@ def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:
 
 
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(count, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(count, 0, "memory"))
 
 
 def needed(drafter: bool = True) -> int:
@@ -87,9 +92,27 @@ def test_a_context_that_was_asked_for_is_refused_before_anything_is_loaded(monke
     def loads(*_: Any) -> None:
         pytest.fail("weights were loaded")
 
-    monkeypatch.setattr(llamacpp, "LlamaCppTarget", loads)
+    monkeypatch.setattr("localdflash.llamacpp.load.LlamaCppTarget", loads)
     with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
         LoadedPair(Options(threads=1, context=1024, backend="llama.cpp"))
+
+
+def test_costs_that_are_handed_in_decide_and_are_not_measured() -> None:
+    asked: list[list[str]] = []
+
+    def costs(_target: Target, drafters: Sequence[Drafter]) -> Controller:
+        asked.append([drafter.name for drafter in drafters])
+        return Controller({1: 1.0, 2: 99.0, 32: 99.0}, {drafter.name: 99.0 for drafter in drafters})
+
+    options = Options(threads=1, backend="llama.cpp", costs=costs)
+    request = Request([5, 6, 7] * 8, 8)
+    with LoadedPair(options) as loaded:
+        assert all(not step.drafted for step in generate(loaded.pair, request))
+    assert asked == [["lookup", "dflash"]]
+    with LoadedPair(replace(options, draft=False)) as loaded:
+        assert loaded.host
+        assert loaded.host.controller is None
+    assert len(asked) == 1
 
 
 def test_errors_of_the_loader_stay_its_own(tmp_path: Path) -> None:
@@ -138,9 +161,7 @@ class TestCpu:
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_it_needs_no_torch(self) -> None:
-        body = (
-            "from localdflash.loading.load import LoadedPair, Options; LoadedPair(Options('embedded', 'cpu')).close()"
-        )
+        body = f"{IMPORTS}; LoadedPair(Options('embedded', 'cpu')).close()"
         test_a_backend_does_not_load_the_other(body, "['llama_cpp']")  # whose tokenizer it has
 
     @pytest.mark.usefixtures("cpu_engine")
@@ -170,10 +191,8 @@ class TestCpu:
     def test_a_context_larger_than_memory_is_refused_before_anything_is_packed(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.cpu import load
-
         with_free(self.needed(drafter=False) - 1, monkeypatch)
-        monkeypatch.setattr(load, "load", lambda *_: pytest.fail("weights were loaded"))
+        monkeypatch.setattr("localdflash.cpu.load.open_target", lambda *_: pytest.fail("weights were loaded"))
         with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .* are free: --context 768 fits"):
             LoadedPair(replace(self.OPTIONS, context=1024))
         with pytest.raises(UsageError, match=r"context of 100000 tokens: target.gguf was trained for 8 to 1024"):
@@ -189,16 +208,14 @@ class TestCpu:
     def test_what_cannot_be_loaded_after_all_goes_to_llama_cpp_with_one_line(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.cpu import load
-        from localdflash.loading import timing as choosing
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         def refuse(*_: Any) -> None:
             raise OutOfMemory("target.gguf: packed weights need 9 MiB, 1 MiB of memory are free")
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
-        monkeypatch.setattr(load, "load", refuse)
+        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
+        monkeypatch.setattr("localdflash.cpu.load.open_target", refuse)
         with LoadedPair(Options(threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CPU engine: target.gguf: packed weights")
@@ -206,12 +223,12 @@ class TestCpu:
     @pytest.mark.usefixtures("cpu_engine")
     def test_what_failed_is_freed_before_llama_cpp_takes_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from localdflash.cpu.target import CpuTarget
+        from localdflash.cpu.team import Team
         from localdflash.engine.calibrate import calibrate
-        from localdflash.loading import timing as choosing
-        from localdflash.loading.choice import Choice
+        from localdflash.loading.choice import HostChoice
 
         happened: list[str] = []
-        close = CpuTarget.close
+        close = Team.close
 
         def fails_at_first(target: Any, drafters: Any) -> Any:
             happened.append(type(target).__name__)
@@ -219,15 +236,14 @@ class TestCpu:
                 raise OutOfMemory("no room to measure in")
             return calibrate(target, drafters)
 
-        def closes(target: CpuTarget) -> None:
+        def closes(team: Team) -> None:
             happened.append("closed")
-            close(target)
+            close(team)
 
         monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(choosing, "choose", lambda *_: Choice("cpu", "a test"))
-        monkeypatch.setattr("localdflash.loading.load.calibrate", fails_at_first)
-        monkeypatch.setattr(CpuTarget, "close", closes)
-        with LoadedPair(Options(threads=1)) as loaded:
+        monkeypatch.setattr("localdflash.loading.automatic.choose", lambda *_: HostChoice("cpu", "a test"))
+        monkeypatch.setattr(Team, "close", closes)
+        with LoadedPair(Options(threads=1, costs=fails_at_first)) as loaded:
             assert loaded.notice == "llama.cpp runs this pair, not the CPU engine: no room to measure in"
         assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]
 
@@ -245,7 +261,7 @@ class TestCuda:
 
     @pytest.fixture
     def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        from localdflash.cuda import device, load
+        from localdflash.cuda import device
 
         asked: list[Any] = []
 
@@ -254,7 +270,7 @@ class TestCuda:
             raise ModelError("no GPU here")
 
         monkeypatch.setattr(device, "find_device", lambda: "cuda")
-        monkeypatch.setattr(load, "load_pair", load_pair)
+        monkeypatch.setattr("localdflash.cuda.load.load_pair", load_pair)
         return asked
 
     @staticmethod
@@ -278,7 +294,7 @@ class TestCuda:
         self, holds: str, most_bits: int, name: str | None, bits: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         space = total(self.sizes().parts(1024, holds))
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(space, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(space, 0, "GPU memory"))
         with pytest.raises(ModelError, match="no GPU here"):
             LoadedPair(Options(backend="cuda", context=1024, drafter_bits=most_bits))
         ((found, settings),) = asked
@@ -286,15 +302,13 @@ class TestCuda:
 
     @pytest.mark.usefixtures("asked")
     def test_what_one_drafter_saved_is_for_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from localdflash.cuda import load
-
-        pair = SimpleNamespace(machine=SimpleNamespace(context=1024))
-        monkeypatch.setattr(load, "load_pair", lambda *_, **__: pair)
+        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024))
+        monkeypatch.setattr("localdflash.cuda.load.load_pair", lambda *_, **__: pair)
         identities = set()
         for holds in ("8 bits", "4 bits", "none"):
             space = total(self.sizes().parts(1024, holds))
             monkeypatch.setattr(
-                "localdflash.cuda.device.gpu_budget", lambda space=space: Budget(space, 0, "GPU memory")
+                "localdflash.cuda.device.gpu_budget", lambda space=space: MemoryBudget(space, 0, "GPU memory")
             )
             with LoadedPair(Options(backend="cuda", context=1024)) as loaded:
                 identities.add(loaded.identity())
@@ -304,10 +318,8 @@ class TestCuda:
     def test_a_gpu_that_is_too_small_leaves_the_pair_to_llamacpp(
         self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from localdflash.cuda import device
-
-        monkeypatch.setattr(device, "driver_present", lambda: True)
-        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: Budget(1000, 0, "GPU memory"))
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.cuda.device.gpu_budget", lambda: MemoryBudget(1000, 0, "GPU memory"))
         with LoadedPair(Options(backend="auto", threads=1)) as loaded:
             assert loaded.backend == "llama.cpp"
             assert loaded.notice.startswith("llama.cpp runs this pair, not the CUDA engine: a context of 512 tokens")

@@ -9,18 +9,20 @@ from types import SimpleNamespace
 import pytest
 
 from localdflash.backend import free
-from localdflash.backend.fit import Budget
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.options import Options
 from localdflash.cpu import library
 from localdflash.cpu import sizes as cpu
 from localdflash.engine.controller import Controller
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.errors import ModelError
 from localdflash.loading import timing as choosing
-from localdflash.loading.choice import ENGINES, Case, Engine, likely
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.choice import HOST_BACKENDS, Case, HostBackend, HostChoice, likely
+from localdflash.loading.load import LoadedPair
 from localdflash.loading.timing import ACCEPTED, choose, ms_per_token
 from localdflash.machine import measurements
 from localdflash.machine.cores import clamp
+from localdflash.pairs.pair import LocalPair
 
 Times = dict[str, float]
 SetTimes = Callable[..., list[str]]
@@ -33,13 +35,18 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path / "target.gguf", tmp_path / "drafter.gguf", threads=1)
 
 
+def chosen(case: Case, options: Options) -> HostChoice:
+    files = LocalPair("a pair", case.target, case.drafter, None, None, None)
+    return choose(files, replace(options, threads=case.threads, draft=case.draft))
+
+
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine of our own that runs every pair, and 3000 bytes for every pair of 1000."""
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
     monkeypatch.setattr(library, "_load", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(6000, 0, "memory"))
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(6000, 0, "memory"))
     return engine
 
 
@@ -55,9 +62,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
     def set_times(**found: float) -> list[str]:
         asked: list[str] = []
 
-        def time(options: Options) -> float:
-            asked.append(options.backend)
-            return found.get(options.backend.replace(".", ""), 0.0)
+        def time(engine: HostBackend, _files: LocalPair, _options: Options) -> float:
+            asked.append(engine)
+            return found.get(engine.replace(".", ""), 0.0)
 
         monkeypatch.setattr(choosing, "_timed", time)
         return asked
@@ -70,11 +77,11 @@ def test_the_faster_one_is_taken_and_timed_once(
     cpu_ms: float, llama_ms: float, faster: str, case: Case, timed: SetTimes
 ) -> None:
     asked = timed(cpu=cpu_ms, llamacpp=llama_ms)
-    choice = choose(case, Options())
+    choice = chosen(case, Options())
     assert choice.backend == faster
     assert choice.why == f"{llama_ms:.2g} ms a token on llama.cpp and {cpu_ms:.2g} ms a token on cpu, timed here"
     assert asked == ["llama.cpp", "cpu"]
-    assert choose(case, Options()) == likely(case) == choice
+    assert chosen(case, Options()) == likely(case) == choice
     assert asked == ["llama.cpp", "cpu"]
 
 
@@ -85,31 +92,31 @@ def test_where_one_cannot_be_timed_ours_is_tried_and_both_are_timed_again(
     """It may have failed for this once; and where ours cannot be loaded at all, loading it says why."""
     machine.instruction_sets[0] = "portable"
     asked = timed(**ms)
-    assert [choose(case, Options()).backend for _ in range(2)] == ["cpu", "cpu"]
+    assert [chosen(case, Options()).backend for _ in range(2)] == ["cpu", "cpu"]
     assert asked == ["llama.cpp", "cpu"] * 2
 
 
-@pytest.mark.parametrize("other", ENGINES)
-def test_after_an_update_of_one_engine_both_are_timed_again(other: Engine, case: Case, timed: SetTimes) -> None:
+@pytest.mark.parametrize("other", HOST_BACKENDS)
+def test_after_an_update_of_one_engine_both_are_timed_again(other: HostBackend, case: Case, timed: SetTimes) -> None:
     measurements.remember(case.name(other), 99.0, "before the update")
     asked = timed(cpu=1.0, llamacpp=2.0)
-    assert choose(case, Options()).backend == "cpu"
+    assert chosen(case, Options()).backend == "cpu"
     assert asked == ["llama.cpp", "cpu"]
 
 
 def test_what_decides_the_speed_is_timed_anew(case: Case, timed: SetTimes, machine: SimpleNamespace) -> None:
     asked = timed(cpu=1.0, llamacpp=2.0)
-    choose(case, Options())
+    chosen(case, Options())
     other_threads = clamp(0)[0]
     others = [replace(case, draft=False), replace(case, drafter=None)]
     others += [replace(case, threads=other_threads)] if other_threads > 1 else []
     for other in others:
         asked.clear()
-        choose(other, Options())
+        chosen(other, Options())
         assert len(asked) == 2
     os.utime(case.target, (1, 1))
     asked.clear()
-    choose(case, Options())
+    chosen(case, Options())
     assert len(asked) == 2
 
 
@@ -127,15 +134,15 @@ def test_a_file_of_more_than_a_third_of_the_memory_is_not_loaded_twice(
 ) -> None:
     machine.instruction_sets[0] = best
     asked = timed(cpu=9.0, llamacpp=1.0)
-    monkeypatch.setattr(free, "system_budget", lambda: Budget(5999, 0, "memory"))
-    choice = choose(case, Options())
+    monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(5999, 0, "memory"))
+    choice = chosen(case, Options())
     assert (choice.backend, choice.why, asked) == (backend, "not timed yet", [])
 
 
 def test_on_a_busy_machine_nothing_is_timed(case: Case, timed: SetTimes, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = timed(cpu=9.0, llamacpp=1.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (clamp(0)[0] + 0.1, 0.0, 0.0))
-    choice = choose(case, Options())
+    choice = chosen(case, Options())
     assert (choice.backend, choice.why, asked) == ("cpu", "not timed yet", [])
 
 
@@ -147,16 +154,21 @@ def test_what_our_engine_does_not_run_is_llama_cpps_without_timing(
 
     monkeypatch.setattr(cpu, "CpuSizes", refuse)
     asked = timed(cpu=1.0, llamacpp=2.0)
-    choice = choose(case, Options())
+    choice = chosen(case, Options())
     assert (choice.backend, asked) == ("llama.cpp", [])
     assert choice.why == "not cpu: target.gguf: only 'qwen3' models run here"
 
 
 def test_pairs_are_timed_with_a_short_context_and_as_asked_for(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Options] = []
-    monkeypatch.setattr(choosing, "_timed", lambda options: seen.append(options) or 0.0)  # type: ignore[func-returns-value]
-    choose(case, Options("mine", threads=1, context=100_000, draft=False, progress=lambda *_: None))
-    choose(case, Options("mine", context=64))
+
+    def time(_backend: HostBackend, _files: LocalPair, options: Options) -> float:
+        seen.append(options)
+        return 0.0
+
+    monkeypatch.setattr(choosing, "_timed", time)
+    chosen(replace(case, draft=False), Options("mine", context=100_000, progress=lambda *_: None))
+    chosen(case, Options("mine", context=64))
     assert [options.context for options in seen] == [512, 512, 64, 64]
     assert {(options.pair, options.threads, options.draft) for options in seen[:2]} == {("mine", 1, False)}
     assert all(options.progress is None for options in seen)
@@ -194,8 +206,8 @@ class TestForReal:
         with LoadedPair(options) as loaded:
             first, notice = loaded.backend, loaded.notice
         assert notice == ""
-        times = {backend: measurements.recall(case.name(backend)) for backend in ENGINES}
+        times = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
         assert first == min(times, key=lambda backend: times[backend].value)  # type: ignore[union-attr]
-        monkeypatch.setattr(choosing, "_timed", lambda _options: pytest.fail("timed again"))
+        monkeypatch.setattr(choosing, "_timed", lambda *_: pytest.fail("timed again"))
         with LoadedPair(options) as loaded:
             assert loaded.backend == first

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, cast
 
-from localdflash.lsp.engine import Engine
+from localdflash.lsp.completer import Completer
 from localdflash.lsp.events import Event
 from localdflash.lsp.generation import Ended, Generator
-from localdflash.lsp.pace import Pace
+from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 
 HEAD = "import os\n\n\n"
@@ -36,7 +36,7 @@ class Scripted:
         self.live = self.most = 0
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """See `Engine`."""
+        """See `Completer`."""
         asked = Asked(body)
         self.asked.append(asked)
         self.live += 1
@@ -55,9 +55,11 @@ class Desk:
     """A session, and somebody who types into its document."""
 
     def __init__(self) -> None:
-        self.engine, self.pace, self.ended = Scripted(), Pace(), list[Ended]()
+        self.completer, self.pace, self.ended = Scripted(), TypingPace(), list[Ended]()
         self.pulse = Pulse()
-        self.generator = Generator(cast(Engine, self.engine), self.pulse.beat, self.pace.answered, self.ended.append)
+        self.generator = Generator(
+            cast(Completer, self.completer), self.pulse.beat, self.pace.answered, self.ended.append
+        )
         self.session = self.of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0
 
@@ -80,11 +82,11 @@ class Desk:
     async def asked(self, count: int) -> Asked:
         """The engine's newest request, once it has had so many."""
         for _ in range(100):
-            if len(self.engine.asked) >= count:
+            if len(self.completer.asked) >= count:
                 break
             await asyncio.sleep(0)
-        assert len(self.engine.asked) == count
-        return self.engine.asked[-1]
+        assert len(self.completer.asked) == count
+        return self.completer.asked[-1]
 
 
 def texts(offers: list[Offer]) -> list[str]:

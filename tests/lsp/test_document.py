@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.lsp.document import Document, Encoding, Place
+from localdflash.lsp.document import Document, Encoding, LineColumn
 
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 # Line ends, what Python takes for line ends and LSP does not, wide, astral and combining characters, half a pair.
@@ -88,8 +88,8 @@ def test_positions(text: str, encoding: Encoding, line: int, units: int) -> None
 def test_the_middle_of_a_character_is_before_it(encoding: Encoding, units: int) -> None:
     document = Document("file:///a.py", "😋x", 1, encoding)
     for inside in range(units):
-        assert document.place(0, inside) == Place(0, 0)
-    assert document.place(0, units) == Place(0, 1)
+        assert document.place(0, inside) == LineColumn(0, 0)
+    assert document.place(0, units) == LineColumn(0, 1)
 
 
 def test_a_form_feed_ends_no_line() -> None:
@@ -102,7 +102,7 @@ def test_a_form_feed_ends_no_line() -> None:
 def test_an_edit_of_a_large_file_touches_little() -> None:
     document = Document("file:///a.py", "value = 1\n" * 100_000, 1)
     before: Any = document._lines[50]
-    document.replace(Place(50_000, 3), Place(50_001, 2), "new\nline")
+    document.replace(LineColumn(50_000, 3), LineColumn(50_001, 2), "new\nline")
     assert document._lines[50] is before
     assert document.line(50_000) == "valnew"
     assert document.line(50_001) == "linelue = 1"

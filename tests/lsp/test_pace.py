@@ -2,10 +2,10 @@
 
 from random import Random
 
-from localdflash.lsp.pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, Pace
+from localdflash.lsp.pace import LEAST_SURE, LONGEST_DELAY, MOST_SURE, SURE, TypingPace
 
 
-def typing(pace: Pace, gap: float, keys: int = 100) -> float:
+def typing(pace: TypingPace, gap: float, keys: int = 100) -> float:
     now = 0.0
     for _ in range(keys):
         pace.key(now)
@@ -14,24 +14,24 @@ def typing(pace: Pace, gap: float, keys: int = 100) -> float:
 
 
 def test_an_engine_that_is_faster_than_the_typist_is_asked_at_once() -> None:
-    pace = Pace()
+    pace = TypingPace()
     for _ in range(100):
         pace.answered(0.05)
     assert pace.delay(typing(pace, 0.15)) == 0
 
 
 def test_a_slow_engine_is_asked_once_typing_pauses() -> None:
-    pace = Pace()
+    pace = TypingPace()
     for _ in range(100):
         pace.answered(1.5)
     last = typing(pace, 0.15)
     assert 0.05 < pace.delay(last) < 0.1
     assert pace.delay(last + 0.2) == 0
-    assert pace.delay(typing(Pace(), 0.9)) <= LONGEST_DELAY
+    assert pace.delay(typing(TypingPace(), 0.9)) <= LONGEST_DELAY
 
 
 def test_pauses_are_no_typing() -> None:
-    pace = Pace()
+    pace = TypingPace()
     for _ in range(100):
         pace.answered(0.18)
     last = typing(pace, 0.15)
@@ -40,13 +40,13 @@ def test_pauses_are_no_typing() -> None:
     assert pace.delay(last + 600) > 0
 
 
-def asked_for(pace: Pace) -> float:
+def asked_for(pace: TypingPace) -> float:
     """The least confidence that is enough."""
     return min(step / 1000 for step in range(1001) if pace.confident(step / 1000))
 
 
 def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
-    pace = Pace()
+    pace = TypingPace()
     assert asked_for(pace) == SURE
     pace.refused()
     first = asked_for(pace)
@@ -63,7 +63,7 @@ def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
 
 
 def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -> None:
-    pace, random = Pace(), Random(1)
+    pace, random = TypingPace(), Random(1)
     shown = accepted = 0
     for number in range(20_000):
         confidence = random.random()
@@ -76,11 +76,11 @@ def test_the_confidence_asked_for_settles_where_the_wanted_share_is_accepted() -
 
 
 def test_an_engine_that_cannot_say_how_sure_it_is_is_believed() -> None:
-    assert Pace().confident(None)
+    assert TypingPace().confident(None)
 
 
 def test_what_is_typed_in_agreement_makes_a_suggestion_likelier() -> None:
-    pace = Pace()
+    pace = TypingPace()
     assert not pace.confident(SURE / 2)
     assert pace.confident(SURE / 2, agreed=3)
     assert not pace.confident(0.0)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.lsp.document import Document, Encoding, Place
+from localdflash.lsp.document import Document, Encoding, LineColumn
 from tests.lsp.wire import Local, change
 
 URI = "file:///project/a.py"
@@ -179,9 +179,9 @@ def test_a_long_line(encoding: Encoding) -> None:
     document = Document(URI, line, 1, encoding)
     for column in (0, 1, 2, 1023, 1024, 1025, 2048, 5000, 9000):
         units = Oracle(line[:column], encoding).units
-        assert document.place(0, len(units)) == Place(0, column)
-        assert document.units(Place(0, column)) == len(units)
-    assert document.place(0, 10**9) == Place(0, 9000)
+        assert document.place(0, len(units)) == LineColumn(0, column)
+        assert document.units(LineColumn(0, column)) == len(units)
+    assert document.place(0, 10**9) == LineColumn(0, 9000)
 
 
 @pytest.mark.parametrize("encoding", CODECS)
@@ -199,12 +199,12 @@ def test_what_is_no_text_to_complete_in() -> None:
     assert document.is_text(8, 4)
     assert not document.is_text(7, 4)
     assert not document.is_text(8, 3)
-    document.replace(Place(0, 1), Place(0, 1), "\0" + "x" * 100)
+    document.replace(LineColumn(0, 1), LineColumn(0, 1), "\0" + "x" * 100)
     assert not document.is_text(1000, 1000)
-    document.replace(Place(0, 1), Place(0, 2), "")
+    document.replace(LineColumn(0, 1), LineColumn(0, 2), "")
     assert document.is_text(1000, 1000)
     assert not document.is_text(1000, 50)
-    document.replace(Place(0, 1), Place(0, 101), "")
+    document.replace(LineColumn(0, 1), LineColumn(0, 101), "")
     assert document.is_text(1000, 50)
     document.replace_all("\0")
     assert not document.is_text(1000, 1000)
@@ -214,7 +214,7 @@ def test_what_is_no_text_to_complete_in() -> None:
 
 def test_a_range_is_in_the_units_of_the_client() -> None:
     document = Document(URI, "a😋b\n😋😋", 1, "utf-16")
-    found = document.range(Place(0, 2), Place(1, 1))
+    found = document.range(LineColumn(0, 2), LineColumn(1, 1))
     assert (found.start.line, found.start.character, found.end.line, found.end.character) == (0, 3, 1, 2)
 
 
@@ -232,5 +232,5 @@ def changes_of(lines: int) -> Iterator[float]:
         line = (i * 7919) % lines
         began = time.perf_counter()
         client.change(URI, i + 2, change((line, 12), (line, 12), "x"))
-        client.protocol.documents[URI].window(Place(line, 4), 8_000, 2_000)
+        client.protocol.documents[URI].window(LineColumn(line, 4), 8_000, 2_000)
         yield time.perf_counter() - began

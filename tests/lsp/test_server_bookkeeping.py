@@ -10,10 +10,10 @@ import pytest
 from lsprotocol import types
 
 from localdflash.lsp import context as context_module
-from localdflash.lsp.context import Context
+from localdflash.lsp.context import EditorContext
 from localdflash.lsp.document import Document
-from localdflash.lsp.server import Server
-from localdflash.lsp.settings import Settings
+from localdflash.lsp.server import SuggestionServer
+from localdflash.lsp.settings import LspSettings
 from localdflash.server.wanted import Wanted
 from tests.lsp.conftest import URI, until
 from tests.lsp.test_server import BODY, HOLE, TEXT, inserted, run
@@ -114,7 +114,7 @@ def test_only_what_was_offered_is_counted(editor: Any) -> None:
 
 
 def test_a_suggestion_teaches_once_however_many_parts_of_it_are_accepted() -> None:
-    server, learned = Server(Wanted({})), []
+    server, learned = SuggestionServer(Wanted({})), []
     server.pace.accepted = lambda: learned.append(1)  # type: ignore[method-assign]
     server.tally.offered("1")
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_suggestion_teaches_once_however_many_parts_of_it_are_accepted() -> No
 def test_two_windows_of_one_process_do_not_cancel_each_other() -> None:
     documents = []
     for _ in range(2):
-        server = Server(Wanted({}))
+        server = SuggestionServer(Wanted({}))
         server._context = SimpleNamespace(describe=lambda _: {})  # type: ignore[assignment]
         documents.append(server._describe(URI)["document"])
     assert len(set(documents)) == 2
@@ -171,13 +171,13 @@ def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> None:
 
 
 def test_a_deadline_that_is_no_number() -> None:
-    settings, wrong = Settings.of(json.loads('{"deadlineMs": NaN}'))
+    settings, wrong = LspSettings.of(json.loads('{"deadlineMs": NaN}'))
     assert wrong or 50 <= settings.deadline_ms <= 10_000
 
 
-def _context(tmp_path: Path, *uris: str) -> Context:
+def _context(tmp_path: Path, *uris: str) -> EditorContext:
     documents = {uri: Document(uri, "x = 1\n", 1) for uri in uris}
-    return Context([tmp_path], documents, lambda _: None)
+    return EditorContext([tmp_path], documents, lambda _: None)
 
 
 def test_two_documents_that_are_opened_together_are_both_looked_up(
@@ -230,7 +230,7 @@ def test_other_files_reach_the_prompt_with_the_line_ends_that_models_know(
     async def test() -> None:
         uris = [(tmp_path / name).as_uri() for name in ("a.py", "b.py")]
         documents = {uri: Document(uri, "x = 1\r\ny = 2\r", 1) for uri in uris}
-        context = Context([tmp_path], documents, lambda _: None)
+        context = EditorContext([tmp_path], documents, lambda _: None)
         context.opened(uris[1])
         await context.look(uris[0], 0)
         assert seen == ["x = 1\ny = 2\n"] * 2

@@ -34,8 +34,8 @@ def test_what_is_typed_along_needs_no_request() -> None:
         for typed, left in [("d", "ef add(a, b):"), ("ef ad", "d(a, b):"), ("d(a, b)", ":")]:
             desk.type(typed)
             assert texts(await desk.ask()) == [left]
-        assert len(desk.engine.asked) == 2
-        assert not desk.engine.asked[1].closed
+        assert len(desk.completer.asked) == 2
+        assert not desk.completer.asked[1].closed
 
     run(test())
 
@@ -70,7 +70,7 @@ def test_a_running_generation_that_agrees_goes_on() -> None:
         assert await second == []
         asked.say("(a, b):", end="line")
         assert texts(await third) == ["d(a, b):"]
-        assert desk.engine.asked[0] is asked
+        assert desk.completer.asked[0] is asked
 
     run(test())
 
@@ -91,7 +91,7 @@ def test_a_key_that_disagrees_stops_the_generation_before_anything_is_asked() ->
         assert other.body["middle"] == "c"
         other.say("lass A:", end="line")
         assert texts(await again) == ["lass A:"]
-        assert desk.engine.most == 1
+        assert desk.completer.most == 1
 
     run(test())
 
@@ -109,7 +109,7 @@ def test_typing_ahead_of_a_generation_that_turns_out_to_disagree_asks_again() ->
         assert other.body["middle"] == "class"
         other.say(" A:", end="line")
         assert texts(await waiting) == [" A:"]
-        assert desk.engine.most == 1
+        assert desk.completer.most == 1
 
     run(test())
 
@@ -143,10 +143,10 @@ def test_what_was_dismissed_does_not_come_back_in_other_words() -> None:
         desk.session.dismiss(offer.suggestion.name)
         desk.type("d")
         again = desk.ask()
-        count = len(desk.engine.asked)
+        count = len(desk.completer.asked)
         await settled()
-        if len(desk.engine.asked) > count:
-            desk.engine.asked[-1].say("ef add", end="line")
+        if len(desk.completer.asked) > count:
+            desk.completer.asked[-1].say("ef add", end="line")
         assert await again == []
 
     run(test())
@@ -250,7 +250,7 @@ def test_within_a_word_and_in_an_empty_document_there_is_silence(before: str, af
         desk = Desk()
         desk.before, desk.after = before, after
         assert await desk.ask() == []
-        assert not desk.engine.asked
+        assert not desk.completer.asked
 
     run(test())
 
@@ -262,7 +262,7 @@ def test_nothing_is_known_once_and_not_asked_again() -> None:
         (await desk.asked(1)).say("", end="stop")
         assert await waiting == []
         assert await desk.ask() == []
-        assert len(desk.engine.asked) == 1
+        assert len(desk.completer.asked) == 1
 
     run(test())
 
@@ -277,12 +277,12 @@ def test_slow_answers_wait_for_a_pause_in_typing() -> None:
         desk.type("d")
         waiting = desk.ask()
         await settled()
-        assert not desk.engine.asked
+        assert not desk.completer.asked
         desk.type("e")
         assert await waiting == []
         began = loop.time()
         desk.ask()
-        while not desk.engine.asked:
+        while not desk.completer.asked:
             await asyncio.sleep(0.005)
         assert loop.time() - began < 0.3
 
@@ -332,8 +332,8 @@ def test_many_keys_and_never_two_generations() -> None:
             waiting.append(desk.ask())
             if number % 3 == 0:
                 await asyncio.sleep(0)
-            if number % 7 == 0 and desk.engine.asked:
-                desk.engine.asked[-1].say("b", end="line")
+            if number % 7 == 0 and desk.completer.asked:
+                desk.completer.asked[-1].say("b", end="line")
             if number % 11 == 0:
                 waiting[-1].cancel()
         await settled()
@@ -341,7 +341,7 @@ def test_many_keys_and_never_two_generations() -> None:
         desk.generator.stop()
         await asyncio.gather(*waiting, return_exceptions=True)
         await settled()
-        assert desk.engine.most == 1
-        assert desk.engine.live == 0
+        assert desk.completer.most == 1
+        assert desk.completer.live == 0
 
     run(test())

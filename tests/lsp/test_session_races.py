@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from localdflash.lsp.session import Cursor, Offer
-from localdflash.lsp.suggestions import Spot, Suggestion, Suggestions
+from localdflash.lsp.suggestions import NewestSuggestions, Spot, Suggestion
 from tests.lsp.desk import HEAD, TAIL, Desk, run, settled, texts
 
 OTHER = "file:///b.py"
@@ -14,10 +14,10 @@ OTHER = "file:///b.py"
 async def shown(desk: Desk, text: str = "def add(a, b):") -> Offer:
     """A suggestion that is shown at the cursor, and nothing of what would come after it."""
     waiting = desk.ask()
-    (await desk.asked(len(desk.engine.asked) + 1)).say(text, end="line")
+    (await desk.asked(len(desk.completer.asked) + 1)).say(text, end="line")
     (offer,) = await waiting
     await settled()
-    desk.engine.asked[-1].say("", end="stop")
+    desk.completer.asked[-1].say("", end="stop")
     await settled()
     return offer
 
@@ -48,7 +48,7 @@ def test_a_document_that_is_left_generates_no_more() -> None:
         offer = await shown(desk)
         desk.type(offer.text + "\n")
         waiting = desk.ask()
-        asked = await desk.asked(len(desk.engine.asked) + 1)
+        asked = await desk.asked(len(desk.completer.asked) + 1)
         desk.session.leave()
         assert await waiting == []
         await settled()
@@ -66,7 +66,7 @@ def test_nothing_is_generated_ahead_for_a_document_that_is_closed() -> None:
         desk.session.leave()
         desk.session._ahead(offer.suggestion)  # as it was about to
         await settled()
-        assert desk.engine.live == 0
+        assert desk.completer.live == 0
 
     run(test())
 
@@ -123,7 +123,7 @@ def test_what_is_typed_elsewhere_is_no_refusal() -> None:
         desk.pace.refused = lambda *, dismissed=False: refused.append(dismissed)  # type: ignore[method-assign]
         desk.before, desk.after = HEAD + TAIL, "\n"  # the cursor goes to the end
         waiting = desk.ask()
-        (await desk.asked(len(desk.engine.asked) + 1)).say("", end="stop")
+        (await desk.asked(len(desk.completer.asked) + 1)).say("", end="stop")
         assert await waiting == []
         assert desk.type("def") == ""  # as the suggestion above begins
         assert desk.type("x") == ""
@@ -139,7 +139,7 @@ def test_an_anchor_that_moves_leaves_nothing_shown() -> None:
         await shown(desk, long + "y")
         desk.type(long + "y")
         desk.session.rest(False)
-        (await desk.asked(len(desk.engine.asked))).say("", end="stop")
+        (await desk.asked(len(desk.completer.asked))).say("", end="stop")
         refused: list[bool] = []
         desk.pace.refused = lambda *, dismissed=False: refused.append(dismissed)  # type: ignore[method-assign]
         desk.type("2")
@@ -202,7 +202,7 @@ def test_a_request_that_is_taken_back_takes_back_no_newer_one() -> None:
         assert not asked.closed
         asked.say("def add(a, b):", end="line")
         assert texts(await newer) == ["def add(a, b):"]
-        desk.engine.asked[-1].say("", end="stop")
+        desk.completer.asked[-1].say("", end="stop")
 
     run(test())
 
@@ -233,7 +233,7 @@ def test_a_change_ends_what_waits_even_where_the_client_forgets_to_count() -> No
 
 
 def test_large_documents_are_not_remembered_as_often() -> None:
-    known = Suggestions()
+    known = NewestSuggestions()
     for number in range(100):
         text = f"{number}" + "x" * 1_000_000
         known.add(Suggestion(Spot(OTHER, text, text), ""))

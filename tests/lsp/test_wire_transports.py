@@ -22,8 +22,8 @@ CHATTY = (
     "s.Server.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
 ) + daemons.PROGRAM
 LOADING = (
-    "import os, pathlib, time, localdflash.lsp.engine as engine;"
-    "engine.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
+    "import os, pathlib, time, localdflash.lsp.completer as completer;"
+    "completer.connect = lambda *a: (pathlib.Path(os.environ['LOCALDFLASH_HOME'], 'loading').touch(), time.sleep(60));"
 ) + daemons.PROGRAM
 
 

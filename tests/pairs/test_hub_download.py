@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.pairs import download, hub, records
-from localdflash.pairs.download import Wanted, fetch, plan
+from localdflash.pairs.download import WantedFile, fetch, plan
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache
 
 DATA = bytes(range(256)) * 1024
@@ -48,8 +48,8 @@ def path(tmp_path: Path) -> Path:
 
 def wanted(
     path: Path, revision: str | None = None, sha256: str | None = None, size: int | None = None, file: str = "x.gguf"
-) -> Wanted:
-    return Wanted("o/n", file, revision, sha256, size, path)
+) -> WantedFile:
+    return WantedFile("o/n", file, revision, sha256, size, path)
 
 
 def beside(path: Path) -> list[str]:
@@ -112,7 +112,7 @@ def test_a_small_file_is_verified_by_git_s_hash(server: FakeHub, path: Path) -> 
 # Other bytes than promised
 
 
-def refused(want: Wanted) -> str:
+def refused(want: WantedFile) -> str:
     with pytest.raises(ModelError) as caught:
         fetch(plan(want), Told())
     assert not want.path.exists()

@@ -273,7 +273,7 @@ def test_a_drafter_that_is_none(spec: str, mine: Registry) -> None:
 def record(file: Path, drafter: str | None = None) -> None:
     stat = file.stat()
     place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    records.write(file, records.Record("o/n", "0" * 40, "main", HASH, *place, drafter))
+    records.write(file, records.FileRecord("o/n", "0" * 40, "main", HASH, *place, drafter))
 
 
 def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) -> None:

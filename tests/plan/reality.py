@@ -4,9 +4,11 @@ import json
 import sys
 from typing import cast
 
+from localdflash.backend.free import resident
+from localdflash.backend.names import Backend
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request, generate
-from localdflash.loading.load import Backend, LoadedPair, Options
-from localdflash.loading.measured import resident
+from localdflash.loading.load import LoadedPair
 
 pair, context, backend = sys.argv[1:]
 with LoadedPair(Options(pair, cast(Backend, backend), threads=1, context=int(context))) as loaded:

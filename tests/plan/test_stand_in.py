@@ -8,13 +8,13 @@ import pytest
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import config_of_file
 from localdflash.pairs.hub import Unreachable
-from localdflash.pairs.pair import DrafterSource, Source
+from localdflash.pairs.pair import DrafterSource, FileSource
 from localdflash.plan import stand_in as remote
 from localdflash.weights.gguf import read_header
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
 NAME = "owner/name/target.gguf"
-TARGET = Source("owner/name", "target.gguf")
+TARGET = FileSource("owner/name", "target.gguf")
 DRAFTER = DrafterSource("owner/drafter", "model.safetensors")
 
 

@@ -205,14 +205,14 @@ def test_a_verified_row_is_the_plain_one_to_the_bit(name: str, tmp_path: Path) -
     expected = []
     for token in tokens:
         expected.append(target.verify(token, NOTHING).logits[0].copy())
-        target.keep([0])
+        target.keep(1)
     for width in (2, 16, 17):
         target.crop(len(prompt))
-        draft = Draft.chain("test", tokens[1:width], [1.0] * (width - 1))
+        draft = Draft("test", tokens[1:width], [1.0] * (width - 1))
         seen = target.verify(tokens[0], draft).logits
         for row in range(width):
             assert np.array_equal(seen[row], expected[row]), (width, row)
-        target.keep(())
+        target.keep(0)
 
 
 def test_the_shape_is_that_of_the_metadata(tmp_path: Path) -> None:

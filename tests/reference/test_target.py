@@ -1,4 +1,4 @@
-"""The torch target: a row is the same to the bit whatever stands beside it, in chains, trees and chunks."""
+"""The torch target: a row is the same to the bit whatever stands beside it, in drafts and chunks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,10 +57,9 @@ def fill(target: TorchTarget, ids: list[int], chunk: int = 65) -> None:
         target.extend(ids[start : start + chunk])
 
 
-def verify(target: TorchTarget, tokens: Sequence[int], parents: Sequence[int] | None = None) -> list[Row]:
-    """Rows of the first token as anchor and the others as its draft, a chain unless told."""
-    nodes = range(-1, len(tokens) - 2) if parents is None else parents
-    seen = target.verify(tokens[0], Draft("test", tokens[1:], nodes, [1.0] * (len(tokens) - 1)))
+def verify(target: TorchTarget, tokens: Sequence[int]) -> list[Row]:
+    """Rows of the first token as anchor and the others as its draft."""
+    seen = target.verify(tokens[0], Draft("test", tokens[1:], [1.0] * (len(tokens) - 1)))
     assert seen.taps is not None
     assert seen.logits.shape == (len(tokens), SHAPE.vocab_size)
     assert seen.taps.shape == (len(tokens), len(TAPS) * SHAPE.hidden_size)
@@ -72,7 +71,7 @@ def one_by_one(target: TorchTarget, tokens: Sequence[int]) -> list[Row]:
     rows = []
     for token in tokens:
         rows += verify(target, [token])
-        target.keep([0])
+        target.keep(1)
     return rows
 
 
@@ -89,7 +88,7 @@ def test_rows_are_bit_equal_for_every_width(target: TorchTarget, length: int) ->
     for width in range(1, 34):
         for row, seen in enumerate(verify(target, tokens[:width])):
             assert equal(seen, expected[row]), (width, row)
-        target.keep(())
+        target.keep(0)
     assert target.length == length
 
 
@@ -110,29 +109,14 @@ def test_extending_gives_the_taps_of_every_token(target: TorchTarget) -> None:
     assert np.array_equal(taps, np.stack([row[1] for row in one_by_one(target, ids)]))
 
 
-def test_a_tree_is_its_chains_to_the_bit(target: TorchTarget) -> None:
-    rng = np.random.default_rng(4)
-    tokens = ids_of(MAX_NODES + 1, seed=5)
-    parents = [int(rng.integers(-1, node)) for node in range(MAX_NODES)]
-    fill(target, ids_of(30))
-    rows = verify(target, tokens, parents)
-    target.keep(())
-    for node in range(-1, MAX_NODES):
-        path = [node + 1]
-        while path[0]:
-            path.insert(0, parents[path[0] - 1] + 1)
-        assert equal(verify(target, [tokens[row] for row in path])[-1], rows[node + 1]), node
-        target.keep(())
-
-
-def test_a_kept_path_of_a_tree_is_the_sequence_and_the_rest_is_gone(target: TorchTarget) -> None:
+def test_kept_rows_are_the_sequence_and_the_rest_is_gone(target: TorchTarget) -> None:
     prompt, tokens = ids_of(20), ids_of(6, seed=2)
     fill(target, prompt)
-    verify(target, tokens, [-1, -1, 1, 0, 2])  # rows 0, 2, 3, 5 are a path
-    target.keep([0, 2, 3, 5])
+    verify(target, tokens)
+    target.keep(4)
     assert target.length == 24
     after = verify(target, [9, 8])
-    fill(target, [*prompt, tokens[0], tokens[2], tokens[3], tokens[5]])
+    fill(target, [*prompt, *tokens[:4]])
     assert all(map(equal, verify(target, [9, 8]), after))
 
 
@@ -173,7 +157,7 @@ def test_the_context_can_be_filled_to_its_last_token(model: Decoder) -> None:
     target = TorchTarget(model, context=48)
     fill(target, ids_of(47))
     assert target.verify(3, NOTHING).taps is None
-    target.keep([0])
+    target.keep(1)
     assert target.length == target.context == 48
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.pairs.pair import Pair
+from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import Registry, shipped_file
 from localdflash.pairs.registry_file import read_pairs
 from tests.security.fuzzing import fuzz, long_enough
@@ -111,7 +111,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return content
 
 
-def check(file: Path, content: bytes) -> dict[str, Pair] | None:
+def check(file: Path, content: bytes) -> dict[str, PairEntry] | None:
     """The pairs, or None after a ModelError of one printable line with a place in the file."""
     file.write_bytes(content)
     start = time.thread_time()
@@ -135,7 +135,7 @@ def check(file: Path, content: bytes) -> dict[str, Pair] | None:
     return None
 
 
-def is_safe(pair: Pair, file: Path) -> None:
+def is_safe(pair: PairEntry, file: Path) -> None:
     assert re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", pair.id)
     assert pair.description.isprintable()
     for source in pair.sources:

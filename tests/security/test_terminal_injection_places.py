@@ -14,8 +14,8 @@ import pytest
 from bench.support.scripted_answers import Answer, Step
 from bench.support.terminal import Terminal
 from localdflash.chat.messages import Message
-from localdflash.chat.store import Store
-from localdflash.cli.kept import chats_file
+from localdflash.chat.store import ChatStore
+from localdflash.cli.chat import chats_file
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
 from tests.support.escape_sequences import invisible, sequences
@@ -177,7 +177,7 @@ def file_contents(chats: Scene) -> Terminal:
 
 
 def earlier_chats(chats: Scene) -> Terminal:
-    store = Store.open(chats_file(), print)
+    store = ChatStore.open(chats_file(), print)
     for marked in MARKED:
         number = store.create(folder=marked, model=marked, title=marked)
         question = store.add(number, None, Message("user", marked))

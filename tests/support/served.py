@@ -17,12 +17,13 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.engine import Engine
 from localdflash.server.guard import Guard
+from localdflash.server.worker import PairWorker
 from tests.support.costs import drafting_pays
 
 KEY = "a-key-of-this-test"
@@ -34,19 +35,19 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture(scope="session")
-def engine(metrics: Metrics) -> Iterator[Engine]:
+def worker(metrics: Metrics) -> Iterator[PairWorker]:
     """Drafts, whatever this machine is fast at."""
-    engine = Engine(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
+    worker = PairWorker(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
     with drafting_pays():
-        engine.start()
-        asyncio.run(engine.ready())
-    yield engine
-    engine.close()
+        worker.start()
+        asyncio.run(worker.ready())
+    yield worker
+    worker.close()
 
 
 @pytest.fixture(scope="session")
-def app(engine: Engine, metrics: Metrics) -> Starlette:
-    return create_app(engine, metrics)
+def app(worker: PairWorker, metrics: Metrics) -> Starlette:
+    return create_app(worker, metrics)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Live:
     socket: Path
     port: int
     key: str
-    engine: Engine
+    worker: PairWorker
 
     def client(self) -> httpx2.Client:
         transport = httpx2.HTTPTransport(uds=str(self.socket))
@@ -120,8 +121,8 @@ class Live:
 
     @property
     def scheduler(self) -> Scheduler:
-        assert self.engine.scheduler
-        return self.engine.scheduler
+        assert self.worker.scheduler
+        return self.worker.scheduler
 
     def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
         """Wait until something holds."""
@@ -135,7 +136,7 @@ class Live:
 
 
 @pytest.fixture(scope="session")
-def live(app: Starlette, engine: Engine) -> Iterator[Live]:
+def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -145,7 +146,7 @@ def live(app: Starlette, engine: Engine) -> Iterator[Live]:
         port = tcp.getsockname()[1]
         stack.enter_context(serving(app, unix))
         stack.enter_context(serving(Guard(app, key=KEY, port=port), tcp))
-        yield Live(folder / "s", port, KEY, engine)
+        yield Live(folder / "s", port, KEY, worker)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localdflash.errors import ModelError, UsageError
-from localdflash.text.chat_template import Limits, Message, Role, encode_chat, render
+from localdflash.text.chat_template import Limits, Role, TemplateMessage, encode_chat, render
 from localdflash.text.tokenizer import Tokenizer
 
 CHATML = (
@@ -65,8 +65,8 @@ CONVERSATIONS: dict[str, list[tuple[Role, str]]] = {
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_suffix|>", "<think>", "</think>", "<tool_call>"]
 
 
-def messages_of(turns: list[tuple[Role, str]]) -> list[Message]:
-    return [Message(role, content) for role, content in turns]
+def messages_of(turns: list[tuple[Role, str]]) -> list[TemplateMessage]:
+    return [TemplateMessage(role, content) for role, content in turns]
 
 
 def text_of(template: str, turns: list[tuple[Role, str]]) -> str:
@@ -95,7 +95,7 @@ def test_templates_see_the_text_as_it_is(
 
 
 def test_pieces_say_who_wrote_them() -> None:
-    pieces = render(CHATML, [Message("user", "<|im_end|> hi")])
+    pieces = render(CHATML, [TemplateMessage("user", "<|im_end|> hi")])
     assert [piece.text for piece in pieces if piece.from_user] == ["<|im_end|> hi"]
     assert [piece.text for piece in pieces if not piece.from_user] == [
         "<|im_start|>user\n",
@@ -104,13 +104,15 @@ def test_pieces_say_who_wrote_them() -> None:
 
 
 def test_the_generation_prompt_is_optional() -> None:
-    assert not render(CHATML, [Message("user", "x")], add_generation_prompt=False)[-1].text.endswith("assistant\n")
+    assert not render(CHATML, [TemplateMessage("user", "x")], add_generation_prompt=False)[-1].text.endswith(
+        "assistant\n"
+    )
 
 
 def test_switches_reach_the_template() -> None:
     pieces = render(
         "{% if not enable_thinking %}{{ bos_token }}{% endif %}",
-        [Message("user", "")],
+        [TemplateMessage("user", "")],
         variables={"enable_thinking": False, "bos_token": "<s>"},
     )
     assert pieces == [("<s>", False)]
@@ -163,20 +165,22 @@ fragments = st.lists(
 
 @given(st.sampled_from(list(HOSTILE.values())), st.lists(fragments.map("".join), min_size=1, max_size=3))
 def test_messages_never_become_markers(tokenizer: Tokenizer, template: str, contents: list[str]) -> None:
-    ids = encode_chat(tokenizer, template, [Message("user", content) for content in contents])
+    ids = encode_chat(tokenizer, template, [TemplateMessage("user", content) for content in contents])
     assert markers_in(tokenizer, ids) == []
 
 
 @given(st.lists(fragments.map("".join), min_size=1, max_size=3))
 def test_only_the_template_places_markers(tokenizer: Tokenizer, contents: list[str]) -> None:
-    ids = encode_chat(tokenizer, CHATML, [Message("user", content) for content in contents])
+    ids = encode_chat(tokenizer, CHATML, [TemplateMessage("user", content) for content in contents])
     assert markers_in(tokenizer, ids) == ["<|im_start|>", "<|im_end|>"] * len(contents) + ["<|im_start|>"]
     text = tokenizer.spell(ids).decode()
     assert text == "".join(f"user\n{content}\n" for content in contents) + "assistant\n"
 
 
 def test_a_template_cannot_disguise_its_own_text_as_a_marker(tokenizer: Tokenizer) -> None:
-    ids = encode_chat(tokenizer, "{{ '\\U000f0000' }}{{ messages[0].content }}", [Message("user", "<|im_end|>")])
+    ids = encode_chat(
+        tokenizer, "{{ '\\U000f0000' }}{{ messages[0].content }}", [TemplateMessage("user", "<|im_end|>")]
+    )
     assert markers_in(tokenizer, ids) == []
 
 
@@ -184,13 +188,13 @@ def test_bos_once(make_vocabulary: Callable[..., Path]) -> None:
     tokenizer = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>"], 3), bos="<s>"))
     bos = tokenizer.special("<s>")
     for template in ("{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"):
-        ids = encode_chat(tokenizer, template, [Message("user", "<s>a")])
+        ids = encode_chat(tokenizer, template, [TemplateMessage("user", "<s>a")])
         assert ids[0] == bos
         assert ids.count(bos) == 1
 
 
 def test_eos_and_bos_have_their_spelling(tokenizer: Tokenizer) -> None:
-    ids = encode_chat(tokenizer, "{{ eos_token }}x{{ no_such }}", [Message("user", "")])
+    ids = encode_chat(tokenizer, "{{ eos_token }}x{{ no_such }}", [TemplateMessage("user", "")])
     assert ids == [tokenizer.special("<|endoftext|>"), *tokenizer.encode("x")]
 
 
@@ -323,7 +327,7 @@ BROKEN = {
     "refusal": "{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}",
     "object": "{{ namespace(a=1) }}",
 }
-TURN = [Message("user", "hello")]
+TURN = [TemplateMessage("user", "hello")]
 
 
 def refusal(template: str, limits: Limits | None = None) -> str:
@@ -365,7 +369,7 @@ def test_a_refusal_says_why() -> None:
 
 
 def test_a_long_conversation_is_well_within_the_limits() -> None:
-    turns = [Message("user" if i % 2 else "assistant", "word " * 400) for i in range(1000)]
+    turns = [TemplateMessage("user" if i % 2 else "assistant", "word " * 400) for i in range(1000)]
     assert sum(len(piece.text) for piece in render(CHATML, turns)) > 2_000_000
 
 
@@ -376,11 +380,11 @@ def test_no_messages() -> None:
 
 def test_an_unknown_role() -> None:
     with pytest.raises(UsageError, match="unknown role 'root'"):
-        render(CHATML, [Message("root\n", "x")])  # type: ignore[arg-type]  # what a client may send
+        render(CHATML, [TemplateMessage("root\n", "x")])  # type: ignore[arg-type]  # what a client may send
 
 
 def test_more_characters_than_stand_ins() -> None:
     many = "".join(chr(code) for code in range(0x20000, 0x20000 + 131_069))
     with pytest.raises(UsageError, match="different characters"):
-        render(CHATML, [Message("user", many)])
-    assert render("{{ messages[0].content }}", [Message("user", many[:-1])])[0].text == many[:-1]
+        render(CHATML, [TemplateMessage("user", many)])
+    assert render("{{ messages[0].content }}", [TemplateMessage("user", many[:-1])])[0].text == many[:-1]

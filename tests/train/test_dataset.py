@@ -12,7 +12,7 @@ from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import corpus, dataset
 from localdflash.train.corpus import Package
 from localdflash.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
-from localdflash.train.examples import KINDS, Example, Piece, Special, examples
+from localdflash.train.examples import KINDS, Example, ExamplePiece, Special, examples
 
 SOURCE = (
     '''def add(first, second):
@@ -55,7 +55,7 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     return "".join(parts)
 
 
-def spelled(pieces: tuple[Piece, ...]) -> str:
+def spelled(pieces: tuple[ExamplePiece, ...]) -> str:
     return "".join(f"«{piece.token}»" if isinstance(piece, Special) else piece for piece in pieces)
 
 

@@ -22,14 +22,14 @@ from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.train.drafter import Batch, DrafterRun, batches, block_logits, loss_of, train, training_mask
-from localdflash.train.loop import Budget, initialise
+from localdflash.train.loop import TrainingBudget, initialise
 
 SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)
 CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))
 
 
 def run_of(config: DFlashConfig = CONFIG, anchors: int = 6, batch_tokens: int = 64) -> DrafterRun:
-    return DrafterRun(config, Budget(0.01, 1e-3), anchors, batch_tokens)
+    return DrafterRun(config, TrainingBudget(0.01, 1e-3), anchors, batch_tokens)
 
 
 def dataset(*examples: tuple[int, int]) -> Dataset:
@@ -308,7 +308,7 @@ def test_a_drafter_learns_a_simple_target_and_the_target_stays(target: Decoder, 
     data = Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
     before = {name: p.clone() for name, p in target.state_dict().items()}
     config = DFlashConfig(replace(target.config, num_hidden_layers=1), 4, target.config.vocab_size - 1, (1, 3))
-    run = DrafterRun(config, Budget(1.0, 5e-3), anchors=8, batch_tokens=192)
+    run = DrafterRun(config, TrainingBudget(1.0, 5e-3), anchors=8, batch_tokens=192)
     trained = train(run, target, data, tmp_path, "cpu")
     (batch,) = first_batches(data, run, count=1)
     with torch.inference_mode():

@@ -19,7 +19,7 @@ from localdflash.train.examples import (
     SUFFIX,
     Change,
     Example,
-    Piece,
+    ExamplePiece,
     Special,
     add_line,
     change_number,
@@ -44,11 +44,11 @@ def all_of(source: str, *kinds: str) -> list[Example]:
     return [example for example in found if example.kind in kinds]
 
 
-def text(pieces: tuple[Piece, ...]) -> str:
+def text(pieces: tuple[ExamplePiece, ...]) -> str:
     return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
-def specials(pieces: tuple[Piece, ...]) -> list[Special]:
+def specials(pieces: tuple[ExamplePiece, ...]) -> list[Special]:
     return [piece for piece in pieces if isinstance(piece, Special)]
 
 

@@ -16,7 +16,7 @@ from localdflash.llamacpp.library import load_model
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.gguf_decoder import load_decoder
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import export
 from localdflash.train.dataset import SPECIALS, special_ids
@@ -71,7 +71,7 @@ def test_the_metadata_says_it_to_other_readers_too(tiny_pair: Path, specials: di
 def test_the_template_makes_the_chats_of_training(tiny_pair: Path, specials: dict[str, int]) -> None:
     tokenizer = ModelTokenizer.load(tiny_pair / "target.gguf")
     question = explain_question("x = 1")
-    ids = encode_chat(tokenizer, tokenizer.chat_template() or "", [Message("user", question)])
+    ids = encode_chat(tokenizer, tokenizer.chat_template() or "", [TemplateMessage("user", question)])
     assert ids == [
         specials["<|im_start|>"],
         *tokenizer.encode(f"user\n{question}"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from localdflash.errors import TrainingError
 from localdflash.train import loop
-from localdflash.train.loop import Accumulate, Budget, Run, draw_curve, initialise
+from localdflash.train.loop import Accumulate, TrainingBudget, TrainingRun, draw_curve, initialise
 
 PNG = b"\x89PNG\r\n\x1a\n"
 STEPS = 60  # a minute of the clock below
@@ -95,7 +95,7 @@ def equal(one: Any, two: Any) -> bool:
 def test_a_run_lasts_its_minutes_and_learns(clock: Clock, tmp_path: Path) -> None:
     model = make()
     before = (model(torch.arange(8)) - 2).square().mean().item()
-    run = Run(model, Budget(1.0, 0.05), tmp_path)
+    run = TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path)
     run.train(learn(model, clock))
     assert (run.step, run.spent) == (STEPS, 60.0)
     assert (model(torch.arange(8)) - 2).square().mean().item() < 0.5 * before
@@ -104,7 +104,7 @@ def test_a_run_lasts_its_minutes_and_learns(clock: Clock, tmp_path: Path) -> Non
 
 def test_the_log_and_the_picture(clock: Clock, tmp_path: Path) -> None:
     model = make()
-    Run(model, Budget(1.0, 0.05), tmp_path).train(learn(model, clock))
+    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
     lines = [json.loads(line) for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 20, 30, 40, 50, 60]
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -113,16 +113,16 @@ def test_the_log_and_the_picture(clock: Clock, tmp_path: Path) -> None:
 
 def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_path: Path) -> None:
     whole = make()
-    Run(whole, Budget(1.0, 0.05), tmp_path / "whole").train(learn(whole, clock))
+    TrainingRun(whole, TrainingBudget(1.0, 0.05), tmp_path / "whole").train(learn(whole, clock))
 
     first = make()
-    stopped = Run(first, Budget(1.0, 0.05), tmp_path / "parts")
+    stopped = TrainingRun(first, TrainingBudget(1.0, 0.05), tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):
         stopped.train(learn(first, clock, until=25))
     clock.now += 5000.0  # the machine was off
 
     second = make()
-    resumed = Run(second, Budget(1.0, 0.05), tmp_path / "parts")
+    resumed = TrainingRun(second, TrainingBudget(1.0, 0.05), tmp_path / "parts")
     assert (resumed.step, resumed.spent) == (stopped.step, stopped.spent) == (25, 25.0)
     assert equal(second.state_dict(), first.state_dict())
     for ours, theirs in zip(resumed.steppers, stopped.steppers, strict=True):
@@ -135,8 +135,8 @@ def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_p
 
 def test_a_finished_run_is_not_trained_further(clock: Clock, tmp_path: Path) -> None:
     model = make()
-    Run(model, Budget(1.0, 0.05), tmp_path).train(learn(model, clock))
-    again = Run(make(), Budget(1.0, 0.05), tmp_path)
+    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
+    again = TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path)
     again.train(learn(model, clock, until=0))
     assert (again.step, again.spent) == (STEPS, 60.0)
 
@@ -144,7 +144,7 @@ def test_a_finished_run_is_not_trained_further(clock: Clock, tmp_path: Path) -> 
 def test_a_longer_budget_goes_on(clock: Clock, tmp_path: Path) -> None:
     for minutes in (1.0, 1.5):
         model = make()
-        run = Run(model, Budget(minutes, 0.05), tmp_path)
+        run = TrainingRun(model, TrainingBudget(minutes, 0.05), tmp_path)
         run.train(learn(model, clock))
     assert run.step == 90
 
@@ -158,7 +158,7 @@ def test_checkpoints_are_written_along_the_way(clock: Clock, tmp_path: Path) -> 
         seen.append((tmp_path / "last.pt").exists())
         return inner(progress)
 
-    Run(model, Budget(loop.SAVE_SECONDS / 60 + 0.2, 0.05), tmp_path).train(accumulate)
+    TrainingRun(model, TrainingBudget(loop.SAVE_SECONDS / 60 + 0.2, 0.05), tmp_path).train(accumulate)
     assert seen.index(True) in (loop.SAVE_SECONDS + 1, loop.SAVE_SECONDS + 2)
 
 
@@ -167,7 +167,7 @@ def good(clock: Clock, tmp_path: Path) -> bytes:
     """The checkpoint of a run that was stopped after 20 steps."""
     model = make()
     with pytest.raises(KeyboardInterrupt):
-        Run(model, Budget(1.0, 0.05), tmp_path).train(learn(model, clock, until=20))
+        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock, until=20))
     return (tmp_path / "last.pt").read_bytes()
 
 
@@ -184,11 +184,11 @@ def test_a_full_disk_keeps_the_checkpoint_before(
     monkeypatch.setattr(torch, "save", fails)
     model = make()
     with pytest.raises(TrainingError, match=r"cannot write the checkpoint: [^\n]+; the one before is kept$"):
-        Run(model, Budget(1.0, 0.05), tmp_path).train(learn(model, clock))
+        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
     monkeypatch.undo()
     assert (tmp_path / "last.pt").read_bytes() == good
     assert list(tmp_path.glob("*.part")) == []
-    assert Run(make(), Budget(1.0, 0.05), tmp_path).step == 20
+    assert TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path).step == 20
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -197,7 +197,7 @@ def test_a_loss_that_is_no_number_ends_training_and_spoils_nothing(
 ) -> None:
     model = make()
     with pytest.raises(TrainingError, match=r"^the loss is (nan|inf) at step 20, [^\n]*lower the learning rate$"):
-        Run(model, Budget(1.0, 0.05), tmp_path).train(learn(model, clock, loss_is=loss))
+        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock, loss_is=loss))
     assert (tmp_path / "last.pt").read_bytes() == good
 
 
@@ -212,7 +212,7 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tm
         return {"loss": 1.0}
 
     with pytest.raises(TrainingError, match="lower the learning rate"):
-        Run(model, Budget(1.0, 0.05), tmp_path).train(accumulate)
+        TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(accumulate)
     assert equal(model.state_dict(), before)
     assert not (tmp_path / "last.pt").exists()
 
@@ -239,19 +239,19 @@ def test_a_checkpoint_that_cannot_be_read(good: bytes, damage: str, tmp_path: Pa
         case _:
             torch.save({"weights": torch.zeros(3)}, path)
     with pytest.raises(TrainingError, match=r"^[^\n]*last\.pt: damaged[^\n]*move it away$"):
-        Run(make(), Budget(1.0, 0.05), tmp_path)
+        TrainingRun(make(), TrainingBudget(1.0, 0.05), tmp_path)
 
 
 def test_a_checkpoint_of_another_shape(good: bytes, tmp_path: Path) -> None:
     assert good
     with pytest.raises(TrainingError, match=r"^[^\n]*last\.pt: [^\n]*another shape[^\n]*$") as caught:
-        Run(make(size=12), Budget(1.0, 0.05), tmp_path)
+        TrainingRun(make(size=12), TrainingBudget(1.0, 0.05), tmp_path)
     assert len(str(caught.value)) < 300
 
 
 def test_the_rate_follows_the_schedule(clock: Clock, tmp_path: Path) -> None:
     model = make()
-    run = Run(model, Budget(1.0, 0.05), tmp_path)
+    run = TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path)
     inner, seen = learn(model, clock), []
 
     def accumulate(progress: float) -> Mapping[str, float]:
@@ -275,7 +275,7 @@ def test_gradients_are_clipped(clock: Clock, tmp_path: Path) -> None:
             p.grad.mul_(1e6)
         return {"loss": 1.0}
 
-    run = Run(model, Budget(1 / 60, 0.05), tmp_path)
+    run = TrainingRun(model, TrainingBudget(1 / 60, 0.05), tmp_path)
     run.train(accumulate)
     (momentum,) = (state["momentum"] for state in run.steppers[0].state.values())
     assert momentum.norm() <= 0.05 + 1e-6  # of a clipped gradient, times 1 - 0.95

@@ -13,7 +13,7 @@ from localdflash.model.decoder_config import DecoderConfig
 from localdflash.reference.decoder import Decoder
 from localdflash.train import target as training
 from localdflash.train.dataset import EXAMPLE_DTYPE, Dataset
-from localdflash.train.loop import Budget, Run, initialise
+from localdflash.train.loop import TrainingBudget, TrainingRun, initialise
 from localdflash.train.target import TargetRun, held_out_loss, loss_of, rows, train
 
 SHAPE = DecoderConfig(40, 32, 2, 2, 1, 16, 64)
@@ -88,7 +88,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(seconds: float, rate: float = 0.02) -> TargetRun:
-    return TargetRun(SHAPE, Budget(seconds / 60, rate), batch_tokens=256, micro_tokens=128, row=32)
+    return TargetRun(SHAPE, TrainingBudget(seconds / 60, rate), batch_tokens=256, micro_tokens=128, row=32)
 
 
 @pytest.mark.usefixtures("uncompiled", "steady_clock")
@@ -109,7 +109,7 @@ def test_rows_are_longer_at_the_end_and_a_step_has_its_tokens(tmp_path: Path, mo
     monkeypatch.setattr(training, "loss_of", recording)
     steps: list[float] = []
 
-    def by_hand(self: Run, accumulate: Any) -> None:
+    def by_hand(self: TrainingRun, accumulate: Any) -> None:
         for progress in (0.0, 0.79, 0.8, 0.99):
             before = len(shapes)
             accumulate(progress)
@@ -117,7 +117,7 @@ def test_rows_are_longer_at_the_end_and_a_step_has_its_tokens(tmp_path: Path, mo
             assert gradient is not None
             steps.append(sum(rows * (length - 1) for rows, length in shapes[before:]))
 
-    monkeypatch.setattr(Run, "train", by_hand)
+    monkeypatch.setattr(TrainingRun, "train", by_hand)
     train(run_of(1.0), dataset(*[30] * 20, tokens=[1] * 600), tmp_path, "cpu")
     assert shapes == [(4, 33)] * 4 + [(2, 65)] * 4
     assert steps == [256] * 4
@@ -128,15 +128,15 @@ def test_micro_batches_add_up_to_one_batch(tmp_path: Path, monkeypatch: pytest.M
     data = dataset(*[30] * 20, tokens=np.random.default_rng(0).integers(0, 40, 600).tolist())
     found = []
 
-    def by_hand(self: Run, accumulate: Any) -> None:
+    def by_hand(self: TrainingRun, accumulate: Any) -> None:
         loss = accumulate(0.0)["loss"]
         gradient = self.model.get_parameter("layers.0.mlp.up_proj.weight").grad
         assert gradient is not None
         found.append((loss, gradient.clone()))
 
-    monkeypatch.setattr(Run, "train", by_hand)
+    monkeypatch.setattr(TrainingRun, "train", by_hand)
     for micro in (64, 128, 256):
-        run = TargetRun(SHAPE, Budget(1.0, 0.01), batch_tokens=256, micro_tokens=micro, row=32)
+        run = TargetRun(SHAPE, TrainingBudget(1.0, 0.01), batch_tokens=256, micro_tokens=micro, row=32)
         train(run, data, tmp_path / str(micro), "cpu")
     for loss, gradient in found[1:]:
         assert loss == pytest.approx(found[0][0], rel=1e-5)

@@ -7,10 +7,10 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from localdflash.chat.sources import Named
+from localdflash.chat.sources import NamedServer
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start
-from tests.support.fake_engine import ANSWER, FakeEngine
+from tests.support.fake_answerer import ANSWER, FakeAnswerer
 from tests.tui.stage import play, shown, wait_until
 
 __all__ = ["answered", "command", "make", "on_stage", "shown", "typed", "wait_until"]
@@ -18,12 +18,12 @@ __all__ = ["answered", "command", "make", "on_stage", "shown", "typed", "wait_un
 
 def make(*script: object, folder: Path | None = None, chats: Path | None = None, **start: Any) -> tuple[ChatApp, Any]:
     """An app whose engine has this script, and the engine."""
-    app = ChatApp(Start(Named("http://127.0.0.1:9"), folder or Path.cwd(), chats, **start))
+    app = ChatApp(Start(NamedServer("http://127.0.0.1:9"), folder or Path.cwd(), chats, **start))
     app.animation_level = "none"
-    engine: Any = FakeEngine(*(script or ANSWER))
-    engine.on_stage = app.talk.engine.on_stage
-    app.talk.engine = engine
-    return app, engine
+    answerer: Any = FakeAnswerer(*(script or ANSWER))
+    answerer.on_stage = app.talk.answerer.on_stage
+    app.talk.answerer = answerer
+    return app, answerer
 
 
 def on_stage(
@@ -35,8 +35,8 @@ def on_stage(
     """Run the app and do with it what the script says."""
 
     async def whole() -> ChatApp:
-        app, engine = make(*says, **start)
-        await play(app, lambda pilot: script(pilot, app, engine), size)
+        app, answerer = make(*says, **start)
+        await play(app, lambda pilot: script(pilot, app, answerer), size)
         return app
 
     return asyncio.run(whole())

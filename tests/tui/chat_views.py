@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import TextArea
 
 from localdflash.chat.acceptance import Acceptance
-from localdflash.chat.engine import Piece
+from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.tui import highlight
 from localdflash.tui.app import ChatApp
@@ -172,7 +172,7 @@ async def _more(name: str, pilot: Pilot[Any], app: ChatApp) -> None:
 
 def script(name: str) -> tuple[object, ...]:
     """What the engine says in this view."""
-    return (Piece(STREAM, SPEED[0][0]), None) if name == "streaming" else ()
+    return (AnswerPiece(STREAM, SPEED[0][0]), None) if name == "streaming" else ()
 
 
 def _speed() -> Acceptance:

@@ -6,7 +6,7 @@ from itertools import cycle
 from hypothesis import strategies as st
 
 from localdflash.tui.lines import Line
-from localdflash.tui.markdown import Document
+from localdflash.tui.markdown import MarkdownDocument
 
 FRAGMENTS = (
     "Some text that goes on\nover two lines.\n",
@@ -105,9 +105,9 @@ def chunks(text: str, sizes: list[int]) -> list[str]:
     raise AssertionError
 
 
-def document(text: str, *, plain: bool = False) -> Document:
+def document(text: str, *, plain: bool = False) -> MarkdownDocument:
     """All of it at once."""
-    made = Document(plain=plain)
+    made = MarkdownDocument(plain=plain)
     made.append(text)
     made.finish()
     return made

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.engine import Done, Piece
-from localdflash.chat.store import Store
+from localdflash.chat.answerer import AnswerPiece, Done
+from localdflash.chat.store import ChatStore
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
-from tests.support.fake_engine import ANSWER, NUMBERS, STEP
+from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
 
@@ -20,7 +20,7 @@ def texts(app: ChatApp) -> list[str]:
 
 
 def test_a_question_and_its_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         assert "F1" in shown(app)
         await answered(pilot)
         screen = shown(app)
@@ -36,9 +36,9 @@ def test_a_question_and_its_answer() -> None:
 
 @pytest.mark.parametrize("how", ["escape", "/stop", "ctrl+c"])
 def test_stopping(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
-        await engine.waits.wait()
+        await answerer.waits.wait()
         if how == "/stop":
             await command(pilot, how)
         else:
@@ -47,16 +47,16 @@ def test_stopping(how: str) -> None:
         await pilot.pause()
         assert app.talk.messages[-1].finish == "cancelled"
         assert "stopped" in shown(app)
-        assert engine.closed == 1
+        assert answerer.closed == 1
 
-    on_stage(script, Piece("It ", STEP), None)
+    on_stage(script, AnswerPiece("It ", STEP), None)
 
 
 @pytest.mark.parametrize("how", ["ctrl+r", "/retry"])
 def test_again(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
-        engine.script = [Piece("No.", None), Done("stop", NUMBERS)]
+        answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.answering)
         assert texts(app) == ["why?", "No."]
@@ -77,7 +77,7 @@ def test_again(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["up", "/edit"])
 def test_changing_the_question(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.prompt.text == "why?")
@@ -90,53 +90,53 @@ def test_changing_the_question(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["ctrl+g", "/continue"])
 def test_going_on(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
-        engine.script = [Piece(" Really.", None), Done("stop", NUMBERS)]
+        answerer.script = [AnswerPiece(" Really.", None), Done("stop", NUMBERS)]
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: texts(app)[-1] == "It is. Really." and not app.talk.answering)
         await pilot.pause()
         assert app.transcript.source_shown() == "It is. Really."
-        assert engine.asked[-1][2]
+        assert answerer.asked[-1][2]
 
     on_stage(script)
 
 
 def test_what_is_sent_meanwhile_waits() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
-        await engine.waits.wait()
+        await answerer.waits.wait()
         await typed(pilot, "and then?")
         assert "as soon as this answer is done" in shown(app)
-        assert len(engine.asked) == 1
+        assert len(answerer.asked) == 1
         await pilot.press("ctrl+y")
         await wait_until(pilot, lambda: app.clipboard == "It ")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "and then?")
         assert texts(app) == ["why?", "It "]
 
-    on_stage(script, Piece("It ", STEP), None)
+    on_stage(script, AnswerPiece("It ", STEP), None)
 
 
 def test_all_that_was_sent_meanwhile_comes_back() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
-        await engine.waits.wait()
+        await answerer.waits.wait()
         await typed(pilot, "and then?")
         await typed(pilot, "and now?")
         app.prompt.text = "half a"
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "and then?\nand now?\nhalf a")
 
-    on_stage(script, Piece("It ", STEP), None)
+    on_stage(script, AnswerPiece("It ", STEP), None)
 
 
 def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
-        session, path, go = app.talk.session, Store.path, threading.Event()
+        session, path, go = app.talk.session, ChatStore.path, threading.Event()
         await command(pilot, "/new")
-        monkeypatch.setattr(Store, "path", lambda *rest: go.wait(10) and path(*rest))
+        monkeypatch.setattr(ChatStore, "path", lambda *rest: go.wait(10) and path(*rest))
         assert session
         opening = asyncio.create_task(app.open_chat(session))
         await pilot.pause()
@@ -150,11 +150,11 @@ def test_what_is_sent_while_another_chat_is_opened_belongs_to_that(monkeypatch: 
 
 
 def test_an_engine_that_cannot_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
         await wait_until(pilot, lambda: "no template" in shown(app))
         assert texts(app) == ["why?"]
-        engine.script = list(ANSWER)
+        answerer.script = list(ANSWER)
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
@@ -165,32 +165,32 @@ def test_an_engine_that_cannot_answer() -> None:
     "end", [EngineGone("the engine went away"), Done("gone", {}, EngineGone("the engine went away"))]
 )
 def test_an_engine_that_goes_away(end: object) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
         await wait_until(pilot, lambda: "the engine went away; Ctrl+" in shown(app))
         assert texts(app) == ["why?", "It "]
         assert "It" in shown(app)
-        engine.script = [Piece("is.", None), Done("stop", NUMBERS)]
+        answerer.script = [AnswerPiece("is.", None), Done("stop", NUMBERS)]
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
-    on_stage(script, Piece("It ", STEP), end)
+    on_stage(script, AnswerPiece("It ", STEP), end)
 
 
 @pytest.mark.parametrize("agreed", [True, False])
 def test_a_full_context(agreed: bool) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         for text in ("one?", "two?"):
             await answered(pilot, text)
-        engine.script, engine.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.covered)
         assert "oldest 2 of 5 messages" in shown(app).replace("\n", " ")
-        engine.script = list(ANSWER)
+        answerer.script = list(ANSWER)
         if agreed:
             await pilot.press("y")
             await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
-            assert [message.text for message in engine.asked[-1][0]] == ["two?", "It is.", "three?"]
+            assert [message.text for message in answerer.asked[-1][0]] == ["two?", "It is.", "three?"]
             assert "no longer sent" in shown(app)
         else:
             await pilot.press("escape")
@@ -203,9 +203,9 @@ def test_a_full_context(agreed: bool) -> None:
 def test_a_full_context_where_nothing_can_be_left_out() -> None:
     """Another server does not tell how many tokens there are: nobody is asked what would change nothing."""
 
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "one?")
-        engine.script, engine.tokens = [ContextOverflow("the prompt has 1100 tokens")], None
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], None
         await typed(pilot, "two?")
         await wait_until(pilot, lambda: app.prompt.text == "two?")
         await wait_until(pilot, lambda: "the prompt has 1100 tokens; your message is back" in shown(app))
@@ -226,9 +226,9 @@ def test_a_full_context_where_nothing_can_be_left_out() -> None:
     ],
 )
 def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))
-        assert engine.asked == []
+        assert answerer.asked == []
 
     on_stage(script)

@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from localdflash.chat.store import Store
+from localdflash.chat.store import ChatStore
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import LATEST
 from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
@@ -24,9 +24,9 @@ async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
 
 
 def test_a_new_chat_and_back() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await two_chats(pilot, app)
-        assert [message.text for message in engine.asked[-1][0]] == ["what is a tree?"]
+        assert [message.text for message in answerer.asked[-1][0]] == ["what is a tree?"]
         await pilot.press("ctrl+o")
         await wait_until(pilot, lambda: "how do boxes stack?" in shown(app))
         await pilot.press(*"boxes")
@@ -39,7 +39,7 @@ def test_a_new_chat_and_back() -> None:
 
 
 def test_the_picker_renames_and_deletes() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await two_chats(pilot, app)
         await command(pilot, "/chats boxes")
         await wait_until(pilot, lambda: app.covered and "how do boxes stack?" in shown(app))
@@ -49,31 +49,31 @@ def test_the_picker_renames_and_deletes() -> None:
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: "cannot be brought back" not in shown(app))
-        assert [info.title for info in await app.talk.kept(Store.sessions)] == ["what is a tree?"]
+        assert [info.title for info in await app.talk.kept(ChatStore.sessions)] == ["what is a tree?"]
         assert texts(app) == ["what is a tree?", "It is."]
 
     on_stage(script)
 
 
 def test_a_name() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/rename Boxes")
         await wait_until(pilot, lambda: "nothing to name" in shown(app))
         await answered(pilot)
         await command(pilot, "/rename Boxes")
         await wait_until(pilot, lambda: "now called Boxes" in shown(app))
-        assert [info.title for info in await app.talk.kept(Store.sessions)] == ["Boxes"]
+        assert [info.title for info in await app.talk.kept(ChatStore.sessions)] == ["Boxes"]
 
     on_stage(script)
 
 
 def test_a_fork() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "one?")
         await answered(pilot, "two?")
         await command(pilot, "/fork 2")
         await wait_until(pilot, lambda: texts(app) == ["one?", "It is."])
-        assert len(await app.talk.kept(Store.sessions)) == 2
+        assert len(await app.talk.kept(ChatStore.sessions)) == 2
         await command(pilot, "/fork 7")
         await wait_until(pilot, lambda: "there is no message 7" in shown(app))
         await command(pilot, "/fork x")
@@ -87,7 +87,7 @@ def test_a_fork() -> None:
 
 
 def test_files_of_a_chat(tmp_path: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/export a.md")
         await wait_until(pilot, lambda: "nothing to write" in shown(app))
         await answered(pilot)
@@ -112,13 +112,13 @@ def test_files_of_a_chat(tmp_path: Path) -> None:
 
 
 def test_deleting_this_chat() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await command(pilot, "/delete")
         await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: texts(app) == [])
-        assert await app.talk.kept(Store.sessions) == []
+        assert await app.talk.kept(ChatStore.sessions) == []
         assert app.query_one("#welcome").display
 
     on_stage(script)
@@ -127,29 +127,29 @@ def test_deleting_this_chat() -> None:
 def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
     chats = home / "data" / "chats.db"
 
-    async def first(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def first(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "how do boxes stack?")
         await pilot.press("ctrl+q")
 
-    async def second(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def second(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
         await wait_until(pilot, lambda: "84/1 000" in shown(app))
         await answered(pilot, "and trees?")
-        assert len(engine.asked[-1][0]) == 3
+        assert len(answerer.asked[-1][0]) == 3
 
     on_stage(first, folder=tmp_path, chats=chats)
     on_stage(second, folder=tmp_path, chats=chats, session=LATEST)
 
 
 def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await wait_until(pilot, lambda: "no earlier chat in this folder" in shown(app))
 
     on_stage(script, folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST)
 
 
 def test_a_chat_that_is_not_there(home: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await wait_until(pilot, lambda: "no chat 12" in shown(app))
         await answered(pilot)
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.engine import Done, Piece
+from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.tui.app import ChatApp
-from tests.support.fake_engine import NUMBERS
+from tests.support.fake_answerer import NUMBERS
 from tests.tui.chat_stage import answered, command, on_stage, shown, wait_until
 
 BOX = "def area(width, height):\n    return width + height\n"
 DIFF = "```diff\n--- a/box.py\n+++ b/box.py\n@@ -1,2 +1,2 @@\n def area(width, height):\n-    return width + height\n"
-CHANGE = (Piece(f"{DIFF}+    return width * height\n```\n"), Done("stop", NUMBERS))
+CHANGE = (AnswerPiece(f"{DIFF}+    return width * height\n```\n"), Done("stop", NUMBERS))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("how", ["/attach box.py", "@box.py"])
 def test_a_file_goes_along(how: str, folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         if how.startswith("/"):
             await command(pilot, how)
             await wait_until(pilot, lambda: bool(app.prompt.attachments))
@@ -36,7 +36,7 @@ def test_a_file_goes_along(how: str, folder: Path) -> None:
             app.prompt.move_cursor(app.prompt.document.end)
             await pilot.press("enter")
             await wait_until(pilot, lambda: len(app.talk.messages) == 2 and bool(app.talk.messages[-1].finish))
-        (attachment,) = engine.asked[-1][0][0].attachments
+        (attachment,) = answerer.asked[-1][0][0].attachments
         assert (attachment.name, attachment.text) == ("box.py", BOX)
         assert "box.py" in shown(app)
         assert not app.prompt.attachments
@@ -45,7 +45,7 @@ def test_a_file_goes_along(how: str, folder: Path) -> None:
 
 
 def test_what_is_attached_can_be_dropped(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/attach box.py")
         await wait_until(pilot, lambda: bool(app.prompt.attachments))
         await command(pilot, "/detach")
@@ -58,7 +58,7 @@ def test_what_is_attached_can_be_dropped(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["f6", "/diff", "/apply"])
 def test_a_change_is_applied_and_taken_back(how: str, folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.covered and "return width * height" in shown(app))
@@ -79,7 +79,7 @@ def test_a_change_is_applied_and_taken_back(how: str, folder: Path) -> None:
 
 
 def test_a_change_that_is_closed_changes_nothing(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("f6")
         await wait_until(pilot, lambda: app.covered)
@@ -91,7 +91,7 @@ def test_a_change_that_is_closed_changes_nothing(folder: Path) -> None:
 
 
 def test_an_answer_that_changes_nothing(folder: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/diff")
         await wait_until(pilot, lambda: "there is no answer yet" in shown(app))
         await answered(pilot)
@@ -113,13 +113,13 @@ def test_an_answer_that_changes_nothing(folder: Path) -> None:
     ],
 )
 def test_copying(how: str, copied: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.clipboard == copied)
         await wait_until(pilot, lambda: "opy" in shown(app))
 
-    on_stage(script, Piece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS))
+    on_stage(script, AnswerPiece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_copying(how: str, copied: str) -> None:
     ],
 )
 def test_what_is_not_there_to_copy(line: str, told: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))

@@ -9,17 +9,17 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from localdflash.chat.sources import Shared
+from localdflash.chat.sources import SharedDaemon
 from localdflash.errors import EngineGone
 from localdflash.tui.app import ChatApp
 from localdflash.tui.base import Start
-from tests.support.fake_engine import ANSWER
+from tests.support.fake_answerer import ANSWER
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 from tests.tui.stage import play
 
 
 def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answer() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "why?")
         before = list(app.talk.messages)
         await pilot.press("up")
@@ -37,7 +37,7 @@ def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answer() ->
 
 
 def test_a_message_that_was_changed_stays_in_the_prompt() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "why?")
         await pilot.press("up")
         await wait_until(pilot, lambda: app.prompt.text == "why?")
@@ -49,7 +49,7 @@ def test_a_message_that_was_changed_stays_in_the_prompt() -> None:
 
 
 def test_esc_after_another_chat_was_begun_brings_nothing_back() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot, "why?")
         await pilot.press("up")
         await wait_until(pilot, lambda: app.prompt.text == "why?")
@@ -63,7 +63,7 @@ def test_esc_after_another_chat_was_begun_brings_nothing_back() -> None:
 
 @pytest.mark.parametrize("key", ["e", "f"])
 def test_after_a_key_on_a_message_one_types_into_the_prompt(key: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("tab", "k")
         assert app.focused is app.transcript
@@ -74,7 +74,7 @@ def test_after_a_key_on_a_message_one_types_into_the_prompt(key: str) -> None:
 
 
 def test_the_numbers_of_one_chat_are_not_shown_for_another() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         assert "50 tok/s" in app.status_bar.line
         await pilot.press("ctrl+n")
@@ -86,7 +86,7 @@ def test_the_numbers_of_one_chat_are_not_shown_for_another() -> None:
 
 
 def test_the_context_of_a_fork_is_counted() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await command(pilot, "/fork 1")
         await wait_until(pilot, lambda: "42/1 000" in app.status_bar.line)
@@ -95,7 +95,7 @@ def test_the_context_of_a_fork_is_counted() -> None:
 
 
 def test_a_count_that_comes_late_is_not_taken_for_what_the_answer_told() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         may_end = asyncio.Event()
 
@@ -103,7 +103,7 @@ def test_a_count_that_comes_late_is_not_taken_for_what_the_answer_told() -> None
             await may_end.wait()
             return 7
 
-        engine.count = counted
+        answerer.count = counted
         counting = asyncio.create_task(app.talk.count())
         await answered(pilot, "and now?")
         used = app.talk.used
@@ -116,7 +116,7 @@ def test_a_count_that_comes_late_is_not_taken_for_what_the_answer_told() -> None
 
 @pytest.mark.parametrize("number", ["9" * 5000, "٣", "x" * 3000])
 def test_a_fork_at_no_message_is_one_line(number: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         session = app.talk.session
         await command(pilot, f"/fork {number}")
@@ -127,7 +127,7 @@ def test_a_fork_at_no_message_is_one_line(number: str) -> None:
 
 
 def test_the_palette_names_what_follows_a_command() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await pilot.press("ctrl+p")
         await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await wait_until(pilot, lambda: "/copy [N]" in prompts(app))
@@ -142,7 +142,7 @@ def test_the_palette_names_what_follows_a_command() -> None:
 
 
 def test_leaving_twice_waits_for_the_first() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         may_end, closing = asyncio.Event(), asyncio.Event()
 
@@ -163,7 +163,7 @@ def test_leaving_twice_waits_for_the_first() -> None:
 
 
 def test_what_was_said_to_be_wrong_stays_when_no_answer_can_begin() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         answer = app.talk.answer
 
         async def complaining(*given: Any, **names: Any) -> Any:
@@ -183,7 +183,7 @@ def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, t
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
-    app = ChatApp(Start(Shared(Wanted({})), tmp_path, None))
+    app = ChatApp(Start(SharedDaemon(Wanted({})), tmp_path, None))
 
     async def script(pilot: Pilot[Any]) -> None:
         await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in shown(app))
@@ -194,7 +194,7 @@ def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_an_operation_of_the_system_that_fails_is_one_line() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
 
         async def version(step: int) -> bool:
@@ -208,7 +208,7 @@ def test_an_operation_of_the_system_that_fails_is_one_line() -> None:
 
 
 def test_what_fits_on_this_machine_is_not_offered_where_a_server_answers() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+l")
         await wait_until(pilot, lambda: "http://127.0.0.1:9 answers as tiny; /model ID asks for another" in shown(app))
@@ -219,7 +219,7 @@ def test_what_fits_on_this_machine_is_not_offered_where_a_server_answers() -> No
 
 
 def test_notices_do_not_cover_the_prompt() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
@@ -230,7 +230,7 @@ def test_notices_do_not_cover_the_prompt() -> None:
 
 
 def test_a_name_is_told_as_it_is_kept() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         app.action_rename("n" * 10_000)
         await wait_until(pilot, lambda: "is now called nnn" in shown(app))

@@ -30,7 +30,7 @@ def test_with_the_colours_of_the_terminal(snap_compare: Any, tmp_path: Path, nam
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 40), (40, 1)])
 def test_terminals_with_no_room_for_anything(size: tuple[int, int]) -> None:
-    async def play(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def play(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.resize_terminal(80, 20)
         await pilot.resize_terminal(*size)

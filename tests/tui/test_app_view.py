@@ -7,18 +7,18 @@ import pytest
 from rich.segment import Segments
 from textual.pilot import Pilot
 
-from localdflash.chat.engine import Done, Piece
+from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.tui import state
 from localdflash.tui.app import ChatApp
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import THEMES
-from tests.support.fake_engine import NUMBERS, STEP
+from tests.support.fake_answerer import NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
 
 @pytest.mark.parametrize("how", ["f2", "/accepted"])
 def test_the_acceptance_view(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         for tinted in (True, False):
             await (command(pilot, how) if how.startswith("/") else pilot.press(how))
@@ -32,7 +32,7 @@ def test_the_acceptance_view(how: str) -> None:
 @pytest.mark.parametrize("how", ["f3", "/speed"])
 @pytest.mark.parametrize("width", [70, 140])
 def test_the_panel(how: str, width: int) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: "tokens a step" in shown(app))
@@ -43,7 +43,7 @@ def test_the_panel(how: str, width: int) -> None:
 
 @pytest.mark.parametrize("how", ["f4", "/draft", "/draft off"])
 def test_drafting_off(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: not app.talk.settings.draft)
         await wait_until(pilot, lambda: "drafting off" in shown(app))
@@ -54,7 +54,7 @@ def test_drafting_off(how: str) -> None:
 
 
 def test_plain_and_drafting_compared() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await pilot.press("f5")
         await wait_until(pilot, lambda: "nothing was asked yet" in shown(app))
         await answered(pilot)
@@ -67,20 +67,20 @@ def test_plain_and_drafting_compared() -> None:
 
 
 def test_a_comparison_that_is_closed_stops() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
-        engine.script = [Piece("It ", STEP), None]
-        closed = engine.closed
+        answerer.script = [AnswerPiece("It ", STEP), None]
+        closed = answerer.closed
         await pilot.press("f5")
-        await engine.waits.wait()
+        await answerer.waits.wait()
         await pilot.press("escape")
-        await wait_until(pilot, lambda: engine.closed == closed + 1)
+        await wait_until(pilot, lambda: answerer.closed == closed + 1)
 
     on_stage(script)
 
 
 def test_settings() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/set temperature 0.5")
         assert app.talk.settings.temperature == 0.5
         await command(pilot, "/set temperature hot")
@@ -94,11 +94,11 @@ def test_settings() -> None:
 
 
 def test_instructions() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/role reviewer")
         await wait_until(pilot, lambda: bool(app.talk.system))
         await answered(pilot)
-        assert engine.asked[-1][1] == app.talk.system
+        assert answerer.asked[-1][1] == app.talk.system
         await command(pilot, "/role none")
         await wait_until(pilot, lambda: not app.talk.system)
         await command(pilot, "/role revewer")
@@ -114,7 +114,7 @@ def test_instructions() -> None:
 
 
 def test_another_model() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await command(pilot, "/model other")
         await wait_until(pilot, lambda: "other is loaded: 2000 tokens" in shown(app))
 
@@ -122,7 +122,7 @@ def test_another_model() -> None:
 
 
 def test_thoughts_fold() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         assert "apples" not in shown(app)
         await pilot.press("ctrl+t")
@@ -130,11 +130,11 @@ def test_thoughts_fold() -> None:
         await command(pilot, "/thoughts")
         await wait_until(pilot, lambda: "apples" not in shown(app))
 
-    on_stage(script, Piece("<think>of apples</think>\n\nIt is."), Done("stop", NUMBERS))
+    on_stage(script, AnswerPiece("<think>of apples</think>\n\nIt is."), Done("stop", NUMBERS))
 
 
 def test_themes(home: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         for name in THEMES:
             await command(pilot, f"/theme {name}")
             assert app.theme == state.load().theme == name
@@ -147,7 +147,7 @@ def test_themes(home: Path) -> None:
 
 
 def test_without_a_log_nothing_is_written(home: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await command(pilot, "/theme")
         await pilot.press("ctrl+q")
@@ -158,7 +158,7 @@ def test_without_a_log_nothing_is_written(home: Path) -> None:
 
 @pytest.mark.parametrize("how", ["f1", "/help"])
 def test_help(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: "Commands and keys" in shown(app))
         await pilot.press("ctrl+n", "f2")  # keys of the chat do nothing here
@@ -170,7 +170,7 @@ def test_help(how: str) -> None:
 
 
 def test_the_palette_has_every_command() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await pilot.press("ctrl+p")
         await pilot.pause()
         await pilot.press(*"panel of")
@@ -188,7 +188,7 @@ def test_the_palette_has_every_command() -> None:
 
 
 def test_scrolling_from_the_prompt() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         end = app.transcript.scroll_y
         await pilot.press("pageup")
@@ -196,24 +196,24 @@ def test_scrolling_from_the_prompt() -> None:
         await pilot.press("pagedown")
         await wait_until(pilot, lambda: app.transcript.scroll_y == end)
 
-    on_stage(script, Piece("line\n\n" * 100), Done("stop", NUMBERS))
+    on_stage(script, AnswerPiece("line\n\n" * 100), Done("stop", NUMBERS))
 
 
 @pytest.mark.parametrize("how", ["ctrl+q", "/quit", "/exit"])
 def test_leaving_in_the_middle(how: str) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await typed(pilot, "why?")
-        await engine.waits.wait()
+        await answerer.waits.wait()
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.return_value == 0)
-        assert engine.closed == 1
+        assert answerer.closed == 1
         assert app.talk.messages[-1].text == "It "
 
-    on_stage(script, Piece("It ", STEP), None)
+    on_stage(script, AnswerPiece("It ", STEP), None)
 
 
 def test_ctrl_c_says_how_to_leave() -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
@@ -222,7 +222,7 @@ def test_ctrl_c_says_how_to_leave() -> None:
 
 
 def test_the_first_run_is_explained_once(home: Path) -> None:
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await wait_until(pilot, lambda: state.load().seen_welcome)
         seen.append(shown(app))
 
@@ -239,7 +239,7 @@ def test_the_first_run_is_explained_once(home: Path) -> None:
 def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the values of no variables, unless they are asked for."""
 
-    async def script(pilot: Pilot[Any], app: ChatApp, engine: Any) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         monkeypatch.setattr(app.talk, "version", None)
         await pilot.press("alt+left")

@@ -7,11 +7,11 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from localdflash.chat.compare import Comparison, Way
+from localdflash.chat.compare import ComparedWay, Comparison
 from localdflash.tui.screens.compare import CompareScreen, compare_text
 from tests.tui.stage import Stage, play, shown
 
-PLAIN, DRAFTING = Way(20.0, 256, 1.0, 2, 120.0), Way(52.5, 256, 3.914, 2, 130.0)
+PLAIN, DRAFTING = ComparedWay(20.0, 256, 1.0, 2, 120.0), ComparedWay(52.5, 256, 3.914, 2, 130.0)
 DONE = Comparison(PLAIN, DRAFTING, 2, identical=True)
 
 
@@ -44,7 +44,7 @@ def test_what_is_not_known_yet_is_not_said() -> None:
     assert "answer 2 of 4, drafting" in text
     assert "times as fast" not in text
     assert "texts" not in text.lower()
-    assert compare_text(Comparison(Way(math.nan)), 60).plain.count("–") == 2
+    assert compare_text(Comparison(ComparedWay(math.nan)), 60).plain.count("–") == 2
 
 
 @pytest.mark.parametrize("width", range(16, 60, 7))

@@ -1,4 +1,4 @@
-"""Code in a Document: every byte kept, highlighted as it comes, wrapped and never cut."""
+"""Code in a MarkdownDocument: every byte kept, highlighted as it comes, wrapped and never cut."""
 
 import threading
 
@@ -11,8 +11,8 @@ from localdflash.text.sanitize import sanitize
 from localdflash.tui import highlight
 from localdflash.tui.fence import LONGEST, Code
 from localdflash.tui.highlight import exact, lexer_for
-from localdflash.tui.lines import Line, Run
-from localdflash.tui.markdown import Document
+from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.markdown import MarkdownDocument
 from tests.tui.markdown_samples import copied, document, rows
 
 _CODE = st.text(st.sampled_from("ab (){}'\"#/*\n\t\r日é\u0301\0\x1b\ud800=:"), max_size=200)
@@ -129,7 +129,7 @@ def test_names_of_languages(language: str) -> None:
 
 def test_only_fences_that_ended_are_read_again_and_only_once() -> None:
     code = "x = '''a\nb'''\n"
-    made = Document()
+    made = MarkdownDocument()
     made.append("```python\n" + code)
     assert made.unsettled() == []
     made.append("```\n- ```c\n  a\n  ```\n")
@@ -147,7 +147,7 @@ def test_exact_highlighting_replaces_what_was_made_line_by_line() -> None:
     """A here-document of a shell, which its lexer sees as a whole only, read in a thread of its own."""
     made = document("before\n\n" + fenced("cat <<EOF\nif then\nEOF\n", "sh"))
     before = list(made.lines(60))
-    found: list[list[tuple[Run, ...]] | None] = []
+    found: list[list[tuple[StyledRun, ...]] | None] = []
     (job,) = made.unsettled()
     thread = threading.Thread(target=lambda: found.append(exact(job.language, job.lines)))
     thread.start()
@@ -167,8 +167,8 @@ def test_a_fence_inside_a_list_is_settled_too() -> None:
     assert styles(list(made.lines(60)), "if") == ["fence syntax.string"]
 
 
-@pytest.mark.parametrize("runs", [None, [], [(Run("other"),)], [(Run("x"),)] * 9])
-def test_highlighting_of_another_text_is_not_taken(runs: list[tuple[Run, ...]] | None) -> None:
+@pytest.mark.parametrize("runs", [None, [], [(StyledRun("other"),)], [(StyledRun("x"),)] * 9])
+def test_highlighting_of_another_text_is_not_taken(runs: list[tuple[StyledRun, ...]] | None) -> None:
     made = document(fenced("x = 1\ny = 2\n"))
     before = list(made.lines(60))
     made.settle(1, runs)

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from localdflash.tui.inline import LONGEST, followable, inline
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 from localdflash.tui.wrap import wrap
 from tests.tui.markdown_samples import copied
 
 
 def test_styles_nest() -> None:
     assert inline("a **b *c* `d`** ~~e~~") == (
-        Run("a "),
-        Run("b ", "strong"),
-        Run("c", "strong emphasis"),
-        Run(" ", "strong"),
-        Run("d", "strong code"),
-        Run(" "),
-        Run("e", "strike"),
+        StyledRun("a "),
+        StyledRun("b ", "strong"),
+        StyledRun("c", "strong emphasis"),
+        StyledRun(" ", "strong"),
+        StyledRun("d", "strong code"),
+        StyledRun(" "),
+        StyledRun("e", "strike"),
     )
 
 
 def test_a_link_shows_where_it_goes() -> None:
     assert inline("[text](https://x.org/a)") == (
-        Run("text", "link", "https://x.org/a"),
-        Run(" (https://x.org/a)", "muted"),
+        StyledRun("text", "link", "https://x.org/a"),
+        StyledRun(" (https://x.org/a)", "muted"),
     )
 
 
@@ -40,7 +40,7 @@ def test_a_link_that_shows_its_url_shows_it_once(text: str) -> None:
 
 
 def test_mail_is_followed_too() -> None:
-    assert inline("<me@x.org>") == (Run("me@x.org", "link", "mailto:me@x.org"),)
+    assert inline("<me@x.org>") == (StyledRun("me@x.org", "link", "mailto:me@x.org"),)
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_a_url_with_characters_that_nobody_sees_is_not_followed() -> None:
 
 def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
     assert inline("see (https://x.org/a_b?c=1).") == (
-        Run("see ("),
-        Run("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
-        Run(")."),
+        StyledRun("see ("),
+        StyledRun("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
+        StyledRun(")."),
     )
 
 
 def test_an_image_is_its_description() -> None:
-    assert inline("![a cat](https://x.org/c.png)")[0] == Run("[image: a cat]", "link", "https://x.org/c.png")
+    assert inline("![a cat](https://x.org/c.png)")[0] == StyledRun("[image: a cat]", "link", "https://x.org/c.png")
 
 
 def test_entities_are_decoded_and_still_safe() -> None:
-    assert inline("&lt;&copy;&#8238;&#10;x") == (Run("<©⟦U+202E⟧ x"),)
+    assert inline("&lt;&copy;&#8238;&#10;x") == (StyledRun("<©⟦U+202E⟧ x"),)
 
 
 def test_breaks() -> None:
@@ -81,20 +81,20 @@ def test_breaks() -> None:
 
 def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
     long = "**a** " * (LONGEST // 5)
-    assert inline(long) == (Run(long),)
-    assert inline("[" * 500) == (Run("[" * 500),)
-    assert inline("[\n   ]" * 500) == (Run("[\n]" * 500),)
+    assert inline(long) == (StyledRun(long),)
+    assert inline("[" * 500) == (StyledRun("[" * 500),)
+    assert inline("[\n   ]" * 500) == (StyledRun("[\n]" * 500),)
 
 
 # Wrapping
 
 _TEXT = st.text("ab  \n日本e\u0301❤\ufe0f😀é—", max_size=60)
-_RUNS = st.lists(st.builds(Run, _TEXT.filter(bool), st.sampled_from(("", "strong"))), max_size=5)
+_RUNS = st.lists(st.builds(StyledRun, _TEXT.filter(bool), st.sampled_from(("", "strong"))), max_size=5)
 
 
 @settings(max_examples=500, deadline=None)
 @given(_RUNS, st.integers(1, 20), st.booleans())
-def test_wrapped_rows_fit_and_give_the_text_back(runs: list[Run], width: int, words: bool) -> None:
+def test_wrapped_rows_fit_and_give_the_text_back(runs: list[StyledRun], width: int, words: bool) -> None:
     lines = wrap(runs, width, words=words)
     text = "".join(run.text for run in runs)
     assert copied(lines) == text + "\n"
@@ -105,7 +105,7 @@ def test_wrapped_rows_fit_and_give_the_text_back(runs: list[Run], width: int, wo
 
 @settings(max_examples=300, deadline=None)
 @given(_RUNS, st.integers(2, 20))
-def test_no_row_begins_with_what_combines(runs: list[Run], width: int) -> None:
+def test_no_row_begins_with_what_combines(runs: list[StyledRun], width: int) -> None:
     for before, after in pairwise(wrap(runs, width)):
         if before.joined == "" and after.text and before.text:
             assert after.text[0] not in "\u0301\ufe0f"
@@ -121,26 +121,26 @@ def test_rows_are_as_full_as_they_can_be(words: list[str], width: int) -> None:
             expected[-1] += f" {word}"
         else:
             expected.append(word)
-    assert [line.text for line in wrap([Run(" ".join(words))], width)] == expected
+    assert [line.text for line in wrap([StyledRun(" ".join(words))], width)] == expected
 
 
 def test_wide_characters_break_anywhere_and_words_do_not() -> None:
-    assert [line.text for line in wrap([Run("日本語 text 日本")], 8)] == ["日本語", "text 日", "本"]
-    assert [line.text for line in wrap([Run("ab cdefghij")], 5)] == ["ab", "cdefg", "hij"]
+    assert [line.text for line in wrap([StyledRun("日本語 text 日本")], 8)] == ["日本語", "text 日", "本"]
+    assert [line.text for line in wrap([StyledRun("ab cdefghij")], 5)] == ["ab", "cdefg", "hij"]
 
 
 def test_what_combines_stays_with_a_character_wider_than_all() -> None:
-    assert [line.text for line in wrap([Run("日\u0301本❤\ufe0f")], 1)] == ["日\u0301", "本", "❤\ufe0f"]
+    assert [line.text for line in wrap([StyledRun("日\u0301本❤\ufe0f")], 1)] == ["日\u0301", "本", "❤\ufe0f"]
 
 
 def test_an_indent_is_no_place_to_break() -> None:
-    assert [line.text for line in wrap([Run("    abcdefgh")], 8)] == ["    abcd", "efgh"]
+    assert [line.text for line in wrap([StyledRun("    abcdefgh")], 8)] == ["    abcd", "efgh"]
 
 
 def test_styles_go_with_their_characters() -> None:
-    lines = wrap([Run("one two "), Run("three four", "strong", "https://x.org")], 9)
+    lines = wrap([StyledRun("one two "), StyledRun("three four", "strong", "https://x.org")], 9)
     assert [line.runs for line in lines] == [
-        (Run("one two"),),
-        (Run("three", "strong", "https://x.org"),),
-        (Run("four", "strong", "https://x.org"),),
+        (StyledRun("one two"),),
+        (StyledRun("three", "strong", "https://x.org"),),
+        (StyledRun("four", "strong", "https://x.org"),),
     ]

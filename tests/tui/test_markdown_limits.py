@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from localdflash.tui.markdown import Document
+from localdflash.tui.markdown import MarkdownDocument
 from tests.tui.markdown_samples import chunks, document
 
 PROSE = "The quick **brown** fox `jumps` over the [lazy](https://x.y) dog, *again*. "
@@ -75,7 +75,7 @@ def test_depth_needs_little_stack(text: str) -> None:
 def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
     """400 tokens a second, drawn 30 times a second: 2 ms each are the bar, on a machine that does nothing else."""
     source = "".join(f"def function_{n}(a: int) -> str:\n    return f'{{a}} {n}'  # {n * n}\n\n\n" for n in range(250))
-    growing = Document()
+    growing = MarkdownDocument()
     growing.append("```python\n")
     growing.lines(100)
     times = []
@@ -91,7 +91,7 @@ def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
 
 
 def test_prose_costs_what_its_last_block_costs() -> None:
-    growing = Document()
+    growing = MarkdownDocument()
     growing.append(MIXED * 100)
     growing.lines(100)
     times = []

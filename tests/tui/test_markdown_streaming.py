@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localdflash.tui.fence import Code
-from localdflash.tui.markdown import Document
-from localdflash.tui.parsing import Piece, parse
+from localdflash.tui.markdown import MarkdownDocument
+from localdflash.tui.parsing import PlacedBlock, parse
 from tests.tui.markdown_samples import FRAGMENTS, chunks, document, sizes, texts
 
 widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
@@ -26,7 +26,7 @@ widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
 @example("```\r````crlf line\r", [4], 60)
 def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width: int) -> None:
     """The example lines are those whose meaning the next line, or the rest of the line, changes."""
-    growing = Document()
+    growing = MarkdownDocument()
     seen: list[object] = []
     for piece in chunks(text, sizes):
         growing.append(piece)
@@ -45,7 +45,7 @@ def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width:
 @settings(max_examples=150, deadline=None)
 @given(texts, st.lists(widths, min_size=2, max_size=5))
 def test_a_resize_on_the_way_leaves_no_trace(text: str, widths: list[int]) -> None:
-    growing = Document()
+    growing = MarkdownDocument()
     for number, piece in enumerate(chunks(text, [17])):
         growing.append(piece)
         growing.lines(widths[number % len(widths)])
@@ -58,7 +58,7 @@ def test_a_resize_on_the_way_leaves_no_trace(text: str, widths: list[int]) -> No
 @example("<think>thought</think>", [1], 0)
 @example("<think>thought</think>", [1], 3)
 def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes: list[int], stop: int) -> None:
-    growing = Document()
+    growing = MarkdownDocument()
     for piece in chunks(text[:stop], sizes):
         growing.append(piece)
         growing.lines(60)
@@ -74,7 +74,7 @@ def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes
 @settings(max_examples=100, deadline=None)
 @given(texts, sizes)
 def test_what_a_user_typed_stays_line_by_line(text: str, sizes: list[int]) -> None:
-    growing = Document(plain=True)
+    growing = MarkdownDocument(plain=True)
     for piece in chunks(text, sizes):
         growing.append(piece)
         growing.lines(24)
@@ -86,7 +86,7 @@ def test_what_a_user_typed_stays_line_by_line(text: str, sizes: list[int]) -> No
 @pytest.mark.parametrize("stop", range(len("```python\nx = 1\n\ny = '``'\n``")))
 def test_a_stop_inside_a_fence_loses_no_code(stop: int) -> None:
     text = "```python\nx = 1\n\ny = '``'\n``"[: stop + 1]
-    growing = Document()
+    growing = MarkdownDocument()
     for character in text:
         growing.append(character)
         growing.lines(40)
@@ -98,7 +98,7 @@ def test_a_stop_inside_a_fence_loses_no_code(stop: int) -> None:
 
 
 def test_only_the_last_line_of_an_open_fence_changes() -> None:
-    growing = Document()
+    growing = MarkdownDocument()
     growing.append("before\n\n```python\n" + "x = 1\n" * 50)
     assert len(growing.lines(60)) == 53
     growing.append("y")
@@ -110,7 +110,7 @@ def test_only_the_last_line_of_an_open_fence_changes() -> None:
 
 
 def test_what_may_be_the_end_of_a_fence_is_not_shown_before_it_is_clear() -> None:
-    growing = Document()
+    growing = MarkdownDocument()
     growing.append("```\ncode\n``")
     assert [line.text for line in growing.lines(60)] == ["  code  1", "  code"]
     growing.append("x\n")
@@ -124,12 +124,12 @@ def test_what_may_be_the_end_of_a_fence_is_not_shown_before_it_is_clear() -> Non
 def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 
-    def counted(text: str, number: int, known: Mapping[int, Code]) -> list[Piece]:
+    def counted(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
         lengths.append(len(text))
         return parse(text, number, known)
 
     monkeypatch.setattr("localdflash.tui.reading.parse", counted)
-    growing = Document()
+    growing = MarkdownDocument()
     for _ in range(30):
         for piece in chunks(
             "A paragraph here.\n\n- item one\n- item two\n\n```py\ncode = 1\n" + "x\n" * 40 + "```\n\n", [9]
@@ -148,7 +148,7 @@ def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPat
 
 def test_every_fragment_by_character() -> None:
     for fragment in FRAGMENTS:
-        growing = Document()
+        growing = MarkdownDocument()
         for character in fragment:
             growing.append(character)
             growing.lines(30)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.tui.pace import LAG, Pace, motion_unwanted
+from localdflash.tui.pace import LAG, DisplayPace, motion_unwanted
 
 _EPSILON = 1e-9
 
@@ -27,7 +27,7 @@ def test_nothing_is_lost_or_reordered_and_nothing_waits_longer_than_the_lag(
     events: Sequence[str | float], whole: bool
 ) -> None:
     clock = Clock()
-    pace = Pace(whole=whole, clock=clock)
+    pace = DisplayPace(whole=whole, clock=clock)
     put, taken = "", ""
     came: list[float] = []
     for event in events:
@@ -48,7 +48,7 @@ def test_nothing_is_lost_or_reordered_and_nothing_waits_longer_than_the_lag(
 
 def test_the_first_character_is_shown_at_once() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = DisplayPace(clock=clock)
     pace.put("first")
     clock.now += 0.1
     pace.take()
@@ -58,7 +58,7 @@ def test_the_first_character_is_shown_at_once() -> None:
 
 def test_without_motion_a_burst_is_shown_whole() -> None:
     clock = Clock()
-    pace = Pace(whole=True, clock=clock)
+    pace = DisplayPace(whole=True, clock=clock)
     for burst in ("one ", "two ", "three"):
         clock.now += 0.1
         pace.put(burst)
@@ -69,7 +69,7 @@ def test_without_motion_a_burst_is_shown_whole() -> None:
 def test_bursts_are_shown_evenly_at_the_rate_at_which_they_come(interval: float, size: int) -> None:
     """A frame shows about its share: neither nothing nor a whole burst."""
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = DisplayPace(clock=clock)
     frame = interval / 5
     shown: list[int] = []
     for _ in range(60):
@@ -85,7 +85,7 @@ def test_bursts_are_shown_evenly_at_the_rate_at_which_they_come(interval: float,
 
 def test_a_rate_that_changes_is_followed() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = DisplayPace(clock=clock)
     for interval in [0.1] * 20 + [0.02] * 40:
         pace.put("x" * 16)
         clock.now += interval

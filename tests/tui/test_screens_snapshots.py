@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
-from localdflash.chat.compare import Comparison, Way
+from localdflash.chat.compare import ComparedWay, Comparison
 from localdflash.chat.listing import SessionInfo
 from localdflash.chat.models import ModelRow
 from localdflash.tui.screens import models
@@ -67,7 +67,7 @@ async def _fit(_: str) -> Sequence[str]:
 
 def _compared() -> CompareScreen:
     screen = CompareScreen()
-    plain, drafting = Way(21.4, 256, 1.0, 2, 120.0), Way(54.9, 256, 3.87, 2, 125.0)
+    plain, drafting = ComparedWay(21.4, 256, 1.0, 2, 120.0), ComparedWay(54.9, 256, 3.87, 2, 125.0)
     screen.show(Comparison(plain, drafting, 2, identical=True))
     return screen
 

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from localdflash.errors import LocaldflashError
-from localdflash.tui.state import State, load, save, state_file
+from localdflash.tui.state import TuiState, load, save, state_file
 from localdflash.tui.themes import DEFAULT
 
 
 def test_nothing_saved_is_the_default_and_touches_nothing(home: Path) -> None:
-    assert load() == State(DEFAULT, seen_welcome=False)
+    assert load() == TuiState(DEFAULT, seen_welcome=False)
     assert not home.exists()
 
 
 def test_what_was_saved_is_found_again() -> None:
-    for state in (State("localdflash-light", seen_welcome=True), State("ansi-dark")):
+    for state in (TuiState("localdflash-light", seen_welcome=True), TuiState("ansi-dark")):
         save(state)
         assert load() == state
 
 
 def test_the_file_is_private_and_nothing_else_is_left() -> None:
-    save(State())
-    save(State("ansi-light"))
+    save(TuiState())
+    save(TuiState("ansi-light"))
     assert stat.S_IMODE(state_file().stat().st_mode) == 0o600
     assert [path.name for path in state_file().parent.iterdir()] == [state_file().name]
 
@@ -32,26 +32,26 @@ def test_the_file_is_private_and_nothing_else_is_left() -> None:
     "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"theme": 3, "seen_welcome": "yes"}']
 )
 def test_a_broken_file_is_as_good_as_none(content: bytes) -> None:
-    save(State("ansi-dark", seen_welcome=True))
+    save(TuiState("ansi-dark", seen_welcome=True))
     state_file().write_bytes(content)
-    assert load() == State()
+    assert load() == TuiState()
 
 
 def test_a_theme_that_is_gone_does_not_lose_the_rest() -> None:
-    save(State())
+    save(TuiState())
     state_file().write_text(json.dumps({"theme": "solarized", "seen_welcome": True, "later": 1}))
-    assert load() == State(DEFAULT, seen_welcome=True)
+    assert load() == TuiState(DEFAULT, seen_welcome=True)
 
 
 def test_a_failed_write_is_one_line_keeps_what_was_there_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    save(State("ansi-dark"))
+    save(TuiState("ansi-dark"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(LocaldflashError, match="No space left") as failed:
-            save(State("ansi-light"))
+            save(TuiState("ansi-light"))
     assert "\n" not in str(failed.value)
-    assert load() == State("ansi-dark")
+    assert load() == TuiState("ansi-dark")
     assert [path.name for path in state_file().parent.iterdir()] == [state_file().name]

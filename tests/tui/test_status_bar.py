@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
-from localdflash.tui.status_bar import SEPARATOR, Part, Status, StatusBar, fitting, parts_of
+from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, StatusPart, fitting, parts_of
 
 FULL = Status("embedded", "ready", 412, 1024, 58.2, False, 3.93, 0.512, 181.0)
 
@@ -98,12 +98,15 @@ def test_the_least_important_goes_first(width: int, expected: str) -> None:
 @given(
     st.lists(
         st.builds(
-            Part, st.just("x"), st.text(st.characters(exclude_categories=["C", "M"]), min_size=1), st.integers(0, 9)
+            StatusPart,
+            st.just("x"),
+            st.text(st.characters(exclude_categories=["C", "M"]), min_size=1),
+            st.integers(0, 9),
         )
     ),
     st.integers(0, 60),
 )
-def test_never_wider_than_the_room(parts: list[Part], width: int) -> None:
+def test_never_wider_than_the_room(parts: list[StatusPart], width: int) -> None:
     shown = fitting(parts, width)
     assert cell_len(SEPARATOR.join(part.text for part in shown)) <= width or not width
     assert len(shown) <= len(parts)

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from localdflash.chat.messages import Attachment
 from localdflash.tui.attachments import Attachments, label
 from localdflash.tui.suggestions import MOST_ROWS, Suggestions
-from localdflash.tui.triggers import Suggestion
+from localdflash.tui.triggers import PromptSuggestion
 from tests.tui.stage import Stage, play, shown
 
 
@@ -21,8 +21,8 @@ def stage(*widgets: Any) -> Stage:
     return Stage(above, *widgets, below)
 
 
-def rows(count: int) -> list[Suggestion]:
-    return [Suggestion(f"row {number}", str(number), "hint") for number in range(count)]
+def rows(count: int) -> list[PromptSuggestion]:
+    return [PromptSuggestion(f"row {number}", str(number), "hint") for number in range(count)]
 
 
 @pytest.mark.parametrize(("count", "above", "height"), [(20, 30, 8), (3, 30, 3), (20, 4, 4), (20, 0, 1), (1, 30, 1)])
@@ -70,7 +70,7 @@ def test_rows_never_are_wider_than_the_screen(width: int, name: str) -> None:
     app = stage(suggestions)
 
     async def script(pilot: Pilot[Any]) -> None:
-        suggestions.show([Suggestion(name, "", "a hint that goes on and on", (0, len(name) - 1))], above=5)
+        suggestions.show([PromptSuggestion(name, "", "a hint that goes on and on", (0, len(name) - 1))], above=5)
         await pilot.pause()
         line = shown(app).split("\n")[-2]
         assert cell_len(line) <= width

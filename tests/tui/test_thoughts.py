@@ -2,7 +2,7 @@
 
 import pytest
 
-from localdflash.tui.markdown import Document
+from localdflash.tui.markdown import MarkdownDocument
 from tests.tui.markdown_samples import document, rows
 
 
@@ -21,7 +21,7 @@ def test_unfolded_they_are_shown_as_typed() -> None:
 
 
 def test_while_they_come_the_end_of_them_is_seen() -> None:
-    made = Document()
+    made = MarkdownDocument()
     made.append("<think>one\ntwo three")
     assert [line.text for line in made.lines(40)] == ["▸ Thinking… two three"]
     made.append(" four five six")
@@ -33,7 +33,7 @@ def test_while_they_come_the_end_of_them_is_seen() -> None:
 @pytest.mark.parametrize("opening", range(1, 8))
 @pytest.mark.parametrize("closing", range(1, 9))
 def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
-    made = Document()
+    made = MarkdownDocument()
     shown = []
     tag, end = "<think>", "</think>"
     for piece in (" \n" + tag[:opening], tag[opening:] + "a b" + end[:closing], end[closing:] + "done"):
@@ -53,7 +53,7 @@ def test_a_tag_elsewhere_is_text() -> None:
 
 
 def test_stopped_while_thinking_nothing_is_lost() -> None:
-    made = Document()
+    made = MarkdownDocument()
     made.append("<think>one two</thi")
     made.finish()
     made.thoughts_open = True

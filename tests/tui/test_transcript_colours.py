@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message
 from localdflash.tui import highlight
-from localdflash.tui.lines import Run
+from localdflash.tui.lines import StyledRun
 from tests.tui.transcript_stage import Stage, run, until
 
 CODE = 'x = """a\nimport b\n"""\n'
@@ -65,9 +65,9 @@ def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch
 def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, threading.Thread]] = []
 
-    def whole(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]]:
+    def whole(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]]:
         seen.append((language, threading.current_thread()))
-        return [(Run(line, "fence syntax.error"),) for line in lines]
+        return [(StyledRun(line, "fence syntax.error"),) for line in lines]
 
     monkeypatch.setattr(highlight, "exact", whole)
 
@@ -94,7 +94,7 @@ def test_code_that_ended_is_highlighted_as_a_whole(old: bool, monkeypatch: pytes
 def test_what_came_for_a_chat_that_is_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     may_end, exact = threading.Event(), highlight.exact
 
-    def slow(language: str, lines: Iterable[str]) -> list[tuple[Run, ...]] | None:
+    def slow(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
         assert may_end.wait(10)
         return exact(language, lines)
 

@@ -9,10 +9,10 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from localdflash.chat.messages import Message
-from localdflash.tui.column import Column, Place
-from localdflash.tui.entry import View
-from localdflash.tui.lines import Line, Run
-from localdflash.tui.markdown import Document
+from localdflash.tui.column import Column, RowPlace
+from localdflash.tui.entry import ChatView
+from localdflash.tui.lines import Line, StyledRun
+from localdflash.tui.markdown import MarkdownDocument
 from tests.tui.transcript_stage import Stage, run, talk, until
 
 
@@ -146,12 +146,12 @@ def test_a_place_is_found_again_at_every_width() -> None:
     for row in range(column.height):
         assert column.row(column.place(row)) == row
     places = [column.place(row) for row in range(column.height)]
-    column.guess(View(31))
+    column.guess(ChatView(31))
     for index in range(len(column.entries)):
         column.lay_out(index)
     rows = [column.row(place) for place in places]
     assert rows == sorted(rows)
-    assert column.row(Place(99, 0)) == 0
+    assert column.row(RowPlace(99, 0)) == 0
 
 
 def test_what_is_kept_of_2000_turns_is_their_text() -> None:
@@ -169,7 +169,7 @@ def test_what_is_kept_of_2000_turns_is_their_text() -> None:
                 for y in range(stage.transcript.size.height):
                     stage.transcript.render_line(y)
             gc.collect()
-            return sum(type(one) in (Line, Run, Strip, Document) for one in gc.get_objects())
+            return sum(type(one) in (Line, StyledRun, Strip, MarkdownDocument) for one in gc.get_objects())
 
         few = turns(100)
         assert turns(1900) <= few + 50

@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 
 from localdflash.chat.messages import Message, StepRecord
-from localdflash.tui.markdown import Document
+from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.transcript import Transcript
 from tests.tui.transcript_stage import Stage, run, talk, until
 
@@ -186,11 +186,11 @@ def test_tints_come_while_it_grows() -> None:
 
 
 def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Document, width: int) -> None:
+    def broken(self: MarkdownDocument, width: int) -> None:
         raise RecursionError
 
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
-        monkeypatch.setattr(Document, "lines", broken)
+        monkeypatch.setattr(MarkdownDocument, "lines", broken)
         stage.transcript.feed("**as it came**")
         await until(lambda: "**as it came**" in stage.screen_text)
 

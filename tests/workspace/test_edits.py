@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.workspace import edits as module
-from localdflash.workspace.edits import Edit, EditHistory
+from localdflash.workspace.edits import EditHistory, RecentEdit
 
 LINES = st.lists(st.sampled_from("abcd"), max_size=4)
 CHANGES = st.lists(
@@ -14,7 +14,7 @@ CHANGES = st.lists(
 )
 
 
-def applied(document: list[str], edit: Edit) -> list[str]:
+def applied(document: list[str], edit: RecentEdit) -> list[str]:
     """The oracle: hunks from the last to the first, so that lines before a hunk stay where they are."""
     result = list(document)
     for hunk in reversed(edit.hunks):

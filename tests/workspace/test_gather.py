@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from localdflash.workspace.context import OpenFile, Part
+from localdflash.workspace.context import ContextPiece, OpenFile
 from localdflash.workspace.edits import EditHistory
 from localdflash.workspace.gather import gather
 from tests.workspace.conftest import Opened, until
@@ -60,7 +60,7 @@ def document(opened: Opened, text: str = MAIN, name: str = "src/pkg/main.py", la
 
 def around(
     opened: Opened, current: OpenFile, line: int = 18, others: list[OpenFile] | None = None, room: int = 8_000
-) -> list[Part]:
+) -> list[ContextPiece]:
     return gather(opened.workspace, current, line, others or [], EditHistory(), room)
 
 

@@ -70,7 +70,7 @@ def test_a_rename_of_case_only(opened: Opened) -> None:
 def test_a_rename_of_case_only_where_the_disk_ignores_case(opened: Opened) -> None:
     opened.write("A.py", "def f(): pass")  # as if both names were one file: the old one is still found
     assert opened.comes("f", "A.py", "a.py")
-    listener = watch.Listener(opened.workspace._notice, lambda _: True, lambda: None, lambda _: None)
+    listener = watch.WatchListener(opened.workspace._notice, lambda _: True, lambda: None, lambda _: None)
     watch._Handler(listener).dispatch(FileMovedEvent(str(opened.root / "a.py"), str(opened.root / "A.py")))
     assert opened.comes("f", "A.py")
 

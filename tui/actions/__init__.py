@@ -1,1 +1,1 @@
-"""What the commands do, one file for each group of them."""
+"""What each command does, one file for each group of commands."""

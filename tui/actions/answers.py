@@ -1,4 +1,6 @@
-"""Asking: send, stop, again, change, go on; and what happens when the context is full or the engine goes away."""
+"""Commands about answers: send, stop, retry, edit, continue; and what happens when the context is full or the engine
+goes away.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ RESERVED = 4  # the share of the context, one in so many, that is kept free for 
 
 @dataclass(frozen=True)
 class _Unedited:
-    """A chat whose last message is being changed: what was taken away from it."""
+    """What was taken away from a chat while its last message is being edited."""
 
     chat: list[Message]
     length: int
@@ -24,7 +26,7 @@ class _Unedited:
     left_out: int
 
 
-class Answers(Base):
+class AnswerActions(Base):
     """See the module."""
 
     _unedited: _Unedited | None = None
@@ -44,7 +46,7 @@ class Answers(Base):
         self.run_command(*command)
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Send a message; while an answer is under way, after that."""
+        """Send a message, or queue it while an answer is under way."""
         if self.talk.answering or self.arrivals:
             self.queued.append((text, attachments))
             if self.talk.answering:
@@ -61,7 +63,7 @@ class Answers(Base):
     @work
     @told
     async def begin_answer(self, *, goes_on: bool = False) -> None:
-        """Have the last message answered, or the last answer gone on with."""
+        """Ask for an answer to the last message, or for more of the last answer."""
         if self.talk.answering:
             return
         self.complaints.clear()
@@ -89,7 +91,7 @@ class Answers(Base):
         self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _show_what_there_is(self) -> None:
-        """The chat without the answer that could not begin, and with what was said to be wrong meanwhile."""
+        """Show the chat without the answer that could not begin, and the errors reported meanwhile."""
         complaints, self.complaints = self.complaints, []
         self.show_chat()
         for line in complaints:
@@ -112,15 +114,15 @@ class Answers(Base):
             self.ask(*self.queued.pop(0))
 
     async def _make_room(self, error: ContextOverflow) -> None:
-        """The conversation no longer fits: ask whether its oldest messages may be left out."""
+        """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.fitting import plan_fit
         from localdflash.tui.screens.confirm import Confirm
 
-        talk, about = self.talk, self.talk.engine.about
+        talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
         try:
             fit = await plan_fit(
-                talk.engine,
+                talk.answerer,
                 sent,
                 system=talk.system,
                 settings=talk.settings,
@@ -146,7 +148,7 @@ class Answers(Base):
         self.begin_answer()
 
     def _give_back(self, reason: str) -> None:
-        """A question that cannot be answered goes back into the prompt."""
+        """Put a question that cannot be answered back into the prompt."""
         question = self.talk.take_back_question()
         self.show_chat()
         self.send_queued(stopped=True)
@@ -154,7 +156,7 @@ class Answers(Base):
         self.complain(f"{reason}; your message is back in the prompt")
 
     def action_stop(self) -> None:
-        """Stop the answer; or leave the message that is being changed as it was."""
+        """Stop the answer; while a message is being edited, give up the edit instead."""
         if not self._leave_unedited():
             self.talk.stop()
 
@@ -180,7 +182,7 @@ class Answers(Base):
         self.prompt.focus()
 
     def _leave_unedited(self) -> bool:
-        """Bring back the message that is being changed, and its answer; False where none is."""
+        """Restore the message that is being edited, and its answer; False if none is being edited."""
         talk, edit, self._unedited = self.talk, self._unedited, None
         if edit is None or edit.chat is not talk.messages or len(talk.messages) != edit.length or talk.answering:
             return False
@@ -194,11 +196,11 @@ class Answers(Base):
 
     @on(Prompt.EditLast)
     def action_edit(self) -> None:
-        """Take the last message back into the prompt."""
+        """Take the last message back into the prompt to change it."""
         self._anew(keep_question=False)
 
     def action_go_on(self) -> None:
-        """Go on with an answer that did not come to its end."""
+        """Continue an answer that was cut off."""
         if self.talk.answering:
             return
         if not self._is_partial():
@@ -209,13 +211,13 @@ class Answers(Base):
     @work
     @told
     async def action_previous(self) -> None:
-        """The version before."""
+        """Show the previous version of the last answer."""
         await self._version(-1)
 
     @work
     @told
     async def action_next(self) -> None:
-        """The version after."""
+        """Show the next version of the last answer."""
         await self._version(1)
 
     async def _version(self, step: int) -> None:

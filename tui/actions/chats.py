@@ -1,24 +1,24 @@
-"""Chats: another one, an earlier one, its name, a fork, a file of it."""
+"""Commands about chats: start, open, rename, fork, export and delete one."""
 
 from collections.abc import Awaitable
 from pathlib import Path
 
 from textual import on, work
 
-from localdflash.chat.store import SessionInfo, Store
+from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.text.sanitize import printable
 from localdflash.tui.base import Base, told
 from localdflash.tui.transcript import Transcript
 
 
-class Chats(Base):
+class ChatActions(Base):
     """See the module."""
 
     @work
     @told
     async def action_new(self) -> None:
-        """A new chat."""
+        """Start a new chat."""
         await self.talk.settled()
         self.talk.new()
         self.show_chat()
@@ -27,13 +27,13 @@ class Chats(Base):
     @work
     @told
     async def action_chats(self, words: str = "") -> None:
-        """Choose an earlier chat."""
+        """Let the user choose an earlier chat."""
         from localdflash.tui.screens.chats import ChatPicker
 
         await self.talk.save()
 
         async def search(typed: str) -> list[SessionInfo]:
-            return await self.talk.kept(Store.sessions, typed)
+            return await self.talk.kept(ChatStore.sessions, typed)
 
         while choice := await self.asked(ChatPicker(search, words)):
             match choice.action:
@@ -41,14 +41,14 @@ class Chats(Base):
                     await self.open_chat(choice.id)
                     return
                 case "rename":
-                    await self._do(self.talk.kept(Store.rename, choice.id, choice.text))
+                    await self._do(self.talk.kept(ChatStore.rename, choice.id, choice.text))
                 case "delete":
                     await self._forget(choice.id)
                 case "export":
                     await self._export_of(choice.id)
 
     async def open_chat(self, session: int) -> None:
-        """Show an earlier chat and go on with it."""
+        """Show an earlier chat and continue it."""
         async with self.arriving():
             await self.talk.settled()
             await self.talk.save()
@@ -66,17 +66,17 @@ class Chats(Base):
         if not name:
             from localdflash.tui.screens.text import AskText
 
-            info = await self.talk.kept(Store.info, self.talk.session)
+            info = await self.talk.kept(ChatStore.info, self.talk.session)
             name = await self.asked(AskText("Name of this chat", info.title)) or ""
         if name.strip():
-            await self.talk.kept(Store.rename, self.talk.session, name.strip())
-            info = await self.talk.kept(Store.info, self.talk.session)  # a long name is shortened
+            await self.talk.kept(ChatStore.rename, self.talk.session, name.strip())
+            info = await self.talk.kept(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
     @work
     @told
     async def action_fork(self, number: str = "") -> None:
-        """A new chat from message N."""
+        """Start a new chat that continues from message N."""
         await self.talk.settled()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
@@ -101,7 +101,7 @@ class Chats(Base):
         from localdflash.tui.screens.confirm import Confirm
         from localdflash.tui.screens.text import AskText
 
-        info = await self.talk.kept(Store.info, session)
+        info = await self.talk.kept(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
             path = await self.asked(AskText("Write this chat to (.md or .json)", proposed)) or ""
@@ -113,7 +113,7 @@ class Chats(Base):
             return
         write = export_json if file.suffix == ".json" else export_markdown
         shown = session == self.talk.session  # perhaps not all of it could be saved
-        text = write(info, self.talk.messages if shown else await self.talk.kept(Store.path, session))
+        text = write(info, self.talk.messages if shown else await self.talk.kept(ChatStore.path, session))
         overwrite = False
         if file.exists():
             lines = [f"{file} is there already."]
@@ -135,7 +135,7 @@ class Chats(Base):
     async def _forget(self, session: int) -> None:
         from localdflash.tui.screens.confirm import Confirm
 
-        info = await self.talk.kept(Store.info, session)
+        info = await self.talk.kept(ChatStore.info, session)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return
@@ -145,7 +145,7 @@ class Chats(Base):
             self.show_chat()
 
     async def _do(self, doing: Awaitable[object], done: str = "") -> None:
-        """Wait for something, and say how it went."""
+        """Await a task and report how it went."""
         try:
             await doing
         except LocaldflashError as error:
@@ -156,7 +156,7 @@ class Chats(Base):
 
     @on(Transcript.MessagePicked)
     def _picked(self, event: Transcript.MessagePicked) -> None:
-        """A key on a message of the transcript."""
+        """Run what a key pressed on a message asks for."""
         match event.action:
             case "fork":
                 self.action_fork(str(event.index + 1))

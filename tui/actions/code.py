@@ -1,4 +1,4 @@
-"""Your own code: files that go along, changes that an answer proposes, what is copied."""
+"""Commands about the user's code: attach files, apply an answer's changes, copy text."""
 
 import asyncio
 import time
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from localdflash.chat.applying import Journal, Outcome
 
 
-class Code(Base):
+class CodeActions(Base):
     """See the module."""
 
     _journal: "Journal | None" = None
 
     def action_attach(self, path: str = "") -> None:
-        """Send a file along."""
+        """Attach a file to the next message."""
         self.prompt.attach(path)
 
     def action_detach(self) -> None:
-        """Send nothing along."""
+        """Drop all attachments."""
         self.prompt.detach()
 
     @work
     @told
     async def action_diff(self) -> None:
-        """See what the last answer would change, and apply it."""
+        """Show what the last answer would change, and apply it if the user agrees."""
         from localdflash.chat.applying import Outcome, apply
         from localdflash.chat.proposals import Proposal, propose
         from localdflash.tui.screens.diff import DiffScreen
@@ -64,14 +64,14 @@ class Code(Base):
                 self.complain(line)
 
     def _mentioned(self) -> list[str]:
-        """The files that went along with the last question."""
+        """The files that were sent with the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
         # A part of a file is called path:part.
         return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind != "paste"]
 
     async def journal(self) -> "Journal":
-        """What was applied to this folder, to be taken back."""
+        """The record of changes applied to this folder, so that they can be undone."""
         from localdflash.chat.applying import Journal
 
         folder = paths.data_folder() / "undo" if self.start.chats else None
@@ -82,7 +82,7 @@ class Code(Base):
     @work
     @told
     async def action_undo(self) -> None:
-        """Take the last applied change back."""
+        """Undo the last applied change."""
         from localdflash.chat.applying import undo
         from localdflash.tui.screens.chats import age
         from localdflash.tui.screens.confirm import Confirm
@@ -107,7 +107,7 @@ class Code(Base):
     @work
     @told
     async def action_copy(self, number: str = "") -> None:
-        """Copy the last answer, or a message."""
+        """Copy the last answer, or message N."""
         messages = self.talk.messages
         message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
         if message is None:
@@ -129,7 +129,7 @@ class Code(Base):
         await self.copy_text(event.text, event.what)
 
     async def copy_text(self, text: str, what: str) -> None:
-        """Copy, and say what could be done."""
+        """Copy text and report where it went."""
         from localdflash.tui.clipboard import copy
 
         self.notify(sanitize((await copy(self, text)).line(what)), markup=False)

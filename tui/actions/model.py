@@ -1,4 +1,4 @@
-"""The model, the instructions before the chat, and how answers are drawn."""
+"""Commands about the model, the instructions before the chat, and sampling."""
 
 from dataclasses import asdict
 
@@ -8,17 +8,17 @@ from localdflash.errors import UsageError
 from localdflash.tui.base import Base, told
 
 
-class Model(Base):
+class ModelActions(Base):
     """See the module."""
 
     @work
     @told
     async def action_model(self, name: str = "") -> None:
-        """Another model."""
+        """Choose another model."""
         from localdflash.chat import models
         from localdflash.tui.screens.models import ModelPicker
 
-        about = self.talk.engine.about
+        about = self.talk.answerer.about
         if self.start.server and not name:  # what fits on this machine says nothing of another one
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
@@ -27,7 +27,7 @@ class Model(Base):
             return
         await self.talk.settled()
         self.say(f"loading {chosen} …")
-        about = await self.talk.engine.load(chosen)
+        about = await self.talk.answerer.load(chosen)
         self.say(
             f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
         )
@@ -37,7 +37,7 @@ class Model(Base):
     @work
     @told
     async def action_role(self, name: str = "") -> None:
-        """Named instructions."""
+        """Choose named instructions."""
         from localdflash.chat.roles import role, roles
         from localdflash.tui.screens.roles import RolePicker
 
@@ -49,7 +49,7 @@ class Model(Base):
     @work
     @told
     async def action_system(self, text: str = "") -> None:
-        """Instructions of the user's own."""
+        """Set the user's own instructions."""
         from localdflash.tui.screens.text import AskText
 
         if not text:
@@ -60,13 +60,13 @@ class Model(Base):
         await self.set_system(text.strip(), "instructions set" if text.strip() else "no instructions")
 
     async def set_system(self, text: str, told: str) -> None:
-        """Instructions from the next answer on."""
+        """Use these instructions from the next answer on."""
         await self.talk.instruct(text)
         self.count_used()
         self.say(f"{told}, from the next answer on")
 
     def action_set(self, given: str = "") -> None:
-        """Change how answers are drawn, or show it."""
+        """Show or change the sampling settings."""
         if not given:
             self.say(", ".join(f"{name} {_spelled(value)}" for name, value in asdict(self.talk.settings).items()))
             return
@@ -74,7 +74,7 @@ class Model(Base):
         self._change(name, value)
 
     def action_think(self, value: str = "") -> None:
-        """Thinking first, or not."""
+        """Let the model think before it answers, or not."""
         self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
 
     def _change(self, name: str, value: str) -> None:

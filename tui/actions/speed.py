@@ -1,4 +1,4 @@
-"""Speed that can be seen: the acceptance view, the panel, plain decoding and drafting side by side."""
+"""Commands that make speed visible: the acceptance view, the panel, drafting on and off, plain beside drafted."""
 
 from textual import work
 
@@ -7,21 +7,21 @@ from localdflash.tui.base import Base, told
 from localdflash.tui.speed_panel import SpeedPanel
 
 
-class Speed(Base):
+class SpeedActions(Base):
     """See the module."""
 
     def action_accepted(self) -> None:
-        """Tint each token by how it came, or stop doing so."""
+        """Tint each token by who proposed it, or stop tinting."""
         self.transcript.tinted = not self.transcript.tinted
 
     def action_speed(self) -> None:
-        """Show the panel, or hide it."""
+        """Show or hide the speed panel."""
         panel = self.query_one(SpeedPanel)
         panel.display = not panel.display
         self.refresh_status()
 
     def action_draft(self, value: str = "") -> None:
-        """Drafting on or off."""
+        """Turn drafting on or off."""
         settings = self.talk.settings
         try:
             self.talk.settings = settings.changed("draft", value or ("off" if settings.draft else "on"))
@@ -34,7 +34,7 @@ class Speed(Base):
     @work
     @told
     async def action_bench(self) -> None:
-        """The last turn both ways."""
+        """Answer the last turn plainly and with drafting, and compare."""
         from localdflash.chat.compare import Comparison, compare
         from localdflash.tui.screens.compare import CompareScreen
 
@@ -51,7 +51,7 @@ class Speed(Base):
 
         async def comparing() -> None:
             try:
-                await compare(talk.engine, asked, system=talk.system, settings=talk.settings, say=screen.show)
+                await compare(talk.answerer, asked, system=talk.system, settings=talk.settings, say=screen.show)
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
 

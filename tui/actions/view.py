@@ -1,4 +1,4 @@
-"""How the chat looks, help, and the way out."""
+"""Commands about looks, help and leaving."""
 
 import asyncio
 from dataclasses import replace
@@ -10,7 +10,7 @@ from localdflash.tui.base import Base
 from localdflash.tui.themes import THEMES
 
 
-class View(Base):
+class ViewActions(Base):
     """See the module."""
 
     _leaving = False
@@ -20,7 +20,7 @@ class View(Base):
         self.transcript.thoughts = not self.transcript.thoughts
 
     def action_theme(self, name: str = "") -> None:
-        """Another theme; the next one where none is named."""
+        """Use another theme; the next one if none is named."""
         names = list(THEMES)
         if not name:
             at = names.index(self.theme) if self.theme in names else -1
@@ -37,18 +37,18 @@ class View(Base):
             self.complain(str(error))
 
     def action_help(self) -> None:
-        """Commands and keys."""
+        """Show commands and keys."""
         from localdflash.tui.screens.help import HelpScreen
 
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Leave; an answer under way is stopped, and what there is of it kept."""
+        """Leave; an answer under way is stopped and kept as far as it came."""
         if self._leaving:  # /quit and Ctrl+Q: the first one still stores what there is
             return
         self._leaving = True
         await self.talk.close()
-        await self.talk.engine.close()
+        await self.talk.answerer.close()
         self.files.close()
         await asyncio.to_thread(self.history.close)
         self.exit(0)

@@ -1,1 +1,1 @@
-"""Dialogs and full-screen views of the chat. Each is given what it needs and says what was chosen."""
+"""Dialogs and full-screen views. Each is given what it needs and returns what was chosen."""

@@ -1,7 +1,7 @@
-"""Earlier chats: find one by its words, open it, name it, write it to a file, delete it.
+"""The list of earlier chats: search, open, rename, export or delete one.
 
-The caller gives the search; its answers may come in any order, and only the one for the words that stand in the field
-is shown. Enter waits for it, so that what is opened is what was searched for. What to do with a chat is the result.
+The caller provides the search. Its answers may come in any order; only the one for the words in the field is shown.
+Enter waits for it, so that what is opened is what was searched for. The result says what to do with which chat.
 """
 
 import time
@@ -36,7 +36,7 @@ class ChatChoice:
 
 
 def age(then: float, now: float) -> str:
-    """How long ago that was, in words; both in seconds since 1970."""
+    """A time span in words; both times are in seconds since 1970."""
     seconds = max(now - then, 0)
     if seconds < 60:
         return "just now"
@@ -51,7 +51,7 @@ def _counted(count: int, what: str) -> str:
 
 
 class ChatPicker(Dialog[ChatChoice]):
-    """The list of chats under a field for words."""
+    """The list of chats under a search field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
@@ -90,7 +90,7 @@ class ChatPicker(Dialog[ChatChoice]):
         yield Choices()
 
     def on_mount(self) -> None:
-        """Look for the words at once, or show the newest chats."""
+        """Search for the words at once, or show the newest chats."""
         self.query_one("#words").focus()
         self.query_one(Choices).can_focus = False
         self._look()
@@ -133,7 +133,7 @@ class ChatPicker(Dialog[ChatChoice]):
         self.query_one(Choices).move(rows)
 
     def action_choose(self, action: Literal["open", "delete", "export"]) -> None:
-        """Have this done with the highlighted chat."""
+        """Return with this action for the highlighted chat."""
         if chat := self._highlighted:
             self.dismiss(ChatChoice(action, chat.id))
 
@@ -156,7 +156,7 @@ class ChatPicker(Dialog[ChatChoice]):
             self.dismiss(ChatChoice("open", self._found[event.option_index].id))
 
     def action_rename(self) -> None:
-        """Ask for the new name in place of the words."""
+        """Ask for the new name in the search field."""
         if chat := self._highlighted:
             name = self.query_one("#name", Field)
             name.value = chat.title
@@ -164,7 +164,7 @@ class ChatPicker(Dialog[ChatChoice]):
             self._ask_name(chat.title)
 
     def _ask_name(self, title: str | None) -> None:
-        """Begin to ask for a name, or (None) look for words again."""
+        """Start asking for a name; with None, go back to searching."""
         self.set_class(title is not None, "-naming")
         self.query_one("#name" if title is not None else "#words").focus()
         note = _note(self._wanted, self._found) if title is None else "Enter gives the chat this name, Esc does not"
@@ -178,7 +178,7 @@ class ChatPicker(Dialog[ChatChoice]):
             self.dismiss(ChatChoice("rename", chat.id, event.value.strip()))
 
     def action_close(self) -> None:
-        """Give the naming up, or leave."""
+        """Give up renaming, or close the dialog."""
         if self.has_class("-naming"):
             self._ask_name(None)
         else:

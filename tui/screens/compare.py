@@ -1,7 +1,7 @@
-"""/bench: the same turn answered plainly and with drafting, round by round, and what came of it.
+"""/bench: the same turn answered plainly and with drafting, round by round, and the result.
 
-Two bars with their numbers, the ratio, and whether both texts were the same to the byte. Closing it stops a comparison
-that still runs: the caller waits for that.
+It shows two bars with their numbers, their ratio, and whether both texts were the same to the byte. Closing it stops a
+running comparison, which the caller waits for.
 """
 
 import math
@@ -13,19 +13,19 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localdflash.chat.compare import Comparison, Way
+from localdflash.chat.compare import ComparedWay, Comparison
 from localdflash.tui.screens.dialog import Dialog, indented, one_line
 from localdflash.tui.speed_panel import bar
 from localdflash.tui.status_bar import grouped
 
 
 def compare_text(seen: Comparison, width: int) -> Content:
-    """All of the screen for a width in cells."""
+    """The whole screen for a width in cells."""
     rows = [_way("plain", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
 
-def _way(name: str, way: Way, seen: Comparison, width: int) -> Content:
+def _way(name: str, way: ComparedWay, seen: Comparison, width: int) -> Content:
     most = max(seen.plain.rate, seen.drafting.rate)
     known = way.rate > 0 and math.isfinite(way.rate)
     number = f"{way.rate:.1f} tok/s" if known else "–"
@@ -69,17 +69,17 @@ class CompareScreen(Dialog[None]):
         self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """One text."""
+        """A single text."""
         with self._all:
             yield self._text
 
     def show(self, seen: Comparison) -> None:
-        """What is known by now."""
+        """Show what is known so far."""
         self._seen = seen
         self._draw()
 
     def on_resize(self) -> None:
-        """Bars are as wide as there is room."""
+        """Draw the bars for the new width."""
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:

@@ -1,4 +1,4 @@
-"""A question with two answers. The safe one has the focus: Enter alone changes nothing."""
+"""A question with two answers. The safe one has the focus, so Enter alone changes nothing."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -14,7 +14,7 @@ from localdflash.tui.screens.dialog import Dialog, one_line
 
 
 class Confirm(Dialog[bool]):
-    """Lines under a title, and a button for each answer. The result is True for `yes`, False for all else."""
+    """Lines under a title, and a button for each answer. The result is True for `yes`, False for everything else."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", show=False),
@@ -41,14 +41,14 @@ class Confirm(Dialog[bool]):
         self._answers = {"yes": yes, "no": no}
 
     def body(self) -> Iterable[Widget]:
-        """What it is about, and the answers."""
+        """The lines and the buttons."""
         text = "\n".join(one_line(line) for line in self._lines)
         yield VerticalScroll(Static(text, markup=False), id="lines", can_focus=False)
         buttons = (Button(Content(one_line(label)), id=name, compact=True) for name, label in self._answers.items())
         yield Horizontal(*buttons, id="answers")
 
     def on_mount(self) -> None:
-        """The safe answer first."""
+        """Focus the safe answer."""
         self.query_one("#no", Button).focus()
 
     @on(Button.Pressed)
@@ -57,13 +57,13 @@ class Confirm(Dialog[bool]):
         self.action_answer(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        """Take an answer."""
+        """Return an answer."""
         self.dismiss(yes)
 
     def action_close(self) -> None:
-        """Esc is no."""
+        """Answer no (Esc)."""
         self.dismiss(False)
 
     def action_scroll(self, rows: int) -> None:
-        """Read on, where the lines do not fit."""
+        """Scroll the lines, if they do not fit."""
         self.query_one("#lines").scroll_relative(y=rows, animate=False)

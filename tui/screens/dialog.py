@@ -1,6 +1,6 @@
-"""What the dialogs of the chat have in common: a box with a title and a line of keys, Esc to close, safe fields.
+"""What the dialogs share: a box with a title and a line of keys, Esc to close, fields that are safe to paste into.
 
-On a terminal that is narrow or low the box takes all of it.
+On a narrow or low terminal the box takes the whole screen.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Dialog(ModalScreen[T | None]):
-    """A box over the chat; its result is None where it was closed with Esc."""
+    """A box over the chat; its result is None if it was closed with Esc."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (14, "-high")]  # noqa: RUF012
@@ -58,23 +58,23 @@ class Dialog(ModalScreen[T | None]):
         self._keys = keys
 
     def compose(self) -> ComposeResult:
-        """The title, what the dialog is about, and its keys."""
+        """The title, the body and the keys."""
         with Vertical(id="box"):
             yield Static(one_line(self._heading), id="title", markup=False)
             yield from self.body()
             yield Static(self._keys, id="keys", markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """What stands between the title and the keys."""
+        """The widgets between the title and the keys."""
         raise NotImplementedError
 
     def action_close(self) -> None:
-        """Leave, and change nothing."""
+        """Close without a change."""
         self.dismiss(None)
 
 
 class Field(Input):
-    """One line to type into; what is pasted or given is shown without anything that a terminal obeys."""
+    """One line to type into; control characters in what is pasted or set are removed."""
 
     def validate_value(self, value: str) -> str:
         """See the class."""
@@ -82,7 +82,7 @@ class Field(Input):
 
 
 class TextField(TextArea):
-    """The same, of many lines."""
+    """Several lines to type into, as safe as `Field`."""
 
     def edit(self, edit: Edit) -> EditResult:
         """See the class."""
@@ -91,31 +91,31 @@ class TextField(TextArea):
 
 
 class Choices(OptionList):
-    """A list whose rows are cut at its edge, never read as markup."""
+    """A list whose rows are cut at its edge and never read as markup."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
 
     def move(self, rows: int) -> None:
-        """Move the highlight from a field that has the focus; it stops at both ends."""
+        """Move the highlight while a field has the focus; it stops at both ends."""
         if self.option_count:
             at = -1 if self.highlighted is None else self.highlighted
             self.highlighted = min(max(at + rows, 0), self.option_count - 1)
 
 
 def one_line(text: str) -> str:
-    """Text of anybody's as one safe line."""
+    """Turn text from anywhere into one safe line."""
     return sanitize(text.strip("\r\n")).replace("\n", " ").replace("\t", " ")
 
 
 def indented(text: str, width: int, cells: int) -> Content:
-    """Muted text for rows of a width, each of them moved in by so many cells."""
+    """Muted text wrapped to a width, each row indented by so many cells."""
     rows = Content(one_line(text)).wrap(max(width - cells, 1))
     return Content("\n").join(Content.styled(" " * cells + row.plain.rstrip(), "$text-muted") for row in rows)
 
 
 def two_rows(first: str, second: str, third: str = "") -> Content:
-    """A row of a list: what it is, below it what there is to know of it, muted."""
+    """A list entry: its name, and a muted description below."""
     rows = [Content(one_line(first))]
     rows += [Content.styled(f"  {one_line(text)}", "$text-muted") for text in (second, third) if text]
     return Content("\n").join(rows)

@@ -1,7 +1,7 @@
-"""What an answer would change: the files to choose from, the diff of one of them, and Enter writes the chosen ones.
+"""What an answer would change: the files to choose from and the diff of one of them. Enter writes the chosen ones.
 
 Deleted files are not chosen to begin with. What cannot be applied is listed with the reason. The result is what was
-written, None where nothing was.
+written, or None.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
 
 class FileList(Choices, inherit_bindings=False):
-    """The files. Enter and Space are the screen's; a click on the mark chooses, one elsewhere only shows."""
+    """The files. Enter and Space belong to the screen; a click on the mark chooses, one elsewhere only shows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "cursor_down", show=False),
@@ -79,13 +79,13 @@ class DiffScreen(Dialog[list["Proposal"]]):
         self._writing = False
 
     def body(self) -> Iterable[Widget]:
-        """The list, what there is to say, the diff."""
+        """The list, a line of explanation, the diff."""
         yield FileList()
         yield Static(id="note", markup=False)
         yield DiffView()
 
     def on_mount(self) -> None:
-        """The diff itself has the focus where there is nothing to choose."""
+        """Focus the diff if there is nothing to choose."""
         files = self._files
         files.add_options(self._row(at) for at in range(len(self._proposals)))
         files.highlighted = 0
@@ -109,12 +109,12 @@ class DiffScreen(Dialog[list["Proposal"]]):
 
     @on(OptionList.OptionHighlighted)
     def _show(self) -> None:
-        """Show the file that is highlighted now: there may have been others since this was sent."""
+        """Show the file highlighted now; others may have been highlighted since the event was sent."""
         self.query_one(DiffView).show(self._proposals[self._current].hunks)
         self._explain()
 
     def _explain(self) -> None:
-        """What there is to know of the file that its diff does not say."""
+        """What the diff itself does not say about the file."""
         one = self._proposals[self._current]
         if one.problem:
             self._say(f"{one.path} {one.problem}. It is not changed.")
@@ -129,12 +129,12 @@ class DiffScreen(Dialog[list["Proposal"]]):
         note.set_class(bool(line), "-shown")
 
     def action_move(self, files: int) -> None:
-        """Another file, wherever the focus is."""
+        """Highlight another file, wherever the focus is."""
         self._files.move(files)
 
     @on(FileList.Marked)
     def action_choose(self) -> None:
-        """Choose the file, or not."""
+        """Choose the file, or take it out again."""
         at = self._current
         if self._writing or self._proposals[at].problem or at in self._written:
             return
@@ -143,7 +143,7 @@ class DiffScreen(Dialog[list["Proposal"]]):
         self._explain()
 
     def action_apply(self) -> None:
-        """Write what is chosen."""
+        """Write the chosen files."""
         chosen = sorted(self._chosen - self._written.keys())
         if self._writing:
             return
@@ -174,6 +174,6 @@ class DiffScreen(Dialog[list["Proposal"]]):
         self._say(f"{outcome.problem}. {len(outcome.done)} of {len(chosen)} files were written.")
 
     def action_close(self) -> None:
-        """Leave; not in the middle of writing, which takes no time."""
+        """Close, except while writing, which takes no time."""
         if not self._writing:
             self.dismiss(list(self._written.values()) or None)

@@ -1,4 +1,4 @@
-"""F1: every command, every key. What is typed narrows it. All commands come from `localdflash.tui.commands`."""
+"""F1: every command and key, narrowed by what is typed. All commands come from `localdflash.tui.commands`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -49,13 +49,13 @@ _LEAST = 30  # cells for what an entry does, beside what one types
 
 
 def key_name(key: str) -> str:
-    """As it is printed on a keyboard: ctrl+r is Ctrl+R, f2 is F2."""
+    """The name of a key as printed on a keyboard: ctrl+r is Ctrl+R, f2 is F2."""
     names = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn"}
     return "+".join(names.get(part, part.capitalize()) for part in key.split("+"))
 
 
 def sections() -> Iterator[tuple[str, Entries]]:
-    """All of the help: titles, each with what one types and what that does."""
+    """All of the help: titles, each with entries of what one types and what that does."""
     for group, commands in groupby(COMMANDS, key=lambda command: command.group):
         yield group, tuple((_usage(command), command.help) for command in commands)
     yield from KEYS.items()
@@ -67,7 +67,7 @@ def _usage(command: Command) -> str:
 
 
 def help_text(words: str, width: int) -> Content:
-    """Those entries that have all the words, for a width in cells; where it is narrow, in one column."""
+    """The entries that have all the words, for a width in cells; one column if it is narrow."""
     wanted = words.lower().split()
     blocks = []
     for title, entries in sections():
@@ -86,7 +86,7 @@ def _entry(typed: str, does: str, width: int) -> Content:
 
 
 class HelpScreen(Dialog[None]):
-    """The help, scrolled with the keys of a pager while one types words to look for."""
+    """The help. While one types words to look for, a pager's keys scroll it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "close", show=False, priority=True),
@@ -108,13 +108,13 @@ class HelpScreen(Dialog[None]):
         self._all, self._text = VerticalScroll(id="all", can_focus=False), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:
-        """The field, and the text."""
+        """The search field and the text."""
         yield Field(placeholder="Search")
         with self._all:
             yield self._text
 
     def on_mount(self) -> None:
-        """Type at once."""
+        """Focus the search field."""
         self.query_one(Field).focus()
 
     def on_resize(self) -> None:

@@ -1,7 +1,7 @@
-"""Another model: what there is, whether it is here, and whether it would fit. The result is an id, a path or hf: name.
+"""Choose another model: which ones there are, whether they are downloaded, and whether they would fit.
 
-Rows and fits come from callables that take their time: the list appears when it is there, a fit is asked for once the
-highlight rests on a row, and asked for once.
+Rows and fits come from callables that may be slow: the list appears when it is ready, and a fit is asked for, once,
+when the highlight rests on a row. The result is an id, a path or an hf: name.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class ModelPicker(Dialog[str]):
 
     @on(Input.Changed)
     def _narrow(self) -> None:
-        """Show those that have what was typed, unless it is a file's name."""
+        """Show the models that match what was typed, unless that is a file's name."""
         typed = self._typed.lower()
         all_of_them = _is_file_name(typed)
         self._shown = [row for row in self._all if all_of_them or typed in f"{row.id} {row.description}".lower()]

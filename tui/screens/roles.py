@@ -1,4 +1,4 @@
-"""Named instructions: choose one, see what it says. The result is its name, or `none` for no instructions."""
+"""Choose named instructions, and read them first. The result is the name, or `none` for no instructions."""
 
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
@@ -15,7 +15,7 @@ NONE = "none"
 
 
 class RolePicker(Dialog[str]):
-    """Roles by name, the text of the highlighted one below."""
+    """The roles by name, and the text of the highlighted one below."""
 
     DEFAULT_CSS: ClassVar[str] = """
     RolePicker {
@@ -30,13 +30,13 @@ class RolePicker(Dialog[str]):
         self._roles = {NONE: "No instructions before the chat.", **roles}
 
     def body(self) -> Iterable[Widget]:
-        """The list, and the text."""
+        """The list and the text."""
         yield Choices()
         with VerticalScroll(id="preview"):
             yield Static(id="text", markup=False)
 
     def on_mount(self) -> None:
-        """Show what there is."""
+        """Show the roles."""
         choices = self.query_one(Choices)
         choices.add_options(two_rows(name, text.strip().partition("\n")[0]) for name, text in self._roles.items())
         choices.highlighted = 0

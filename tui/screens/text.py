@@ -1,4 +1,4 @@
-"""A dialog that asks for one text: a name, the path of a file, instructions. Its result is the text, or None."""
+"""A dialog that asks for a text: a name, a path, instructions. Its result is the text, or None."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -13,7 +13,7 @@ from localdflash.tui.screens.dialog import Dialog, Field, TextField
 
 
 class AskText(Dialog[str]):
-    """One field, `lines` high. One line is taken with Enter; with more of them Enter is a line feed."""
+    """One field, `lines` high. Enter takes a single line; in a field of several lines it is a line feed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
     DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
@@ -36,6 +36,6 @@ class AskText(Dialog[str]):
 
     @on(Input.Submitted)
     def action_save(self) -> None:
-        """Take the text as it stands."""
+        """Return the text."""
         field = self.query_one(Field) if self._lines == 1 else self.query_one(TextField)
         self.dismiss(field.value if isinstance(field, Field) else field.text)

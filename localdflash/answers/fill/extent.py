@@ -14,7 +14,7 @@ from localdflash.answers.fill.brackets import CLOSERS, Brackets, Opener
 from localdflash.text import syntax
 
 Mode = Literal["auto", "line", "lines"]
-Kind = Literal["line", "statement", "block"]
+ExtentKind = Literal["line", "statement", "block"]
 
 BEFORE, AFTER = 4000, 3000  # characters that are looked at
 ABOVE, BELOW = 8, 3  # lines that an answer must not repeat
@@ -37,7 +37,7 @@ _BEGINS = re.compile(  # a line that hardly stands in a string
 class Extent:
     """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close."""
 
-    kind: Kind
+    kind: ExtentKind
     language: str
     line: str  # the cursor's, up to the cursor
     rest: str  # and from there on
@@ -79,7 +79,7 @@ def indent_of(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
 
 
-def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> Kind:
+def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> ExtentKind:
     if mode == "line":
         return "line"
     if mode == "lines":

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
+from localdflash.answers.answer import Prepared
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
-from localdflash.answers.fill.prompt import Context, Hole, Prompt, assemble
+from localdflash.answers.fill.prompt import FillContext, FillPrompt, Hole, assemble
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
@@ -25,7 +25,7 @@ VARIED = 0.8  # temperature of all completions of a place but the first
 class Filling:
     """The completions of one place: a request for each, and what they have in common."""
 
-    prompt: Prompt
+    prompt: FillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
     extent: Extent
@@ -36,6 +36,11 @@ class Filling:
         """Where the text of one of them ends."""
         return Stopping(self.extent, len(self.word), self.least_sure)
 
+    @property
+    def first(self) -> Prepared:
+        """The likeliest of them."""
+        return Prepared(self.requests[0], self.stops, self.stopping)
+
 
 class Filler:
     """Of one pair; ModelError where it was not trained to fill in the middle. Safe to use from several threads."""
@@ -45,20 +50,20 @@ class Filler:
         self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._has_logits = isinstance(loaded.pair, HostPair)
-        self._spellings = self._prepare_spellings() if self._has_logits else None
+        self._has_logits = loaded.vocab_size is not None
+        self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
 
-    def _prepare_spellings(self) -> Future[Spellings]:
+    def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
         """Made in a thread of its own, which a pair that is closed meanwhile waits for."""
         thread = ThreadPoolExecutor(1, "spellings")
-        made = thread.submit(Spellings, self._loaded.tokenizer, self._loaded.target.vocab_size)
+        made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
         self._loaded.before_close(thread.shutdown)
         return made
 
     def fill(
         self,
         hole: Hole,
-        others: Sequence[Context] = (),
+        others: Sequence[FillContext] = (),
         copies: Sequence[str] = (),
         *,
         mode: Mode = "auto",
@@ -96,7 +101,7 @@ class Filler:
             return None
         return self._spellings.result()
 
-    def _documents(self, prompt: Prompt, copies: Sequence[str]) -> list[list[int]]:
+    def _documents(self, prompt: FillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Texts to copy drafts from, likeliest last; what is in the prompt is copied from anyway."""
         left = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []

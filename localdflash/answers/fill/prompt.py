@@ -25,7 +25,7 @@ _COMMENTS = {"python": "#", "lua": "--"}
 
 
 @dataclass(frozen=True)
-class Context:
+class FillContext:
     """Other code: from where, and how much it matters. `kind`: definition, import, open, recent or edit."""
 
     kind: str
@@ -47,7 +47,7 @@ class Hole:
 
 
 @dataclass(frozen=True)
-class Part:
+class PromptPart:
     """A part of the prompt as it went in. `lines` are the first and the last of a file's, from 0, where that is known.
 
     `cut`: there is more of it than went in. What was left out has no tokens, and its whole text. A part of kind "word"
@@ -64,7 +64,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Budget:
+class TokenBudget:
     """Tokens: what the model holds, what the prompt may take, and the most of each part."""
 
     context: int
@@ -77,12 +77,12 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class FillPrompt:
     """The ids, what they are made of, and the most tokens that an answer may have."""
 
     ids: list[int]
-    parts: list[Part]
-    budget: Budget
+    parts: list[PromptPart]
+    budget: TokenBudget
     max_tokens: int
 
     def explained(self) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def assemble(
     fim: FimFormat,
     context: int,
     hole: Hole,
-    others: Sequence[Context],
+    others: Sequence[FillContext],
     max_tokens: int,
     word: str = "",
-) -> Prompt:
+) -> FillPrompt:
     """The prompt for a hole in a model that holds `context` tokens. `word` stands at the cursor and is left to draw."""
     hole = _normal(hole)
     max_tokens = min(max_tokens, context // 2)
@@ -111,10 +111,10 @@ def assemble(
     after = first_of(encoder, hole.suffix, most_suffix)
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
     before = last_of(encoder, hole.prefix, left, hole.first_line)
-    budget = Budget(context, room, answer, most_head, left, most_suffix, most_middle)
+    budget = TokenBudget(context, room, answer, most_head, left, most_suffix, most_middle)
     ids = arrange(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*others_told, *_own_parts(hole, before, after, len(middle), word)]
-    return Prompt(ids, parts, budget, max_tokens)
+    return FillPrompt(ids, parts, budget, max_tokens)
 
 
 def _up(tokens: int) -> int:
@@ -148,8 +148,8 @@ def _middle(encoder: Encoder, hole: Hole, most: int) -> tuple[Hole, list[int]]:
 
 
 def _head(
-    encoder: Encoder, fim: FimFormat, hole: Hole, others: Sequence[Context], most: int
-) -> tuple[list[int], list[Part]]:
+    encoder: Encoder, fim: FimFormat, hole: Hole, others: Sequence[FillContext], most: int
+) -> tuple[list[int], list[PromptPart]]:
     """The ids of other code, in the order given, and what became of each piece; what weighs least is left out first."""
     frame = head_of_files(fim, encoder.tokenizer)
     kept: dict[int, list[int]] = {}
@@ -166,9 +166,9 @@ def _head(
         kept[index], cut[index] = [*title, *piece.ids], piece
         room -= len(kept[index])
     parts = [
-        Part(one.kind, one.name, len(kept[i]), one.text[: cut[i].end], cut=cut[i].end < len(one.text.rstrip()))
+        PromptPart(one.kind, one.name, len(kept[i]), one.text[: cut[i].end], cut=cut[i].end < len(one.text.rstrip()))
         if i in kept
-        else Part(one.kind, one.name, 0, one.text, left_out=True)
+        else PromptPart(one.kind, one.name, 0, one.text, left_out=True)
         for i, one in enumerate(others)
     ]
     if not kept:
@@ -176,7 +176,7 @@ def _head(
     return [*frame.begin, *(token for i in sorted(kept) for token in kept[i]), *frame.end], parts
 
 
-def _own_parts(hole: Hole, before: Cut, after: Cut, middle: int, word: str) -> list[Part]:
+def _own_parts(hole: Hole, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
     """The file's own parts, in its order."""
     start = hole.first_line + hole.prefix.count("\n", 0, before.start)
     anchor = hole.first_line + hole.prefix.count("\n")
@@ -184,8 +184,8 @@ def _own_parts(hole: Hole, before: Cut, after: Cut, middle: int, word: str) -> l
     text, rest = hole.prefix[before.start :], hole.suffix[: after.end]
     last = cursor + rest.removesuffix("\n").count("\n")
     return [
-        Part("prefix", hole.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
-        Part("middle", hole.path, middle, hole.middle, lines=(anchor, cursor)),
-        *([Part("word", hole.path, 0, word, lines=(cursor, cursor))] if word else []),
-        Part("suffix", hole.path, len(after.ids), rest, cut=after.end < len(hole.suffix), lines=(cursor, last)),
+        PromptPart("prefix", hole.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
+        PromptPart("middle", hole.path, middle, hole.middle, lines=(anchor, cursor)),
+        *([PromptPart("word", hole.path, 0, word, lines=(cursor, cursor))] if word else []),
+        PromptPart("suffix", hole.path, len(after.ids), rest, cut=after.end < len(hole.suffix), lines=(cursor, last)),
     ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import powers_of_two
-from localdflash.cuda.repack.packing import Layout, Rows, empty, fill, half_scales
+from localdflash.cuda.repack.packing import PlaneLayout, UnpackedRows, empty, fill, half_scales
 from localdflash.cuda.repack.quantize import quantize
 from localdflash.errors import ModelError
 from localdflash.kernels.planes import Planes
@@ -29,14 +29,14 @@ ELSEWHERE = "use a GGUF of the model with `--backend llama.cpp`"
 
 
 @dataclass(frozen=True)
-class Matrix:
+class CheckpointMatrix:
     """A linear layer that can be unpacked row by row."""
 
-    layout: Layout
+    layout: PlaneLayout
     n: int
     k: int
     device: torch.device
-    rows: Callable[[slice], Rows]
+    rows: Callable[[slice], UnpackedRows]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def linear_planes(
     return planes
 
 
-def _reader(layer: Tensors, config: Mapping[str, object]) -> Matrix | None:
+def _reader(layer: Tensors, config: Mapping[str, object]) -> CheckpointMatrix | None:
     """The matrix of a layer, whatever its format; None if it is not quantized."""
     if "qweight" in layer:
         method = str(config.get("packing_format") or config.get("quant_method"))  # AutoRound packs like the others
@@ -103,7 +103,7 @@ def _reader(layer: Tensors, config: Mapping[str, object]) -> Matrix | None:
     raise ModelError(f"no kernel reads weights of {weight.dtype}; {ELSEWHERE}")
 
 
-def _gptq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
+def _gptq(layer: Tensors, config: Mapping[str, object]) -> CheckpointMatrix:
     """Qweight int32 [k / 8, n], qzeros int32 [groups, n / 8], scales [groups, n]; or 4 codes in a word instead of 8.
 
     The lowest bits hold the first code. Zeros are stored minus one, except in the format "gptq_v2".
@@ -123,7 +123,7 @@ def _gptq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
     )
 
 
-def _awq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
+def _awq(layer: Tensors, config: Mapping[str, object]) -> CheckpointMatrix:
     """Qweight int32 [k, n / 8], qzeros int32 [groups, n / 8], scales [groups, n]; eight columns in a word, shuffled."""
     kind = str(config.get("version") or config.get("format") or "gemm").lower()
     if config.get("bits", config.get("w_bit")) != 4 or ("gemm" not in kind and "awq" not in kind):
@@ -145,7 +145,7 @@ def _awq(layer: Tensors, config: Mapping[str, object]) -> Matrix:
     )
 
 
-def _packed_integers(layer: Tensors) -> Matrix:
+def _packed_integers(layer: Tensors) -> CheckpointMatrix:
     """compressed-tensors "pack-quantized": weight_packed int32 [n, k / 8], weight_scale [n, groups], weight_shape.
 
     Codes and zero points are signed numbers plus 8 (or 128); weight_zero_point int32 [n / 8, groups].
@@ -163,7 +163,7 @@ def _packed_integers(layer: Tensors) -> Matrix:
 
 def _integers(
     n: int, k: int, bits: int, scale: Tensor, zeros: Tensor | None, codes: Callable[[slice], Tensor]
-) -> Matrix:
+) -> CheckpointMatrix:
     """Weight = scale * (code - zero): scale [n, groups], zeros uint8 [n, groups], None for the middle of the range."""
     zero, groups = 2 ** (bits - 1), scale.shape[1]
     if zeros is not None and bool((zeros == zero).all()):
@@ -172,24 +172,24 @@ def _integers(
         raise ModelError(f"{groups} groups do not divide {k} inputs; {AGAIN}")
     group = k // groups
     if groups == 1 or group % BLOCK == 0:
-        layout = Layout(32, bits - 4, "block", zero, has_minimum=zeros is not None)
+        layout = PlaneLayout(32, bits - 4, "block", zero, has_minimum=zeros is not None)
         scale = _by_block(scale, group, k)
         # The layout's zero takes the middle off, so that the minimum is small and loses nothing in the sum.
         minimum = None if zeros is None else scale * (_by_block(zeros, group, k) - zero)
     elif group in HALF_GROUPS and zeros is None:
-        layout, minimum = Layout(32, bits - 4, "half4", zero), None
+        layout, minimum = PlaneLayout(32, bits - 4, "half4", zero), None
         scale = half_scales(scale).repeat_interleave(group // 32, 1)
     else:
         kind = "without a zero point" if zeros is None else "with zero points"
         raise ModelError(f"no kernel reads {bits}-bit groups of {group} weights {kind}; {ELSEWHERE}")
 
-    def rows(some: slice) -> Rows:
-        return Rows(codes(some), scale[some], None if minimum is None else minimum[some])
+    def rows(some: slice) -> UnpackedRows:
+        return UnpackedRows(codes(some), scale[some], None if minimum is None else minimum[some])
 
-    return Matrix(layout, n, k, scale.device, rows)
+    return CheckpointMatrix(layout, n, k, scale.device, rows)
 
 
-def _fp8(layer: Tensors, weight: Tensor) -> Matrix:
+def _fp8(layer: Tensors, weight: Tensor) -> CheckpointMatrix:
     """e4m3 weights [n, k] times weight_scale: one, [n], [n, 1], or one for each block of 128 x 128 (weight_scale_inv).
 
     Despite its name weight_scale_inv is multiplied as well.
@@ -208,11 +208,11 @@ def _fp8(layer: Tensors, weight: Tensor) -> Matrix:
     else:
         raise ModelError(f"no kernel reads FP8 scales of {list(scale.shape)} for [{n}, {k}]; {ELSEWHERE}")
     scale = _by_block(scale, k if scale.shape[1] == 1 else BLOCK, k)
-    layout = Layout(32, 4, "block", code="e4m3")
-    return Matrix(layout, n, k, scale.device, lambda rows: Rows(codes[rows], scale[rows]))
+    layout = PlaneLayout(32, 4, "block", code="e4m3")
+    return CheckpointMatrix(layout, n, k, scale.device, lambda rows: UnpackedRows(codes[rows], scale[rows]))
 
 
-def _e2m1(layer: Tensors, packed: Tensor) -> Matrix:
+def _e2m1(layer: Tensors, packed: Tensor) -> CheckpointMatrix:
     """MXFP4 and NVFP4: packed uint8 [n, k / 2], low nibble first; weight_scale e8m0 [n, k / 32] or e4m3 [n, k / 16].
 
     NVFP4 has a second scale: weight_scale_2, to be multiplied (ModelOpt), or weight_global_scale, to be divided by.
@@ -224,15 +224,17 @@ def _e2m1(layer: Tensors, packed: Tensor) -> Matrix:
             scale = scale * layer.get("weight_scale_2").float().view(1)
         if "weight_global_scale" in layer:
             scale = scale / layer.get("weight_global_scale").float().view(1)
-        halves, layout = half_scales(scale), Layout(16, 0, "half4", code="e2m1")
-        return Matrix(layout, n, k, scale.device, lambda rows: Rows(_codes(packed[rows], 4), halves[rows]))
+        halves, layout = half_scales(scale), PlaneLayout(16, 0, "half4", code="e2m1")
+        return CheckpointMatrix(
+            layout, n, k, scale.device, lambda rows: UnpackedRows(_codes(packed[rows], 4), halves[rows])
+        )
     exponents = layer.get("weight_scale", n, k // 32).view(torch.uint8)
 
-    def rows(some: slice) -> Rows:
+    def rows(some: slice) -> UnpackedRows:
         codes = _codes(packed[some], 4)
-        return Rows(codes, powers_of_two(exponents[some], codes.view(len(codes), -1, 32)))
+        return UnpackedRows(codes, powers_of_two(exponents[some], codes.view(len(codes), -1, 32)))
 
-    return Matrix(Layout(32, 0, "half4", code="e2m1"), n, k, packed.device, rows)
+    return CheckpointMatrix(PlaneLayout(32, 0, "half4", code="e2m1"), n, k, packed.device, rows)
 
 
 def _codes(words: Tensor, bits: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Writing planes: rows of codes and scales, as the readers of every file format unpack them, go in; `Planes` grow.
+"""Write planes from rows of codes and scales, as the readers of every file format unpack them.
 
 Rows come in as files store them, [rows, k]; planes hold columns, [k, rows]. Padding is already zero and stays so.
 """
@@ -18,7 +18,7 @@ CHUNK_WEIGHTS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Layout:
+class PlaneLayout:
     """The properties of planes that do not depend on a matrix; see `Planes`."""
 
     rows: int
@@ -30,7 +30,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Rows:
+class UnpackedRows:
     """Some rows of a matrix, unpacked; a group is 128 weights for "block", R for the other scalings."""
 
     codes: Tensor  # uint8 [rows, k]
@@ -39,8 +39,8 @@ class Rows:
     supers: Tensor | None = None  # float16 [rows, k / 256, 2]: of the scales, of the minimums
 
 
-INT8 = Layout(rows=32, high_bits=4, scaling="block", zero=128)
-INT4 = Layout(rows=32, high_bits=0, scaling="block", zero=8)
+INT8 = PlaneLayout(rows=32, high_bits=4, scaling="block", zero=128)
+INT4 = PlaneLayout(rows=32, high_bits=0, scaling="block", zero=8)
 
 
 def padded(size: int, multiple: int) -> int:
@@ -49,14 +49,14 @@ def padded(size: int, multiple: int) -> int:
 
 
 def half_scales(scale: Tensor) -> Tensor:
-    """Float scales as float16; ModelError when one is too large."""
+    """Float scales as float16; ModelError if one is too large."""
     half = scale.to(torch.float16)
     if bool(half.isinf().any()):
         raise ModelError("its scales are too large for float16; use `--backend llama.cpp`")
     return half
 
 
-def empty(layout: Layout, n: int, k: int, experts: int, device: torch.device) -> Planes:
+def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.device) -> Planes:
     """Planes of the given layout whose weights are all zero."""
     columns, k_padded = padded(n, COLUMNS), experts * padded(k, 4 * layout.rows)
     blocks = k_padded // (4 * layout.rows)
@@ -81,7 +81,7 @@ def empty(layout: Layout, n: int, k: int, experts: int, device: torch.device) ->
     )
 
 
-def fill(planes: Planes, expert: int, unpack: Callable[[slice], Rows]) -> None:
+def fill(planes: Planes, expert: int, unpack: Callable[[slice], UnpackedRows]) -> None:
     """Write the matrix of one expert, some rows at a time; `unpack` reads the rows of a slice."""
     step = padded(max(1, CHUNK_WEIGHTS // planes.k), COLUMNS)
     for first in range(0, planes.n, step):
@@ -89,7 +89,7 @@ def fill(planes: Planes, expert: int, unpack: Callable[[slice], Rows]) -> None:
         _write(planes, expert, rows, unpack(rows))
 
 
-def _write(planes: Planes, expert: int, columns: slice, rows: Rows) -> None:
+def _write(planes: Planes, expert: int, columns: slice, rows: UnpackedRows) -> None:
     p = planes
 
     def put(plane: Tensor, words: Tensor) -> None:

@@ -6,7 +6,7 @@ int8 is for drafters that come in bfloat16, where it costs next to nothing; int4
 import torch
 from torch import Tensor
 
-from localdflash.cuda.repack.packing import INT4, INT8, Rows, empty, fill, padded
+from localdflash.cuda.repack.packing import INT4, INT8, UnpackedRows, empty, fill, padded
 from localdflash.kernels.planes import Planes
 
 LAYOUTS = {8: INT8, 4: INT4}
@@ -26,7 +26,7 @@ def quantize(weights: Tensor, bits: int = 8, group: int = BLOCK) -> Planes:
     return planes
 
 
-def quantize_rows(weights: Tensor, bits: int = 8, group: int = BLOCK) -> Rows:
+def quantize_rows(weights: Tensor, bits: int = 8, group: int = BLOCK) -> UnpackedRows:
     """Quantize some rows, [rows, k] -> codes [rows, k] and a scale for every 128 weights [rows, ceil(k / 128)]."""
     rows, k = weights.shape
     limit = 2 ** (bits - 1) - 1
@@ -35,7 +35,7 @@ def quantize_rows(weights: Tensor, bits: int = 8, group: int = BLOCK) -> Rows:
     steps = torch.where(scale > 0, scale, 1).unsqueeze(-1)
     codes = (groups / steps).round().clamp(-limit, limit) + 2 ** (bits - 1)
     blocks = padded(k, BLOCK) // BLOCK
-    return Rows(
+    return UnpackedRows(
         codes=codes.to(torch.uint8).view(rows, -1)[:, :k],
         scale=scale.repeat_interleave(group // BLOCK, 1)[:, :blocks],
     )

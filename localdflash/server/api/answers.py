@@ -13,8 +13,8 @@ from localdflash.engine.stats import Stats
 from localdflash.errors import EngineGone
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError
-from localdflash.server.api.state import State
-from localdflash.server.engine import Ending
+from localdflash.server.api.state import AppState
+from localdflash.text.stream import Ending
 from localdflash.text.tokenizer import Tokenizer
 
 
@@ -33,7 +33,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChoicePiece:
     """What one step added to a choice; the last piece of a choice has neither text nor step."""
 
     choice: Choice
@@ -42,22 +42,22 @@ class Piece:
     step: Step | None = None
 
 
-async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
+async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
     """Run the choices one after another. Closing this stops the engine within one step."""
     began = time.perf_counter()
     if ask.document:
         state.newest[ask.document] = ask
     for index, request in enumerate(ask.requests):
         if ask.document and state.newest.get(ask.document) is not ask:  # this choice would cancel the newer request
-            yield Piece(Choice(index, request, finish="cancelled"))
+            yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
-        if state.engine.loaded is not ask.loaded:
+        if state.worker.loaded is not ask.loaded:
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
         tokens = _Told(ask.loaded.tokenizer, request.ends)
         lines = _Indented(ask.least_indent)
         ending = ask.ending() if ask.ending else None
-        answer = state.engine.stream(
+        answer = state.worker.stream(
             request, ask.stops, urgent=ask.urgent, document=ask.document, seconds=ask.seconds, ending=ending
         )
         async with aclosing(answer) as deltas:
@@ -69,7 +69,7 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
                 chosen = tokens.push(delta.chosen, text)
                 choice.text += text
                 choice.chosen += chosen
-                yield Piece(choice, text, chosen, delta.step)
+                yield ChoicePiece(choice, text, chosen, delta.step)
                 if lines.ended:
                     break
         if request.finish == "cancelled" and not (lines.ended or ask.document):
@@ -82,13 +82,13 @@ async def pieces(state: State, ask: Ask) -> AsyncGenerator[Piece]:
         kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
         choice.chosen += kept
         if rest or kept:
-            yield Piece(choice, rest, kept)
-        yield Piece(choice)
+            yield ChoicePiece(choice, rest, kept)
+        yield ChoicePiece(choice)
         if choice.finish == "cancelled":
             return
 
 
-async def collect(state: State, ask: Ask) -> list[Choice]:
+async def collect(state: AppState, ask: Ask) -> list[Choice]:
     """All choices, complete."""
     async with aclosing(pieces(state, ask)) as source:
         found = {piece.choice.index: piece.choice async for piece in source}

@@ -11,9 +11,9 @@ from localdflash.engine.stats import Stats
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.errors import ApiError
-from localdflash.server.api.schemas import Sampling
-from localdflash.server.engine import Ending
+from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars
+from localdflash.text.stream import Ending
 
 MakeConstraint = Callable[[], Constraint]
 ALL_THE_ROOM = 2**31
@@ -35,7 +35,7 @@ class Ask:
     ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
 
 
-def params_of(body: Sampling, temperature: float) -> SamplingParams:
+def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
     """How to draw; `temperature` is what the endpoint does where the request does not say."""
     penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
     return SamplingParams(
@@ -54,14 +54,14 @@ def limit_of(*given: int | None, default: int) -> int:
     return ALL_THE_ROOM if limit < 0 else limit
 
 
-def stops_of(body: Sampling) -> tuple[str, ...]:
+def stops_of(body: SamplingFields) -> tuple[str, ...]:
     """The request's stop strings."""
     if body.stop == "":
         raise ApiError(400, "stop: an empty stop string would end every answer", param="stop", code="invalid_value")
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
 
 
-def constraint_of(body: Sampling, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
+def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
     """What makes the constraint of each choice, if the request asks for one; `more` names other fields that do."""
     asked = list(more)
     if body.json_schema is not None:
@@ -79,7 +79,7 @@ def constraint_of(body: Sampling, grammars: Grammars, *more: tuple[str, MakeCons
 def choices(
     loaded: LoadedPair,
     prepared: Prepared,
-    body: Sampling,
+    body: SamplingFields,
     count: int = 1,
     constraint: MakeConstraint | None = None,
     alternatives: int | None = None,

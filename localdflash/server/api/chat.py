@@ -17,8 +17,8 @@ from localdflash.server.api.errors import ApiError
 from localdflash.server.api.openai import ChatShape, answer
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import ChatMessage, ChatRequest, TemplateRequest, TextPart
-from localdflash.server.api.state import State
-from localdflash.text.chat_template import Message, Role, render
+from localdflash.server.api.state import AppState
+from localdflash.text.chat_template import Role, TemplateMessage, render
 from localdflash.text.grammar import Grammars
 
 TEMPERATURE = 1.0  # where a request does not say, as OpenAI documents
@@ -27,7 +27,7 @@ ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "develop
 
 async def chat(http: HttpRequest) -> Response:
     """The answer to a conversation."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, ChatRequest)
     loaded = await state.ready(body.model)
     ask = await asyncio.to_thread(_ask, loaded, body, state.grammars(loaded))
@@ -36,7 +36,7 @@ async def chat(http: HttpRequest) -> Response:
 
 async def apply_template(http: HttpRequest) -> Response:
     """The prompt that a conversation makes, as text, or how many tokens it has."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, TemplateRequest)
     loaded = await state.ready(body.model)
     messages = messages_of(body.messages)
@@ -51,7 +51,7 @@ async def apply_template(http: HttpRequest) -> Response:
     return json_response({"prompt": "".join(piece.text for piece in prompt) + begun})
 
 
-def _goes_on(asked: bool | None, messages: Sequence[Message]) -> bool:
+def _goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
     """Whether the last message is an answer to go on with."""
     if asked and messages[-1].role != "assistant":
         raise _bad("continue_final_message", "the last message is not from the assistant")
@@ -74,7 +74,7 @@ def _ask(loaded: LoadedPair, body: ChatRequest, grammars: Grammars) -> Ask:
     return Ask(loaded, requests, stops, document=body.document)
 
 
-def messages_of(given: Sequence[ChatMessage]) -> list[Message]:
+def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
     """Messages as the chat template takes them; ApiError names what is wrong with one."""
     messages = []
     for number, message in enumerate(given):
@@ -85,7 +85,7 @@ def messages_of(given: Sequence[ChatMessage]) -> list[Message]:
             raise _bad(f"{place}.tool_calls", "tools are not supported; leave them out")
         if isinstance(message.content, UnsetType):
             raise _bad(f"{place}.content", "missing")
-        messages.append(Message(ROLES[message.role], _text(message.content, f"{place}.content")))
+        messages.append(TemplateMessage(ROLES[message.role], _text(message.content, f"{place}.content")))
     return messages
 
 

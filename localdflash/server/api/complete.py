@@ -11,16 +11,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.answers.fill.filler import Filler, Filling
-from localdflash.answers.fill.prompt import Context, Hole
-from localdflash.answers.fill.stopping import Stopping
+from localdflash.answers.fill.prompt import FillContext, Hole
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.server.api.answers import Choice, Piece, pieces, timings
+from localdflash.server.api.answers import Choice, ChoicePiece, pieces, timings
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.body import read
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import CompleteRequest
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.syntax import language_of
 
@@ -29,7 +28,7 @@ Event = dict[str, Any]
 
 async def complete(http: HttpRequest) -> Response:
     """The text at a cursor, up to the end of the line, statement or block."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, CompleteRequest)
     loaded = await state.ready(body.model)
     filling = await asyncio.to_thread(_fill, state.filler(loaded), body)
@@ -65,7 +64,7 @@ def _fill(filler: Filler, body: CompleteRequest) -> Filling:
         repetition_penalty=body.repetition_penalty,
         seed=None if body.seed == -1 else body.seed,
     )
-    others = [Context(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
+    others = [FillContext(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return filler.fill(
         hole,
         others,
@@ -98,7 +97,7 @@ class _Told:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def _answers(state: State, ask: Ask) -> AsyncGenerator[Event]:
+async def _answers(state: AppState, ask: Ask) -> AsyncGenerator[Event]:
     """The events of all answers. The first one's come as they are made; of others those that differ, when complete."""
     told, ends, texts = _Told(), list[Event](), list[str]()
     async with aclosing(pieces(state, ask)) as source:
@@ -124,7 +123,7 @@ async def _answers(state: State, ask: Ask) -> AsyncGenerator[Event]:
             told = _Told(len(texts))
 
 
-def _part(piece: Piece, told: _Told) -> Event:
+def _part(piece: ChoicePiece, told: _Told) -> Event:
     tokens = piece.choice.request.stats.tokens
     return {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
 
@@ -143,8 +142,8 @@ def _end(choice: Choice, told: _Told) -> Event:
 
 
 def _finish(choice: Choice) -> str:
-    stopped = choice.ending.reason if isinstance(choice.ending, Stopping) else ""
-    return choice.finish if choice.finish in ("length", "cancelled") else stopped or choice.finish
+    stopped = choice.ending.reason if choice.ending else ""
+    return stopped if choice.finish == "stop" and stopped else choice.finish
 
 
 async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[bytes]:

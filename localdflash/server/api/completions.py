@@ -18,12 +18,12 @@ from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, pa
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.openai import CompletionShape, answer
-from localdflash.server.api.schemas import CompletionRequest, Sampling
-from localdflash.server.api.state import State
+from localdflash.server.api.schemas import CompletionRequest, SamplingFields
+from localdflash.server.api.state import AppState
 from localdflash.text.fim import split
 from localdflash.text.grammar import Grammars
 
-Prompt = str | Sequence[int]
+PromptField = str | Sequence[int]
 TOKENS = 16  # where a request does not say, as OpenAI documents
 TEMPERATURE = 1.0  # likewise
 MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest
@@ -32,7 +32,7 @@ MOST_CHOICES = 16
 
 async def completions(http: HttpRequest) -> Response:
     """What follows a prompt."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, CompletionRequest)
     loaded = await state.ready(body.model)
     ask = await asyncio.to_thread(_ask, loaded, body, state.grammars(loaded))
@@ -55,7 +55,9 @@ def _ask(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> Ask
     return Ask(loaded, requests, asked[0][1], urgent=True, document=body.document)
 
 
-def prepare_prompt(loaded: LoadedPair, prompt: Prompt, suffix: str | None, limit: int, body: Sampling) -> Prepared:
+def prepare_prompt(
+    loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
+) -> Prepared:
     """The request that goes on with a prompt, or fills the middle before `suffix`."""
     around = _around(loaded, prompt, suffix)
     if around is None:
@@ -63,7 +65,7 @@ def prepare_prompt(loaded: LoadedPair, prompt: Prompt, suffix: str | None, limit
     return prepare(loaded, *around, limit, params_of(body, MIDDLE_TEMPERATURE))
 
 
-def _around(loaded: LoadedPair, prompt: Prompt, suffix: str | None) -> tuple[str, str] | None:
+def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
     """The text before and after the cursor; None for a prompt to go on with."""
     if isinstance(prompt, str):
         if suffix is not None:
@@ -77,7 +79,7 @@ def _around(loaded: LoadedPair, prompt: Prompt, suffix: str | None) -> tuple[str
     return None
 
 
-def prompts_of(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
+def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
     """One prompt as text or ids, or several."""
     if isinstance(prompt, str):
         return [prompt]

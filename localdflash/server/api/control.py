@@ -13,51 +13,52 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.backend.options import Options
 from localdflash.errors import LocaldflashError
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
 from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import LoadRequest
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 
 
 async def health(http: HttpRequest) -> Response:
-    """Whether requests can be answered."""
-    engine = http.app.state.shared.engine
-    if engine.failed.is_set():
+    """Report whether requests can be answered."""
+    worker = http.app.state.shared.worker
+    if worker.failed.is_set():
         return _unhealthy("the device is lost")
-    if engine.loaded is not None:
+    if worker.loaded is not None:
         return json_response({"status": "ok"})
-    if engine.error is not None:
-        return _unhealthy("Loading failed: " + str(as_api_error(engine.error)))
+    if worker.error is not None:
+        return _unhealthy("Loading failed: " + str(as_api_error(worker.error)))
     return _unhealthy("Loading model")
 
 
 def _unhealthy(message: str) -> Response:
-    """In llama-server's shape, whose clients look for its words."""
+    """An error in llama-server's shape, whose clients look for its words."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"status": message.lower(), "error": error}, 503)
 
 
 async def models(http: HttpRequest) -> Response:
-    """The model that is loaded."""
-    state: State = http.app.state.shared
+    """List the model that is loaded."""
+    state: AppState = http.app.state.shared
     return json_response({"object": "list", "data": [_model(state, await state.ready())]})
 
 
 async def model(http: HttpRequest) -> Response:
-    """The same, by name."""
-    state: State = http.app.state.shared
+    """Describe the model that is loaded, by name."""
+    state: AppState = http.app.state.shared
     return json_response(_model(state, await state.ready(http.path_params["model"])))
 
 
-def _model(state: State, loaded: LoadedPair) -> dict[str, Any]:
+def _model(state: AppState, loaded: LoadedPair) -> dict[str, Any]:
     return {
         "id": loaded.files.id,
         "object": "model",
-        "created": int(state.engine.loaded_at),
+        "created": int(state.worker.loaded_at),
         "owned_by": "localdflash",
         "meta": {
             "n_ctx": loaded.context,
@@ -69,13 +70,13 @@ def _model(state: State, loaded: LoadedPair) -> dict[str, Any]:
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:
-    """Whether a model drafts, not only the text."""
+    """Whether a model drafts, besides lookup."""
     return loaded.options.draft and (loaded.files.drafter_gguf or loaded.files.drafter_safetensors) is not None
 
 
 async def props(http: HttpRequest) -> Response:
-    """What llama-server tells of itself."""
-    state: State = http.app.state.shared
+    """Report what llama-server tells of itself."""
+    state: AppState = http.app.state.shared
     loaded = await state.ready()
     return json_response(
         {
@@ -92,20 +93,20 @@ async def props(http: HttpRequest) -> Response:
 
 
 async def metrics(http: HttpRequest) -> Response:
-    """For Prometheus."""
+    """Report metrics for Prometheus."""
     return Response(http.app.state.shared.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def ps(http: HttpRequest) -> Response:
-    """What is loaded, how much memory it takes, and what it does."""
-    state: State = http.app.state.shared
-    engine, loaded, scheduler = state.engine, state.engine.loaded, state.engine.scheduler
-    about = _about(loaded) if loaded else {"pair": engine.options.pair}
+    """Report what is loaded, how much memory it takes, and what it does."""
+    state: AppState = http.app.state.shared
+    worker, loaded, scheduler = state.worker, state.worker.loaded, state.worker.scheduler
+    about = _about(loaded) if loaded else {"pair": worker.options.pair}
     return json_response(
         {
             **about,
-            "options": _options(engine.options),
-            "since": round(engine.loaded_at, 3) if loaded else None,
+            "options": _options(worker.options),
+            "since": round(worker.loaded_at, 3) if loaded else None,
             "requests": scheduler.totals.requests if scheduler else 0,
             "running": int(scheduler is not None and scheduler.running is not None),
             "waiting": scheduler.waiting if scheduler else 0,
@@ -118,7 +119,7 @@ async def ps(http: HttpRequest) -> Response:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    """What /load takes."""
+    """The options of /load."""
     return {name: getattr(options, name) for name in LoadRequest.__struct_fields__}
 
 
@@ -127,7 +128,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "pair": loaded.files.id,
         "backend": loaded.backend,
         "context": loaded.context,
-        "device": "cuda" if loaded.backend == "cuda" else "cpu",
+        "device": loaded.device,
         "drafter": _has_drafter(loaded),
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
@@ -136,17 +137,17 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest) -> Response:
-    """Another pair instead of the one that is loaded; requests that are there are answered first."""
-    state: State = http.app.state.shared
+    """Load another pair; requests that are already there are answered first."""
+    state: AppState = http.app.state.shared
     body = await read(http, LoadRequest)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     async with state.loading:
-        options = replace(state.engine.options, **given)
+        options = replace(state.worker.options, **given)
         await asyncio.to_thread(_check_pair, options.pair)
         with suppress(ApiError):
             await state.ready()  # a load that is under way is not interrupted
         try:
-            await state.engine.swap(options)
+            await state.worker.swap(options)
         except LocaldflashError as error:
             told = as_api_error(error)
             raise ApiError(
@@ -157,7 +158,7 @@ async def load(http: HttpRequest) -> Response:
 
 
 def _check_pair(pair: str) -> None:
-    """ModelError where there is no such pair, before the one that is there is given up."""
+    """Raise ModelError if there is no such pair, before the loaded one is given up."""
     try:
         load_registry().resolve(pair)
     except LocaldflashError as error:
@@ -165,8 +166,8 @@ def _check_pair(pair: str) -> None:
 
 
 async def stop(http: HttpRequest) -> Response:
-    """End the daemon."""
-    state: State = http.app.state.shared
+    """Stop the daemon."""
+    state: AppState = http.app.state.shared
     if state.stop is None:
         raise ApiError(404, "this server is not stopped this way", code="not_found")
     state.stop()

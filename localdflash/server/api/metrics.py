@@ -1,6 +1,6 @@
-"""What Prometheus reads. Counters of the engine are read from it when somebody asks; only times are collected here.
+"""The metrics that Prometheus reads. Counters of the engine are read from it on request; only times are collected here.
 
-Numbers of the engine begin at 0 again when another pair is loaded.
+The engine's numbers start at 0 again when another pair is loaded.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
 from localdflash.engine.scheduler import Scheduler
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 PREFIX = "localdflash_"
 STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)  # seconds
@@ -22,7 +22,7 @@ WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 3
 
 
 class Metrics:
-    """Make it before the engine, whose `observe` it is, and hand both to the app."""
+    """Create it before the engine, whose `observe` it is, and give it to both engine and app."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -33,9 +33,9 @@ class Metrics:
         self._draft = self._histogram("draft_seconds", "Drafts", STEP_BUCKETS)
         self._first_token = self._histogram("first_token_seconds", "From request to first token", WAIT_BUCKETS)
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, worker: PairWorker) -> None:
         """Report the counters of this engine too."""
-        self._registry.register(_EngineCollector(engine))
+        self._registry.register(_WorkerCollector(worker))
 
     def observe(self, step: Step) -> None:
         """Count the times of one step. Called on the engine thread."""
@@ -59,17 +59,17 @@ class Metrics:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self._registry)
 
 
-class _EngineCollector:
-    """The engine's own counters at the moment of asking."""
+class _WorkerCollector:
+    """Reads the engine's own counters at the moment of asking."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, worker: PairWorker) -> None:
+        self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
-        yield _gauge("model_loaded", "Whether a model is loaded", self._engine.loaded is not None)
-        if scheduler := self._engine.scheduler:
+        yield _gauge("model_loaded", "Whether a model is loaded", self._worker.loaded is not None)
+        if scheduler := self._worker.scheduler:
             yield from _of_scheduler(scheduler)
             yield from _of_steps(scheduler)
 

@@ -18,7 +18,7 @@ from localdflash.server.api.completions import MIDDLE_TEMPERATURE, prepare_promp
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import InfillRequest, NativeRequest, RawRequest
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.fim import SourceFile
 from localdflash.text.grammar import Grammars
@@ -28,7 +28,7 @@ TOKENS = 128  # where a request does not say
 
 async def infill(http: HttpRequest) -> Response:
     """The text at a cursor."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, InfillRequest)
     loaded = await state.ready(body.model)
     ask = await asyncio.to_thread(_infill, loaded, body, state.grammars(loaded))
@@ -37,7 +37,7 @@ async def infill(http: HttpRequest) -> Response:
 
 async def completion(http: HttpRequest) -> Response:
     """What follows a prompt."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, RawRequest)
     loaded = await state.ready(body.model)
     ask = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
@@ -72,7 +72,7 @@ def _one_line(name: str) -> str:
     return " ".join(name.split()) or "file"
 
 
-async def _answer(http: HttpRequest, state: State, ask: Ask, body: NativeRequest) -> Response:
+async def _answer(http: HttpRequest, state: AppState, ask: Ask, body: NativeRequest) -> Response:
     if body.stream:
         return EventStream(_events(state, ask, body))
     try:
@@ -82,7 +82,7 @@ async def _answer(http: HttpRequest, state: State, ask: Ask, body: NativeRequest
     return json_response(_selected(_whole(ask, found[0], found[0].text), body))
 
 
-async def _events(state: State, ask: Ask, body: NativeRequest) -> AsyncGenerator[bytes]:
+async def _events(state: AppState, ask: Ask, body: NativeRequest) -> AsyncGenerator[bytes]:
     async with aclosing(pieces(state, ask)) as source:
         async for piece in source:
             request = piece.choice.request

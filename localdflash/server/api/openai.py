@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
-from localdflash.server.api.answers import Choice, Piece, cached_tokens, collect, pieces, timings
+from localdflash.server.api.answers import Choice, ChoicePiece, cached_tokens, collect, pieces, timings
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
 from localdflash.text.stream import Detokenizer
 from localdflash.text.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ from localdflash.text.tokenizer import Tokenizer
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
 
 
-class Shape(Protocol):
+class EndpointShape(Protocol):
     """How an endpoint spells its choices."""
 
     prefix: str  # of ids
@@ -34,7 +34,7 @@ class Shape(Protocol):
     def first(self, index: int) -> dict[str, Any] | None:
         """What a stream says of a choice before its text."""
 
-    def part(self, piece: Piece) -> dict[str, Any]:
+    def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """A piece of a choice in a stream."""
 
     def last(self, choice: Choice) -> dict[str, Any]:
@@ -53,20 +53,20 @@ class ChatShape:
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def part(self, piece: Piece) -> dict[str, Any]:
-        """See `Shape`."""
+    def part(self, piece: ChoicePiece) -> dict[str, Any]:
+        """See `EndpointShape`."""
         told = self._delta(piece.choice.index, {"content": piece.text})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return {**self._delta(choice.index, {}), "finish_reason": choice.finish}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
@@ -108,19 +108,19 @@ class CompletionShape:
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return None
 
-    def part(self, piece: Piece) -> dict[str, Any]:
-        """See `Shape`."""
+    def part(self, piece: ChoicePiece) -> dict[str, Any]:
+        """See `EndpointShape`."""
         return self._told(piece.choice, piece.text, piece.chosen, None)
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return self._told(choice, "", (), choice.finish)
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """See `Shape`."""
+        """See `EndpointShape`."""
         return self._told(choice, choice.text, choice.chosen, choice.finish)
 
     def _told(self, choice: Choice, text: str, chosen: Sequence[Chosen], finish: str | None) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class CompletionShape:
         return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
-async def answer(http: HttpRequest, state: State, ask: Ask, body: OpenAI, shape: Shape) -> Response:
+async def answer(http: HttpRequest, state: AppState, ask: Ask, body: OpenAI, shape: EndpointShape) -> Response:
     """The response to a request that generates."""
     head = {"id": shape.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": ask.loaded.files.id}
     if body.stream:
@@ -170,7 +170,9 @@ async def answer(http: HttpRequest, state: State, ask: Ask, body: OpenAI, shape:
     )
 
 
-async def _events(state: State, ask: Ask, body: OpenAI, shape: Shape, head: dict[str, Any]) -> AsyncGenerator[bytes]:
+async def _events(
+    state: AppState, ask: Ask, body: OpenAI, shape: EndpointShape, head: dict[str, Any]
+) -> AsyncGenerator[bytes]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = {**head, "usage": None} if with_usage else head
     begun: set[int] = set()

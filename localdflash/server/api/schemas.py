@@ -1,11 +1,13 @@
-"""The bodies of requests. Fields that are not here are ignored, but for those that would change an answer: see `body`.
+"""The bodies of requests. Unknown fields are ignored, except those that would change an answer: see `body`.
 
-`null` stands for a field that is left out, as with OpenAI.
+`null` means that a field is left out, as with OpenAI.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from localdflash.backend.names import Backend
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -22,8 +24,8 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Sampling(Struct, kw_only=True):
-    """What every request that generates may say."""
+class SamplingFields(Struct, kw_only=True):
+    """The fields of every request that generates."""
 
     model: str | None = None
     stream: bool | None = None
@@ -42,8 +44,8 @@ class Sampling(Struct, kw_only=True):
     draft: bool | None = None  # False: plain decoding, to compare
 
 
-class OpenAI(Sampling, kw_only=True):
-    """What OpenAI's two requests that generate have in common."""
+class OpenAI(SamplingFields, kw_only=True):
+    """The fields that OpenAI's two generating requests share."""
 
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
@@ -73,7 +75,7 @@ class JsonSchema(Struct):
 
 
 class ResponseFormat(Struct):
-    """What an answer has to look like."""
+    """The form that an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -81,7 +83,7 @@ class ResponseFormat(Struct):
 
 
 class Prediction(Struct):
-    """Text that the answer is expected to repeat for the most part."""
+    """Text that most of the answer is expected to repeat."""
 
     type: Literal["content"]
     content: str | list[TextPart]
@@ -116,8 +118,8 @@ class Extra(Struct):
     filename: str = ""
 
 
-class NativeRequest(Sampling, kw_only=True):
-    """What llama-server's own requests have in common."""
+class NativeRequest(SamplingFields, kw_only=True):
+    """The fields that llama-server's own requests share."""
 
     response_fields: list[str] | None = None
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
@@ -204,7 +206,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.load.Options`."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
-    backend: Literal["auto", "cpu", "cuda", "llama.cpp", "torch"] | UnsetType = UNSET
+    backend: Backend | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
     draft: bool | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What the handlers share: the engine, what is measured, and the grammars of the loaded pair."""
+"""What the handlers share: the engine, the metrics, and the grammars of the loaded pair."""
 
 import asyncio
 import time
@@ -14,17 +14,17 @@ from localdflash.pairs.registry import load_registry
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 from localdflash.text.grammar import Grammars
 
 ANY_MODEL = "localdflash"  # whatever is loaded
 
 
 @dataclass
-class State:
-    """One for each app."""
+class AppState:
+    """The state of one app."""
 
-    engine: Engine
+    worker: PairWorker
     metrics: Metrics
     stop: Callable[[], None] | None
     idle: Callable[[], float]
@@ -35,15 +35,15 @@ class State:
     _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, model: str | None = None) -> LoadedPair:
-        """The loaded pair, after waiting for it; ApiError where it cannot be had or `model` is another one."""
+        """The loaded pair, after waiting for it; ApiError if it cannot be had, or if `model` is another one."""
         try:
-            loaded = await self.engine.ready()
+            loaded = await self.worker.ready()
         except LocaldflashError as error:
             told = as_api_error(error)
             raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None
-        if self.engine.failed.is_set():
+        if self.worker.failed.is_set():
             raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
-        if self.engine.loaded is not loaded:
+        if self.worker.loaded is not loaded:
             raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
         names = {"", ANY_MODEL, loaded.files.id, loaded.options.pair}
         if model is not None and model not in names:
@@ -51,14 +51,13 @@ class State:
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """What makes constraints for this pair; its vocabulary is prepared once."""
+        """Makes constraints for this pair; its vocabulary is prepared once."""
         if loaded not in self._grammars:
-            vocab_size = loaded.target.vocab_size if hasattr(loaded, "target") else None
-            self._grammars[loaded] = Grammars(loaded.tokenizer, vocab_size)
+            self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
     def filler(self, loaded: LoadedPair) -> Filler:
-        """What makes completions for this pair, with the lines that it has encoded; ModelError where it cannot."""
+        """Makes completions for this pair, with the lines it has encoded; ModelError if the pair cannot fill in."""
         if loaded not in self._fillers:
             self._fillers[loaded] = Filler(loaded)
         return self._fillers[loaded]

@@ -9,13 +9,13 @@ from localdflash.server.api.body import read
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import DetokenizeRequest, TokenizeRequest
-from localdflash.server.api.state import State
+from localdflash.server.api.state import AppState
 from localdflash.text.tokenizer import Tokenizer
 
 
 async def tokenize(http: HttpRequest) -> Response:
     """The ids of a text."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, TokenizeRequest)
     tokenizer = (await state.ready()).tokenizer
     ids = await asyncio.to_thread(_ids, tokenizer, body)
@@ -26,7 +26,7 @@ async def tokenize(http: HttpRequest) -> Response:
 
 async def detokenize(http: HttpRequest) -> Response:
     """The text of ids."""
-    state: State = http.app.state.shared
+    state: AppState = http.app.state.shared
     body = await read(http, DetokenizeRequest)
     tokenizer = (await state.ready()).tokenizer
     if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
@@ -44,7 +44,7 @@ def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
-    """A token as text, or as bytes where it is a part of a character."""
+    """A token as text, or as bytes if it is a part of a character."""
     data = tokenizer.piece(token, special=True)
     try:
         return data.decode()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import localdflash
 from localdflash.answers.fill.cut import first_of, last_of
 from localdflash.answers.fill.encoder import Encoder, lines_of
-from localdflash.answers.fill.prompt import ANSWER, Context, Hole, Prompt, assemble
+from localdflash.answers.fill.prompt import ANSWER, FillContext, FillPrompt, Hole, assemble
 from localdflash.text.fim import FORMATS, FimFormat, build
 from localdflash.text.tokenizer import Tokenizer
 
@@ -21,12 +21,12 @@ HOLE = Hole("a.py", "python", ABOVE, "    ret", BELOW)
 
 
 def prompt(
-    encoder: Encoder, fim: FimFormat, hole: Hole = HOLE, others: tuple[Context, ...] = (), context: int = 1024
-) -> Prompt:
+    encoder: Encoder, fim: FimFormat, hole: Hole = HOLE, others: tuple[FillContext, ...] = (), context: int = 1024
+) -> FillPrompt:
     return assemble(encoder, fim, context, hole, others, 96)
 
 
-def tokens(made: Prompt, kind: str) -> int:
+def tokens(made: FillPrompt, kind: str) -> int:
     return sum(part.tokens for part in made.parts if part.kind == kind)
 
 
@@ -56,7 +56,7 @@ def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Token
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
 @pytest.mark.parametrize("context", [256, 1024, 4096, 32768])
 def test_the_budget_holds(encoder: Encoder, name: str, context: int) -> None:
-    others = tuple(Context("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
+    others = tuple(FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
     made = prompt(encoder, FORMATS[name], HOLE, others, context)
     assert len(made.ids) + ANSWER <= context
     assert len(made.ids) <= 2048
@@ -68,7 +68,7 @@ def test_the_budget_holds(encoder: Encoder, name: str, context: int) -> None:
 
 def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) -> None:
     hole = Hole("a.py", "python", "before = 1\n", "typed", "\nafter = 1\n")
-    others = (Context("import", "lib.py", "other = 1\n"),)
+    others = (FillContext("import", "lib.py", "other = 1\n"),)
     for name, order in {"localdflash": "oabt", "granite4": "obat", "qwen": "obat"}.items():
         made = prompt(encoder, FORMATS[name], hole, others)
         text = tokenizer.spell(made.ids).decode()
@@ -80,7 +80,7 @@ def test_the_order_is_head_code_typed(encoder: Encoder, tokenizer: Tokenizer) ->
 
 def test_what_weighs_most_is_kept_in_the_order_given(encoder: Encoder, fim: FimFormat) -> None:
     others = tuple(
-        Context("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
+        FillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 500], weight)
         for i, weight in enumerate((0.2, 0.9, 0.1, 0.8))
     )
     made = prompt(encoder, fim, HOLE, others)

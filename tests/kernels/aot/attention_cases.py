@@ -7,7 +7,7 @@ import torch
 
 from localdflash.kernels.attention import Mask, Scratch, attention
 from localdflash.kernels.cache import Cache
-from tests.kernels.aot.case import EVERY, HKV, HQ, META, MOST, SLOTS, Case, D, H, halves, ints, rows
+from tests.kernels.aot.case import EVERY, HKV, HQ, META, SLOTS, Case, D, H, halves, ints, rows
 
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 CHUNKS = 128
@@ -16,9 +16,8 @@ CHUNKS = 128
 def _attention(mask: Mask, kind: str, window: int = 0, splits: int = 8) -> None:
     cache = Cache.empty(1, SLOTS, HKV, D, TYPES[kind], META).layer(0)
     scratch = Scratch(META, HQ, D, CHUNKS)
-    ancestors = torch.empty(16, dtype=torch.int64, device=META) if mask == "tree" else None
     q, start = halves(16, HQ, D), ints(8)[0:1]
-    attention(q, cache, start, *rows(H), scratch, mask, ancestors=ancestors, window=window, splits=splits)
+    attention(q, cache, start, *rows(H), scratch, mask, window=window, splits=splits)
 
 
 def _case(name: str, capabilities: tuple[int, ...], mask: Mask, kind: str = "fp16", **options: int) -> Case:
@@ -33,7 +32,6 @@ CASES = (
     _case("fp16", EVERY, "chain", splits=CHUNKS),
     _case("int8", EVERY, "chain", "int8"),
     _case("fp8", EVERY, "chain", "fp8"),
-    _case("tree", MOST, "tree"),
     _case("block", (120,), "block"),
     _case("window", (120,), "block", window=2048),
 )

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import Layout, empty
+from localdflash.cuda.repack.packing import PlaneLayout, empty
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.planes import Planes
-from localdflash.kernels.split_k import Plan, Workspace
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.weights.ggml_types import GGMLType
 
 META = torch.device("meta")
@@ -62,7 +62,7 @@ def ints(*shape: int) -> Tensor:
     return torch.empty(*shape, dtype=torch.int32, device=META)
 
 
-def planes(n: int, k: int, layout: Layout, experts: int = 1) -> Planes:
+def planes(n: int, k: int, layout: PlaneLayout, experts: int = 1) -> Planes:
     """Weights [n, k]."""
     return empty(layout, n, k, experts, META)
 
@@ -77,6 +77,6 @@ def norm(size: int = H) -> Norm:
     return Norm(floats(size // 128, 16), floats(size // 128, 16), size, 1e-6)
 
 
-def workspace() -> Workspace:
+def workspace() -> SplitWorkspace:
     """Large enough for anything."""
-    return Workspace(META, [Plan(1024, 128, 8)])
+    return SplitWorkspace(META, [SplitPlan(1024, 128, 8)])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT4, INT8, Layout
+from localdflash.cuda.repack.packing import INT4, INT8, PlaneLayout
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
@@ -18,7 +18,6 @@ from localdflash.kernels.qkv import HeadRange, qkv
 from localdflash.kernels.residual import Tap, residual
 from localdflash.kernels.rope import Rope
 from localdflash.kernels.swiglu import swiglu
-from localdflash.kernels.w4a8 import quantize_rows, w4a8_matmul
 from tests.kernels.aot.case import (
     EVERY,
     HKV,
@@ -56,18 +55,7 @@ MATMULS = {
 }
 
 
-def _w4a8(layout: Layout) -> None:
-    codes, scales, sums = torch.empty(16, H, dtype=torch.int8, device=META), floats(H // 128, 16), floats(H // 32, 16)
-    quantize_rows(halves(16, H), codes, scales, sums)
-    w4a8_matmul(codes, scales, sums, planes(H, H, layout), halves(16, H), workspace(), norm())
-
-
-def _w4a8_tile(constants: dict[str, Any]) -> tuple[int, int]:
-    """One block of 128 weights by BN columns."""
-    return constants["BN"] * 64, 16 * constants["BN"] * 128
-
-
-def _matmul(layout: Layout) -> None:
+def _matmul(layout: PlaneLayout) -> None:
     matmul(*rows(H), planes(H, H, layout), halves(16, H), workspace(), norm())
 
 
@@ -94,12 +82,12 @@ def _qkv(dtype: torch.dtype) -> None:
     heads = HeadRange(0, HQ + HKV, HQ, HKV)
     weights = planes((HQ + HKV) * D, H, Q4_K)
     state, gains = ints(8), (floats(D), floats(D))
-    qkv(*rows(H), weights, norm(), heads, *gains, tables, state[0:1], ints(16), halves(16, HQ, D), cache, workspace())
+    qkv(*rows(H), weights, norm(), heads, *gains, tables, state[0:1], halves(16, HQ, D), cache, workspace())
 
 
 def _head() -> None:
     weights = planes(V, H, Q6_K)
-    head(*rows(H), weights, norm(), ints(16), HeadScratch(META, [weights]), confidence=floats(16))
+    head(*rows(H), weights, norm(), ints(16), HeadScratch(META, [weights]))
 
 
 def _embed() -> None:
@@ -114,7 +102,7 @@ def _fp4(group: int) -> None:
     codes = torch.empty(H // SPAN, H, SPAN // 2, dtype=torch.uint8, device=META)
     a = Fp4Rows(codes[:, :16], scales(16), floats(16))
     quantize_rows_fp4(halves(16, H), a)
-    fp4_matmul(a, Fp4Matrix(H, H, codes, scales(H), floats(H)), halves(16, H), workspace(), norm())
+    fp4_matmul(a, Fp4Matrix(H, H, codes, scales(H), floats(H)), halves(16, H), workspace())
 
 
 def _fp4_tile(constants: dict[str, Any]) -> tuple[int, int]:
@@ -135,8 +123,6 @@ CASES = (
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
     Case("head", _head, planes_tile),
     Case("taken over", _taken_over, capabilities=(120,)),
-    Case("w4a8 int4", partial(_w4a8, INT4), _w4a8_tile),
-    Case("w4a8 q4_k", partial(_w4a8, Q4_K), _w4a8_tile, (86, 120)),
     Case("embed", _embed),
     Case("fp4 mx", partial(_fp4, 32), _fp4_tile, (120,)),
     Case("fp4 nv", partial(_fp4, 16), _fp4_tile, (120,)),

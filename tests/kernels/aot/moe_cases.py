@@ -1,7 +1,7 @@
 """The mixture of experts, in the shapes of Qwen3-30B-A3B."""
 
 from localdflash.kernels.moe import Routing, combine, experts_down, experts_gate_up, route, router_plan
-from localdflash.kernels.split_k import Workspace
+from localdflash.kernels.split_k import SplitWorkspace
 from tests.kernels.aot.case import META, Q4_K, Case, floats, halves, ints, norm, planes, planes_tile, rows
 
 H, F, EXPERTS, CHOSEN = 2048, 768, 128, 8
@@ -12,7 +12,7 @@ def _routing() -> Routing:
 
 
 def _route() -> None:
-    workspace = Workspace(META, [router_plan(EXPERTS, H)])
+    workspace = SplitWorkspace(META, [router_plan(EXPERTS, H)])
     route(rows(H)[0], floats(EXPERTS, H), norm(H), ints(8)[2:3], _routing(), workspace, normalise=True)
 
 

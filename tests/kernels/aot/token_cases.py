@@ -1,16 +1,14 @@
-"""The small kernels between the large ones: candidates, sampling, acceptance, lookup, moving what is kept."""
+"""The small kernels between the large ones: candidates, sampling, acceptance, lookup."""
 
 import torch
 
 from localdflash.kernels.accept import accept
-from localdflash.kernels.cache import Cache
-from localdflash.kernels.compact import compact
 from localdflash.kernels.lookup import lookup
 from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
 from localdflash.kernels.sample import SampleScratch, sample
 from localdflash.kernels.taps import gather_taps
 from localdflash.kernels.top_k import TopKScratch, top_k
-from tests.kernels.aot.case import HKV, META, SLOTS, Case, D, H, V, floats, halves, ints, rows
+from tests.kernels.aot.case import META, SLOTS, Case, H, V, floats, halves, ints, rows
 
 
 def _gather_taps() -> None:
@@ -23,7 +21,6 @@ def _top_k() -> None:
 
 def _accept() -> None:
     accept(ints(16), ints(16), ints(SLOTS), ints(8), ints(64, 24))
-    accept(ints(16), ints(16), ints(SLOTS), ints(8), ints(64, 24), ints(16), ints(18))
 
 
 def _lookup() -> None:
@@ -44,12 +41,7 @@ def _sample() -> None:
     sample(floats(16, V), *arguments, SampleScratch.empty(V, META))
 
 
-def _compact() -> None:
-    compact(Cache.empty(36, SLOTS, HKV, D, torch.int8, META), ints(8)[0:1], ints(16), ints(18)[1:2])
-
-
 CASES = (
-    Case("compact", _compact),
     Case("gather_taps", _gather_taps),
     Case("top_k", _top_k),
     Case("accept", _accept),

@@ -1,6 +1,6 @@
 """Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.aot.whole_pair 120` prints JSON.
 
-A machine is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
+A `Stepper` is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
 sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], "others": [operations of torch]}}}.
 """
 
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
-from localdflash.cuda.load import _shared
-from localdflash.cuda.machine import SLACK, Machine, Way
+from localdflash.cuda.assembly import _shared
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.repack.blocks import FORMATS
-from localdflash.cuda.repack.packing import INT8, Layout
+from localdflash.cuda.repack.packing import INT8, PlaneLayout
+from localdflash.cuda.stepper import SLACK, Stepper, Way
 from localdflash.cuda.weights import load_drafter, load_target
 from localdflash.kernels import matmul
 from localdflash.kernels.attention import BUCKETS
@@ -55,9 +55,9 @@ EXPERTS = replace(
 
 
 class Absent:
-    """A `Source` of tensors without memory: a Q4_K_M file, or with a layout of its own every matrix in that."""
+    """A `TensorSource` of tensors without memory: a Q4_K_M file, or with a layout of its own every matrix in that."""
 
-    def __init__(self, config: DecoderConfig, layout: Layout | None = None, taps: int = 1) -> None:
+    def __init__(self, config: DecoderConfig, layout: PlaneLayout | None = None, taps: int = 1) -> None:
         c, self._layout = config, layout
         q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
         f = c.moe_intermediate_size or c.intermediate_size
@@ -70,7 +70,7 @@ class Absent:
         }
         self._config = config
 
-    def kind(self, name: str) -> Layout:
+    def kind(self, name: str) -> PlaneLayout:
         """The file's mixture: values and down matrices of the first layers, and the head, are finer."""
         fine = name in ("blk.0.attn_v.weight", "blk.1.attn_v.weight", "output.weight")
         fine = fine or name.startswith(("blk.0.ffn_down", "blk.1.ffn_down"))
@@ -91,7 +91,7 @@ class Absent:
         return torch.empty(shape.get(part.replace("_k_", "_q_"), (c.hidden_size,)), device=META)
 
 
-def machine(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype) -> Machine:
+def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype) -> Stepper:
     """As `load_pair` makes it."""
     positions, drafting = CONTEXT + SLACK, None
     with patch("localdflash.cuda.weights.scaled", lambda planes, _factor: planes):  # it looks at the numbers
@@ -99,24 +99,24 @@ def machine(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
             drafting = load_drafter(source, drafter, target, positions, None)
-    made = Machine(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
+    made = Stepper(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
     made.set_sampling((1.0, 1.0, 0.0, 1.0), (0, 0, 0, 0))
     return made
 
 
-def dense() -> Machine:
+def dense() -> Stepper:
     """With a drafter that has a sliding and a full layer."""
     drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
     drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
-    return machine(DENSE, drafter, torch.float16)
+    return stepper(DENSE, drafter, torch.float16)
 
 
-def experts() -> Machine:
+def experts() -> Stepper:
     """Without a drafter, with quantized keys and eight queries to a key."""
-    return machine(EXPERTS, None, torch.int8)
+    return stepper(EXPERTS, None, torch.int8)
 
 
-def run(made: Machine, splits: Sequence[int]) -> None:
+def run(made: Stepper, splits: Sequence[int]) -> None:
     """Every sequence that a runner captures."""
     for chunks in splits:
         made.extend(chunks)
@@ -167,7 +167,7 @@ def facts(kernel: Any) -> dict[str, Any]:
     }
 
 
-def compiled(build: Callable[[], Machine], capability: int) -> dict[str, Any]:
+def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
     """What is launched on a chip: each kernel once, and the operations of torch."""
     made = build()
     with chip(capability) as kernels, Watch() as watch:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import Matrix, Rows
+from localdflash.cpu.library import MatrixStruct, RowsStruct
 from localdflash.cpu.matrices import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
@@ -82,10 +82,10 @@ def product(
     n = len(weights.codes)
     first, last = panels or (0, -(-n // PANEL))
     packed = packed or Packed(weights)
-    matrix = Matrix(Kind[weights.kind], n, k, *packed.addresses)
+    matrix = MatrixStruct(Kind[weights.kind], n, k, *packed.addresses)
     sums = x.codes.reshape(rows, -1, 16).sum(2, dtype=np.int32)
     codes, scales = np.ascontiguousarray(x.codes), np.ascontiguousarray(x.scales)
-    quantized = Rows(codes.ctypes.data, scales.ctypes.data, sums.ctypes.data)
+    quantized = RowsStruct(codes.ctypes.data, scales.ctypes.data, sums.ctypes.data)
     around = 1 if margin else 0
     out = np.full((rows + 2 * around, (last - first) * PANEL + 2 * margin), 7.5, np.float32)
     place = out.ctypes.data + 4 * (around * out.shape[1] + margin)

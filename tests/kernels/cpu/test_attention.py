@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import Cache, Library, address
+from localdflash.cpu.library import CacheStruct, Library, address
 
 EPSILON = 2.0**-24
 STALE = 0x7E00  # NaN as float16
@@ -56,7 +56,7 @@ def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
     """[rows, head_dim]"""
     q, begin, end = (np.ascontiguousarray(array[rows]) for array in (case.q, case.begin, case.end))
     out: Floats = np.full(q.shape, np.nan, np.float32)
-    cache, width = Cache(address(case.keys), address(case.values)), q.shape[1]
+    cache, width = CacheStruct(address(case.keys), address(case.values)), q.shape[1]
     kernels.attend(
         ctypes.byref(cache),
         address(q),
@@ -199,7 +199,7 @@ def test_only_the_heads_of_wider_rows_are_read_and_written(kernels: Any) -> None
     expected = attend(kernels, case)
     q, out = np.full((9, 200), np.nan, np.float32), np.full((9, 100), 7, np.float32)
     q[:, :64] = case.q
-    cache = Cache(address(case.keys), address(case.values))
+    cache = CacheStruct(address(case.keys), address(case.values))
     ranges = address(case.begin), address(case.end)
     kernels.attend(ctypes.byref(cache), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
     assert_same_bits(np.ascontiguousarray(out[:, :64]), expected)
@@ -211,7 +211,7 @@ def test_keys_and_values_are_put_in_their_places(kernels: Any, head_dim: int) ->
     rng = np.random.default_rng(head_dim)
     keys, values = (np.full((48, head_dim), np.nan, np.float32) for _ in range(2))
     packed, put_values = pack_keys(keys), values.astype(np.float16).view(np.uint16)
-    cache = Cache(address(packed), address(put_values))
+    cache = CacheStruct(address(packed), address(put_values))
     for position in (0, 15, 16, 47):
         keys[position], values[position] = rng.standard_normal((2, head_dim)) * 1e-3
         kernels.put_key(ctypes.byref(cache), head_dim, position, address(keys[position]))

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localdflash.cpu.library import Library, Rows, address
+from localdflash.cpu.library import Library, RowsStruct, address
 
 CPU = Path(__file__).parents[3] / "kernels" / "cpu"
 EPSILON = 2.0**-24  # half a unit in the last place, relative
@@ -167,7 +167,7 @@ def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, ND
     for name in library.instruction_sets:
         codes, scales = np.full((rows, k), 99, np.int8), np.empty((rows, k // 32), np.float32)
         sums = np.empty((rows, k // 16), np.int32)
-        out = Rows(address(codes), address(scales), address(sums))
+        out = RowsStruct(address(codes), address(scales), address(sums))
         library.kernels(name).quantize(address(x), rows, k, ctypes.byref(out))
         found[name] = [codes, scales, sums]
     codes, scales, sums = (same({name: arrays[i] for name, arrays in found.items()}) for i in range(3))

@@ -8,7 +8,7 @@ import pytest
 
 from localdflash.server.api import body
 from localdflash.server.app import create_app
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 CHAT, COMPLETIONS, INFILL = "/v1/chat/completions", "/v1/completions", "/infill"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -238,12 +238,12 @@ def test_a_body_is_not_read_beyond_the_limit(client: Any) -> None:
 
 
 def test_what_nobody_expected_tells_nothing(
-    client: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Any, worker: PairWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the secret text of a user")
 
-    monkeypatch.setattr(engine, "stream", broken)
+    monkeypatch.setattr(worker, "stream", broken)
     with caplog.at_level(logging.DEBUG):
         told = error(client.post(CHAT, HELLO), 500)
     assert told == {
@@ -265,14 +265,14 @@ def test_no_request_leaves_its_text_in_the_log(client: Any, caplog: pytest.LogCa
 
 
 def test_a_model_that_cannot_be_loaded(client_of: Any) -> None:
-    from localdflash.loading.load import Options
+    from localdflash.backend.options import Options
     from localdflash.server.api.metrics import Metrics
 
-    engine = Engine(Options("no-such-pair", backend="llama.cpp"), 0, 1, Metrics().observe)
-    client = client_of(create_app(engine))
-    engine.start()
+    worker = PairWorker(Options("no-such-pair", backend="llama.cpp"), 0, 1, Metrics().observe)
+    client = client_of(create_app(worker))
+    worker.start()
     with pytest.raises(Exception, match="no-such-pair"):
-        asyncio.run(engine.ready())
+        asyncio.run(worker.ready())
     told = error(client.post(CHAT, HELLO), 503)
     assert "no-such-pair" in told["message"]
     assert told["code"] == "model_not_loaded"
@@ -280,4 +280,4 @@ def test_a_model_that_cannot_be_loaded(client_of: Any) -> None:
     assert health.status_code == 503
     assert health.json()["error"]["code"] == 503
     assert client.get("/ps").json()["pair"] == "no-such-pair"
-    engine.close()
+    worker.close()

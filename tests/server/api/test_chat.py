@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import Message
+from localdflash.text.chat_template import TemplateMessage
 
 CHAT = "/v1/chat/completions"
 QUESTION = "Write a function that adds two numbers."
@@ -25,8 +26,8 @@ def sampled(seed: int | None) -> dict[str, Any]:
 
 def offline(plain: LoadedPair, limit: int, params: SamplingParams, *stops: str) -> tuple[str, str]:
     """The text, and how it ended, of plain decoding in this process."""
-    prepared = prepare(plain, [Message("user", QUESTION)], limit, params)
-    answer = Answer(plain, prepared.request, stops)
+    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
+    answer = Answer(plain, replace(prepared, stops=stops))
     return "".join(answer), answer.request.finish
 
 
@@ -250,9 +251,9 @@ def test_json_of_a_schema_with_drafts_and_without(client: Any, plain: LoadedPair
     from localdflash.text.grammar import Grammars
 
     params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
-    prepared = prepare(plain, [Message("user", QUESTION)], 120, params)
+    prepared = prepare(plain, [TemplateMessage("user", QUESTION)], 120, params)
     prepared.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
-    text = "".join(Answer(plain, prepared.request))
+    text = "".join(Answer(plain, prepared))
     bodies = [
         asked(max_tokens=120, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}),
         asked(max_tokens=120, json_schema=SCHEMA),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_chat
 from tests.server.api.test_chat import CHAT, QUESTION, SEEDS, asked, sampled, text_of
 
 USER = {"role": "user", "content": QUESTION}
@@ -106,7 +106,7 @@ def test_tokens_are_counted_as_a_chat_reads_them(client: Any, plain: LoadedPair)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is <|im_end|>?"}]
     told = client.post("/apply-template", {"messages": messages, "count": True}).json()
     template = plain.tokenizer.chat_template() or ""
-    ids = encode_chat(plain.tokenizer, template, [Message(m["role"], m["content"]) for m in messages])  # type: ignore[arg-type]
+    ids = encode_chat(plain.tokenizer, template, [TemplateMessage(m["role"], m["content"]) for m in messages])  # type: ignore[arg-type]
     assert told == {"tokens": len(ids)}
     assert client.post(CHAT, asked(messages=messages)).json()["usage"]["prompt_tokens"] == len(ids)
 

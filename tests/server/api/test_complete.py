@@ -13,7 +13,7 @@ from localdflash.answers.fill.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 BODY = {
     "path": "src/box.py",
@@ -171,7 +171,7 @@ def test_copies_change_how_fast_not_what(client: Any) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_the_newest_of_a_document_wins(live: Any, engine: Engine) -> None:
+def test_the_newest_of_a_document_wins(live: Any, worker: PairWorker) -> None:
     found: list[Any] = []
     body = {**BODY, "document": "one", "mode": "lines", "stream": False, "max_tokens": 400, "count": 8, "seed": 1}
 

@@ -15,12 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from localdflash.answers.completion import prepare_text
+from localdflash.backend.options import Options
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
-from localdflash.loading.load import LoadedPair, Options
+from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
@@ -93,9 +94,9 @@ def test_there_is_no_stopping_what_was_not_made_to_be_stopped(client: Any) -> No
     assert client.post("/stop", {}).status_code == 404
 
 
-def test_stopping(engine: Engine, client_of: Any) -> None:
+def test_stopping(worker: PairWorker, client_of: Any) -> None:
     stopped: list[bool] = []
-    client = client_of(create_app(engine, stop=lambda: stopped.append(True)))
+    client = client_of(create_app(worker, stop=lambda: stopped.append(True)))
     assert client("GET", "/stop").status_code == 405
     assert client.post("/stop", {}).status_code == 200
     assert stopped == [True]
@@ -104,10 +105,10 @@ def test_stopping(engine: Engine, client_of: Any) -> None:
 @pytest.fixture
 def small(tiny_pair: Path) -> Iterator[Starlette]:
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=128)
-    engine = Engine(options, 0, 4, Metrics().observe)
-    engine.start()
-    yield create_app(engine)
-    engine.close()
+    worker = PairWorker(options, 0, 4, Metrics().observe)
+    worker.start()
+    yield create_app(worker)
+    worker.close()
 
 
 def test_loading_another_pair(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
@@ -174,18 +175,18 @@ def test_loading_while_others_ask(small: Starlette, client_of: Any, tiny_pair: P
 
 def test_the_choices_of_a_request_come_from_one_pair(client_of: Any, tiny_pair: Path) -> None:
     path = str(tiny_pair / "target.gguf")
-    engine = Engine(Options(path, threads=1, context=1024, backend="llama.cpp"), 0, 4, Metrics().observe)
-    client = client_of(create_app(engine))
-    engine.start()
-    asyncio.run(engine.ready())
+    worker = PairWorker(Options(path, threads=1, context=1024, backend="llama.cpp"), 0, 4, Metrics().observe)
+    client = client_of(create_app(worker))
+    worker.start()
+    asyncio.run(worker.ready())
     body = {"prompt": "def", "max_tokens": 600, "temperature": 2.0, "n": 2, "grammar": "root ::= " + "[a-z] " * 1000}
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(client.post, "/v1/completions", body)
-        while not (engine.scheduler and engine.scheduler.running):
+        while not (worker.scheduler and worker.scheduler.running):
             assert not asked.done()
         assert client.post("/load", {"pair": path, "context": 256}).status_code == 200
         told = asked.result()
-    engine.close()
+    worker.close()
     assert (told.status_code, told.json()["error"]["code"]) == (503, "model_changed")
 
 
@@ -195,7 +196,7 @@ def test_the_old_pair_is_gone_before_the_new_one_is_loaded(
     client, path = client_of(small), str(tiny_pair / "target.gguf")
     asked = {"prompt": "def", "max_tokens": 4, "grammar": "root ::= [a-z]+"}
     assert client.post("/v1/completions", asked).status_code == 200
-    old = [weakref.ref(small.state.shared.engine.loaded), weakref.ref(small.state.shared.engine.loaded.pair)]
+    old = [weakref.ref(small.state.shared.worker.loaded), weakref.ref(small.state.shared.worker.loaded.pair)]
     left: list[object] = []
 
     def load(options: Options) -> LoadedPair:
@@ -203,7 +204,7 @@ def test_the_old_pair_is_gone_before_the_new_one_is_loaded(
         left.extend(filter(None, (ref() for ref in old)))
         return LoadedPair(options)
 
-    monkeypatch.setattr("localdflash.server.engine.LoadedPair", load)
+    monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
     assert client.post("/load", {"pair": path, "context": 256}).status_code == 200
     assert left == []
     assert client.post("/v1/completions", asked).status_code == 200
@@ -220,7 +221,7 @@ def test_a_load_that_breaks_leaves_the_pair_that_was_there(
             raise RuntimeError("something of a library")
         return LoadedPair(options)
 
-    monkeypatch.setattr("localdflash.server.engine.LoadedPair", load)
+    monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
     assert client.post("/load", {"pair": path, "context": 256}).status_code == 500
     assert client.get("/v1/models").status_code == 200
     assert client.get("/ps").json()["context"] == 128
@@ -230,14 +231,14 @@ def test_whatever_fails_while_loading_is_told(client_of: Any, tiny_pair: Path, m
     def refuse(*_: object) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr("localdflash.server.engine.DiskCache", refuse)
+    monkeypatch.setattr("localdflash.server.worker.DiskCache", refuse)
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1)
-    engine = Engine(options, 0, 4, Metrics().observe, disk_bytes=1)
-    engine.start()
+    worker = PairWorker(options, 0, 4, Metrics().observe, disk_bytes=1)
+    worker.start()
     with pytest.raises(OSError, match="denied"):
-        asyncio.run(asyncio.wait_for(engine.ready(), 20))
-    assert "Loading failed" in client_of(create_app(engine)).get("/health").json()["error"]["message"]
-    engine.close()
+        asyncio.run(asyncio.wait_for(worker.ready(), 20))
+    assert "Loading failed" in client_of(create_app(worker)).get("/health").json()["error"]["message"]
+    worker.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -246,10 +247,10 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(tiny_pair: Path, monkeypa
         raise MemoryError
 
     monkeypatch.setattr(Scheduler, "run", die)
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 4, Metrics().observe)
-    engine.start()
-    assert engine.failed.wait(20)
-    engine.close()
+    worker = PairWorker(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 4, Metrics().observe)
+    worker.start()
+    assert worker.failed.wait(20)
+    worker.close()
 
 
 def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
@@ -272,16 +273,16 @@ def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tin
 
 def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, tiny_pair: Path) -> None:
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=1024)
-    engine = Engine(options, 0, 4, Metrics().observe)
-    client = client_of(create_app(engine))
-    engine.start()
-    asyncio.run(engine.ready())
+    worker = PairWorker(options, 0, 4, Metrics().observe)
+    client = client_of(create_app(worker))
+    worker.start()
+    asyncio.run(worker.ready())
     body = {"prompt": "def", "max_tokens": 1000, "temperature": 2.0, "grammar": "root ::= " + "[a-z] " * 1000}
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(client.post, "/v1/completions", body)
-        while not (engine.scheduler and engine.scheduler.running and engine.scheduler.running.request.stats.steps):
+        while not (worker.scheduler and worker.scheduler.running and worker.scheduler.running.request.stats.steps):
             assert not asked.done()
-        engine.close()
+        worker.close()
         told = asked.result()
     assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
     told = client.post("/v1/completions", {"prompt": "def"})
@@ -290,16 +291,16 @@ def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, ti
 
 def test_closing_an_engine_that_loads(tiny_pair: Path) -> None:
     for _ in range(3):
-        engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
-        engine.start()
-        engine.close()
-        assert engine.loaded is None
+        worker = PairWorker(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
+        worker.start()
+        worker.close()
+        assert worker.loaded is None
 
 
-def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(engine: Engine, client: Any) -> None:
-    assert engine.loaded
-    request = prepare_text(engine.loaded, "def", 400, SamplingParams(temperature=2.0)).request
-    stream = engine.stream(request)
+def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
+    assert worker.loaded
+    request = prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).request
+    stream = worker.stream(request)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(anext(stream))
     loop.close()
@@ -309,12 +310,12 @@ def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(engine: Engin
 
 
 def test_health_while_loading(client_of: Any, tiny_pair: Path) -> None:
-    engine = Engine(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
-    client = client_of(create_app(engine))
+    worker = PairWorker(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
+    client = client_of(create_app(worker))
     told = client.get("/health")
     assert told.status_code == 503
     assert told.json()["error"] == {"message": "Loading model", "type": "unavailable_error", "param": None, "code": 503}
-    engine.start()
-    asyncio.run(engine.ready())
+    worker.start()
+    asyncio.run(worker.ready())
     assert client.get("/health").json() == {"status": "ok"}
-    engine.close()
+    worker.close()

@@ -110,7 +110,7 @@ def test_a_slow_reader_holds_nobody_up(live: Any) -> None:
 def test_an_error_in_the_middle_is_an_event(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from localdflash.errors import LocaldflashError
 
-    step = live.engine.loaded.pair.step
+    step = live.worker.loaded.pair.step
     calls = 0
 
     def breaking(*arguments: Any) -> Any:
@@ -120,7 +120,7 @@ def test_an_error_in_the_middle_is_an_event(live: Any, monkeypatch: pytest.Monke
             raise LocaldflashError("it broke")
         return step(*arguments)
 
-    monkeypatch.setattr(live.engine.loaded.pair, "step", breaking)
+    monkeypatch.setattr(live.worker.loaded.pair, "step", breaking)
     with live.client() as client, client.stream("POST", CHAT, json={**LONG, "max_tokens": 50, "stream": True}) as told:
         assert told.status_code == 200
         lines = [line for line in told.iter_lines() if line]

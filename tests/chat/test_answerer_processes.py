@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.chat.engine import Piece, Restarted
+from localdflash.chat.answerer import AnswerPiece, Restarted
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Private, Shared
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import PrivateDaemon, SharedDaemon
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.files import paths
 from localdflash.server import spawn
@@ -26,8 +26,8 @@ pytestmark = [
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
 WANTED = Wanted({"pair": "embedded", "threads": 1})
-LONG = Settings(temperature=5.0, seed=0, max_tokens=200)
-SOURCES = [Shared, Private]
+LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=200)
+SOURCES = [SharedDaemon, PrivateDaemon]
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -50,15 +50,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_is_started_and_its_stages_are_told(make: Callable[[Wanted], Any]) -> None:
     async def test() -> None:
         stages: list[str] = []
-        async with asking(make(WANTED)) as engine:
-            engine.on_stage = stages.append
+        async with asking(make(WANTED)) as answerer:
+            answerer.on_stage = stages.append
             first, second, count = await asyncio.gather(
-                engine.ready(), engine.ready(), engine.count(QUESTION, system="", settings=LONG)
+                answerer.ready(), answerer.ready(), answerer.count(QUESTION, system="", settings=LONG)
             )
             assert first is second
             assert (first.pair, first.context) == ("embedded", 1024)
             assert count
-            assert (await ask(engine)).text
+            assert (await ask(answerer)).text
         assert stages[0] == "starting"
         assert stages[-1] == "ready"
         assert {*stages} <= {"starting", "loading", "ready"}
@@ -68,7 +68,7 @@ def test_an_engine_is_started_and_its_stages_are_told(make: Callable[[Wanted], A
 
 def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
     async def test() -> None:
-        async with asking(Shared(WANTED)) as shared, asking(Private(WANTED)) as private:
+        async with asking(SharedDaemon(WANTED)) as shared, asking(PrivateDaemon(WANTED)) as private:
             await asyncio.gather(shared.ready(), private.ready())
             assert len(daemons.daemons(folder)) == 2
         assert len(daemons.daemons(folder)) == 1
@@ -82,13 +82,13 @@ def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
 @pytest.mark.usefixtures("slow")
 def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(make: Callable[[Wanted], Any], folder: Path) -> None:
     async def test() -> None:
-        async with asking(make(WANTED)) as engine:
+        async with asking(make(WANTED)) as answerer:
             settings = replace(LONG, max_tokens=16)
-            whole = (await ask(engine, settings=settings)).text
+            whole = (await ask(answerer, settings=settings)).text
             events, text = [], ""
-            async for event in engine.answer(QUESTION, settings):
+            async for event in answerer.answer(QUESTION, settings):
                 events.append(event)
-                text += event.text if isinstance(event, Piece) else ""
+                text += event.text if isinstance(event, AnswerPiece) else ""
                 if len(events) == 5:
                     (daemon,) = daemons.daemons(folder)
                     daemon.kill()
@@ -101,15 +101,15 @@ def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(make: Callabl
 @pytest.mark.parametrize("make", SOURCES)
 def test_one_that_left_between_two_questions_is_started_again(make: Callable[[Wanted], Any], folder: Path) -> None:
     async def test() -> None:
-        async with asking(make(WANTED)) as engine:
-            first = (await ask(engine)).text
-            for question in (ask(engine), engine.count(QUESTION, system="", settings=LONG)):
+        async with asking(make(WANTED)) as answerer:
+            first = (await ask(answerer)).text
+            for question in (ask(answerer), answerer.count(QUESTION, system="", settings=LONG)):
                 (daemon,) = daemons.daemons(folder)
                 daemon.kill()
                 psutil.wait_procs([daemon], 10)
                 assert await question
-            assert (await ask(engine)).text == first
-            assert engine.stage == "ready"
+            assert (await ask(answerer)).text == first
+            assert answerer.stage == "ready"
 
     run(test())
 
@@ -118,13 +118,13 @@ def test_one_that_left_between_two_questions_is_started_again(make: Callable[[Wa
 def test_a_pair_that_is_not_here_is_told_and_can_be_tried_again(make: Callable[[Wanted], Any]) -> None:
     async def test() -> None:
         source = make(Wanted({"pair": "qwen3-8b", "threads": 1}))
-        async with asking(source) as engine:
+        async with asking(source) as answerer:
             for _ in range(2):
                 with pytest.raises(ModelError, match="models pull qwen3-8b"):
-                    await ask(engine)
-                assert engine.stage == "gone"
+                    await ask(answerer)
+                assert answerer.stage == "gone"
             source.loaded("embedded")
-            assert (await ask(engine)).text
+            assert (await ask(answerer)).text
 
     run(test())
 
@@ -135,23 +135,23 @@ def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(
 ) -> None:
     async def test() -> None:
         stages: list[str] = []
-        async with asking(make(WANTED)) as engine:
-            before = await engine.ready()
-            engine.on_stage = stages.append
+        async with asking(make(WANTED)) as answerer:
+            before = await answerer.ready()
+            answerer.on_stage = stages.append
             for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
                 with pytest.raises(LocaldflashError):
-                    await engine.load(missing)
-                assert engine.about == before
-            after = await engine.load(str(tiny_pair / "target.gguf"))
+                    await answerer.load(missing)
+                assert answerer.about == before
+            after = await answerer.load(str(tiny_pair / "target.gguf"))
             assert stages == ["loading", "ready"] * 4
-            assert engine.about is after
+            assert answerer.about is after
             assert after.pair != "embedded"
             (daemon,) = daemons.daemons(folder)
             daemon.kill()
             psutil.wait_procs([daemon], 10)
-            assert await engine.count([Message("user", "x")], system="", settings=LONG)
-            assert engine.about is not None
-            assert engine.about.pair == after.pair
+            assert await answerer.count([Message("user", "x")], system="", settings=LONG)
+            assert answerer.about is not None
+            assert answerer.about.pair == after.pair
 
     run(test())
 
@@ -166,16 +166,16 @@ def test_who_leaves_while_it_starts_does_not_wait(
 
     async def test() -> None:
         loading = asyncio.Event()
-        async with asking(make(WANTED)) as engine:
-            engine.on_stage = lambda stage: loading.set() if stage == "loading" else None
-            asked = asyncio.create_task(ask(engine))
+        async with asking(make(WANTED)) as answerer:
+            answerer.on_stage = lambda stage: loading.set() if stage == "loading" else None
+            asked = asyncio.create_task(ask(answerer))
             await asyncio.wait_for(loading.wait(), 60)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            assert engine.stage == "loading"
+            assert answerer.stage == "loading"
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < 3
-        if make is Private:
+        if make is PrivateDaemon:
             await asyncio.to_thread(daemons.until, lambda: not daemons.daemons(folder), 5)
 
     run(test())
@@ -183,8 +183,8 @@ def test_who_leaves_while_it_starts_does_not_wait(
 
 def test_the_loop_is_free_while_an_engine_starts() -> None:
     async def test() -> None:
-        async with asking(Shared(WANTED)) as engine:
-            starting, longest = asyncio.create_task(engine.ready()), 0.0
+        async with asking(SharedDaemon(WANTED)) as answerer:
+            starting, longest = asyncio.create_task(answerer.ready()), 0.0
             loop = asyncio.get_running_loop()
             while not starting.done():
                 began = loop.time()

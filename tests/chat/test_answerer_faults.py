@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.engine import Piece, Restarted
+from localdflash.chat.answerer import AnswerPiece, Restarted
 from localdflash.chat.messages import Message, StepRecord
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 from localdflash.errors import (
     ContextOverflow,
     DeviceFailed,
@@ -66,9 +66,12 @@ def test_events_are_whole_wherever_they_are_cut(path: Path) -> None:
     async def test() -> None:
         for size in (1, 2, 3, 7, 64, len(said)):
             script = Script([said[at : at + size] for at in range(0, len(said), size)])
-            async with scripted(script, path) as source, asking(source) as engine:
-                found = await ask(engine)
-            assert found.events[:2] == [Piece("ab", StepRecord("lookup", 3, 1, (1, 1), 2.0)), Piece("é😋\n")]
+            async with scripted(script, path) as source, asking(source) as answerer:
+                found = await ask(answerer)
+            assert found.events[:2] == [
+                AnswerPiece("ab", StepRecord("lookup", 3, 1, (1, 1), 2.0)),
+                AnswerPiece("é😋\n"),
+            ]
             assert (found.text, found.done.finish) == ("abé😋\n", "context")
             path.unlink()
 
@@ -79,11 +82,11 @@ def test_events_come_as_they_are_said(path: Path) -> None:
     async def test() -> None:
         more = asyncio.Event()
         script = Script([HEAD + text("a"), more, text("b") + finish()])
-        async with scripted(script, path) as source, asking(source) as engine:
-            events = engine.answer(QUESTION, Settings())
-            assert await anext(events) == Piece("a")
+        async with scripted(script, path) as source, asking(source) as answerer:
+            events = answerer.answer(QUESTION, ChatSettings())
+            assert await anext(events) == AnswerPiece("a")
             more.set()
-            assert await anext(events) == Piece("b")
+            assert await anext(events) == AnswerPiece("b")
             await events.aclose()
 
     run(test())
@@ -92,10 +95,12 @@ def test_events_come_as_they_are_said(path: Path) -> None:
 def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
     async def test() -> None:
         script = Script(*[answer("a")] * 3)
-        async with scripted(script, path) as source, asking(source) as engine:
-            await ask(engine, settings=Settings(temperature=0.5))
-            await ask(engine, settings=Settings(temperature=0.5, seed=3, draft=False, thinking=False), prediction="x")
-            await ask(engine, settings=Settings())
+        async with scripted(script, path) as source, asking(source) as answerer:
+            await ask(answerer, settings=ChatSettings(temperature=0.5))
+            await ask(
+                answerer, settings=ChatSettings(temperature=0.5, seed=3, draft=False, thinking=False), prediction="x"
+            )
+            await ask(answerer, settings=ChatSettings())
         drawn, asked, greedy = script.asked
         assert isinstance(drawn["seed"], int)
         assert (asked["seed"], asked["draft"]) == (3, False)
@@ -114,8 +119,8 @@ def test_an_answer_goes_on_where_the_engine_died(path: Path, told: list[str]) ->
     async def test() -> None:
         cut = HEAD + b"".join(map(text, told))
         script = Script(cut, cut[:-5], answer("ab", "cd"))
-        async with scripted(script, path) as source, asking(source) as engine:
-            found = await ask(engine, settings=Settings(temperature=1.0))
+        async with scripted(script, path) as source, asking(source) as answerer:
+            found = await ask(answerer, settings=ChatSettings(temperature=1.0))
         assert (found.text, found.done.finish) == ("abcd", "stop")
         assert Restarted() not in found.events
         assert source.opened == 3
@@ -128,9 +133,15 @@ def test_an_answer_goes_on_where_the_engine_died(path: Path, told: list[str]) ->
 def test_an_answer_that_became_another_one_begins_anew(path: Path) -> None:
     async def test() -> None:
         script = Script(HEAD + text("ab") + text("c"), answer("ab", "x"))
-        async with scripted(script, path) as source, asking(source) as engine:
-            found = await ask(engine)
-        assert found.events[:5] == [Piece("ab"), Piece("c"), Restarted(), Piece("ab"), Piece("x")]
+        async with scripted(script, path) as source, asking(source) as answerer:
+            found = await ask(answerer)
+        assert found.events[:5] == [
+            AnswerPiece("ab"),
+            AnswerPiece("c"),
+            Restarted(),
+            AnswerPiece("ab"),
+            AnswerPiece("x"),
+        ]
         assert found.text == "abx"
 
     run(test())
@@ -140,10 +151,10 @@ def test_an_answer_that_became_another_one_begins_anew(path: Path) -> None:
 def test_an_engine_that_dies_again_and_again_is_given_up(path: Path, cut: bytes) -> None:
     async def test() -> None:
         stages: list[str] = []
-        async with scripted(Script(*[cut] * 3), path) as source, asking(source) as engine:
-            engine.on_stage = stages.append
-            found = await ask(engine)
-            assert engine.stage == "gone"
+        async with scripted(Script(*[cut] * 3), path) as source, asking(source) as answerer:
+            answerer.on_stage = stages.append
+            found = await ask(answerer)
+            assert answerer.stage == "gone"
         assert (found.text, found.done.finish) == ("a", "gone")
         assert isinstance(found.done.error, EngineGone)
         assert found.done.numbers["model"] == "scripted"
@@ -155,12 +166,12 @@ def test_an_engine_that_dies_again_and_again_is_given_up(path: Path, cut: bytes)
 
 def test_one_that_says_nothing_before_it_dies_is_an_error(path: Path) -> None:
     async def test() -> None:
-        async with scripted(Script(*[b""] * 3), path) as source, asking(source) as engine:
+        async with scripted(Script(*[b""] * 3), path) as source, asking(source) as answerer:
             with pytest.raises(EngineGone):
-                await ask(engine)
-        async with asking(source) as engine:  # nobody listens
+                await ask(answerer)
+        async with asking(source) as answerer:  # nobody listens
             with pytest.raises(EngineGone, match="cannot be reached"):
-                await ask(engine)
+                await ask(answerer)
 
     run(test())
 
@@ -168,13 +179,13 @@ def test_one_that_says_nothing_before_it_dies_is_an_error(path: Path) -> None:
 def test_an_engine_that_loads_other_models_is_looked_at_again(path: Path) -> None:
     async def test() -> None:
         said = HEAD + finish().replace(b"scripted", b"another!")
-        async with scripted(Script(answer("a"), said), path) as source, asking(source) as engine:
-            before = await engine.ready()
-            await ask(engine)
-            assert engine.about is before
-            await ask(engine)
-            assert engine.about == before
-            assert engine.about is not before
+        async with scripted(Script(answer("a"), said), path) as source, asking(source) as answerer:
+            before = await answerer.ready()
+            await ask(answerer)
+            assert answerer.about is before
+            await ask(answerer)
+            assert answerer.about == before
+            assert answerer.about is not before
 
     run(test())
 
@@ -201,11 +212,11 @@ def test_errors_have_their_kind(path: Path, status: int, code: str, kind: type[E
         kind = LocaldflashError
 
     async def test() -> None:
-        async with scripted(Script(said, answer("fine")), path) as source, asking(source) as engine:
+        async with scripted(Script(said, answer("fine")), path) as source, asking(source) as answerer:
             with pytest.raises(kind, match="what, where") as caught:
-                await ask(engine)
+                await ask(answerer)
             assert type(caught.value) is kind
-            assert (await ask(engine)).text == "fine"
+            assert (await ask(answerer)).text == "fine"
             assert source.opened == 1
 
     run(test())
@@ -217,8 +228,8 @@ def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> None:
 
     async def test() -> None:
         script = Script(plain(503, error), HEAD + text("a") + event(**error), answer("ab"))
-        async with scripted(script, path) as source, asking(source) as engine:
-            assert (await ask(engine)).text == "ab"
+        async with scripted(script, path) as source, asking(source) as answerer:
+            assert (await ask(answerer)).text == "ab"
 
     run(test())
 
@@ -226,9 +237,9 @@ def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> None:
 def test_a_lost_device_is_told_when_it_stays_lost(path: Path) -> None:
     async def test() -> None:
         lost = plain(503, {"error": {"message": "the GPU is lost", "code": "device_failed"}})
-        async with scripted(Script(*[lost] * 3), path) as source, asking(source) as engine:
+        async with scripted(Script(*[lost] * 3), path) as source, asking(source) as answerer:
             with pytest.raises(DeviceFailed, match="lost"):
-                await ask(engine)
+                await ask(answerer)
 
     run(test())
 
@@ -257,9 +268,9 @@ def test_a_lost_device_is_told_when_it_stays_lost(path: Path) -> None:
 )
 def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
     async def test() -> None:
-        async with scripted(Script(*[nonsense] * 9), path) as source, asking(source) as engine:
+        async with scripted(Script(*[nonsense] * 9), path) as source, asking(source) as answerer:
             with pytest.raises(LocaldflashError) as caught:
-                await ask(engine)
+                await ask(answerer)
             assert str(caught.value)
             assert "\n" not in str(caught.value)
 
@@ -267,12 +278,12 @@ def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
 
 
 def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.server.stream.LARGEST", 100_000)
+    monkeypatch.setattr("localdflash.server.exchange.LARGEST", 100_000)
 
     async def test() -> None:
-        async with scripted(Script([HEAD, *[chunk(b"x" * 9999)] * 99]), path) as source, asking(source) as engine:
+        async with scripted(Script([HEAD, *[chunk(b"x" * 9999)] * 99]), path) as source, asking(source) as answerer:
             with pytest.raises(LocaldflashError, match="100000"):
-                await ask(engine)
+                await ask(answerer)
 
     run(test())
 
@@ -284,8 +295,8 @@ def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPa
 def test_whoever_gives_up_leaves_at_once(path: Path, said: bytes) -> None:
     async def test() -> None:
         script = Script([said, asyncio.Event()])
-        async with scripted(script, path) as source, asking(source) as engine:
-            running = asyncio.create_task(ask(engine))
+        async with scripted(script, path) as source, asking(source) as answerer:
+            running = asyncio.create_task(ask(answerer))
             while not script.asked:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.01)
@@ -304,10 +315,10 @@ def test_a_server_that_does_not_read_is_left_at_once(path: Path) -> None:
         await asyncio.sleep(3600)
 
     async def test() -> None:
-        async with await asyncio.start_unix_server(connected, path, limit=10), asking(At(path)) as engine:
-            await engine.ready()
+        async with await asyncio.start_unix_server(connected, path, limit=10), asking(At(path)) as answerer:
+            await answerer.ready()
             huge = [Message("user", "x" * 5_000_000)]
-            running = asyncio.create_task(ask(engine, huge))
+            running = asyncio.create_task(ask(answerer, huge))
             await asyncio.sleep(0.2)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -320,9 +331,9 @@ def test_others_on_the_loop_have_their_turn(path: Path) -> None:
 
     async def longest_wait() -> float:
         script = Script(HEAD + text("abcd", {**STEP, "sizes": [2, 2]}) * 20_000 + finish())
-        async with scripted(script, path) as source, asking(source) as engine:
-            await engine.ready()
-            running, longest = asyncio.create_task(ask(engine)), 0.0
+        async with scripted(script, path) as source, asking(source) as answerer:
+            await answerer.ready()
+            running, longest = asyncio.create_task(ask(answerer)), 0.0
             while not running.done():
                 began = time.perf_counter()
                 await asyncio.sleep(0)
@@ -350,8 +361,8 @@ def test_json_that_is_not_ours(path: Path, said: Any) -> None:
         writer.close()
 
     async def test() -> None:
-        async with await asyncio.start_unix_server(connected, path), asking(At(path)) as engine:
+        async with await asyncio.start_unix_server(connected, path), asking(At(path)) as answerer:
             with pytest.raises(LocaldflashError):
-                await engine.ready()
+                await answerer.ready()
 
     run(test())

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.engine import Piece
+from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.messages import Attachment, Message
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Named
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import NamedServer
 from localdflash.errors import ContextOverflow, ModelError, UsageError
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 
-LONG = Settings(temperature=5.0, seed=0)  # an answer that fills the context
+LONG = ChatSettings(temperature=5.0, seed=0)  # an answer that fills the context
 CHAT = "/v1/chat/completions"
-SAMPLED = Settings(temperature=0.9, top_p=0.95, top_k=50, min_p=0.01, repetition_penalty=1.1, seed=5, max_tokens=48)
+SAMPLED = ChatSettings(temperature=0.9, top_p=0.95, top_k=50, min_p=0.01, repetition_penalty=1.1, seed=5, max_tokens=48)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -39,11 +39,11 @@ def content(told: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("settings", [GREEDY, SAMPLED])
-def test_an_answer_is_the_servers(live: Any, settings: Settings) -> None:
+def test_an_answer_is_the_servers(live: Any, settings: ChatSettings) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            drafted = await ask(engine, settings=settings)
-            plain = await ask(engine, settings=replace(settings, draft=False))
+        async with asking(At(live.socket)) as answerer:
+            drafted = await ask(answerer, settings=settings)
+            plain = await ask(answerer, settings=replace(settings, draft=False))
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
         fields = {name: getattr(settings, name) for name in names} if settings is SAMPLED else {}
         assert drafted.text == plain.text == content(whole(live, **fields))
@@ -56,9 +56,9 @@ def test_an_answer_is_the_servers(live: Any, settings: Settings) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 2.5])
 def test_each_step_tells_of_its_tokens(live: Any, temperature: float) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            answer = await ask(engine, settings=Settings(temperature=temperature, seed=3, max_tokens=150))
-        pieces = [event for event in answer.events if isinstance(event, Piece)]
+        async with asking(At(live.socket)) as answerer:
+            answer = await ask(answerer, settings=ChatSettings(temperature=temperature, seed=3, max_tokens=150))
+        pieces = [event for event in answer.events if isinstance(event, AnswerPiece)]
         steps = [piece.step for piece in pieces if piece.step]
         told = list(accumulate(len(piece.text.encode()) for piece in pieces if piece.step))
         assert list(accumulate(sum(step.sizes) for step in steps)) == told
@@ -76,9 +76,9 @@ def test_each_step_tells_of_its_tokens(live: Any, temperature: float) -> None:
 
 def test_the_numbers_of_an_answer(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            await ask(engine)
-            done = (await ask(engine)).done
+        async with asking(At(live.socket)) as answerer:
+            await ask(answerer)
+            done = (await ask(answerer)).done
         told = whole(live)
         numbers = dict(done.numbers)
         assert {"ttft_ms", "prompt_ms", "answer_ms", "tokens_per_second", "tau", "accept_by_slot"} <= {*numbers}
@@ -99,26 +99,26 @@ def test_the_numbers_of_an_answer(live: Any) -> None:
         (QUESTION, replace(LONG, max_tokens=100_000), "context"),
     ],
 )
-def test_why_an_answer_ended(live: Any, messages: Any, settings: Settings, finish: str) -> None:
+def test_why_an_answer_ended(live: Any, messages: Any, settings: ChatSettings, finish: str) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            assert (await ask(engine, messages, settings)).done.finish == finish
+        async with asking(At(live.socket)) as answerer:
+            assert (await ask(answerer, messages, settings)).done.finish == finish
 
     run(test())
 
 
 def test_an_answer_goes_on_where_it_was_stopped(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
+        async with asking(At(live.socket)) as answerer:
             begun, text = Message("assistant", ""), ""
-            async with aclosing(engine.answer(QUESTION, replace(GREEDY, max_tokens=64))) as events:
+            async with aclosing(answerer.answer(QUESTION, replace(GREEDY, max_tokens=64))) as events:
                 async for event in events:
-                    assert isinstance(event, Piece)
+                    assert isinstance(event, AnswerPiece)
                     text += event.text
                     if len(text) > 40:
                         break
             begun = replace(begun, text=text)
-            rest = await ask(engine, [*QUESTION, begun], replace(GREEDY, max_tokens=20), goes_on=True)
+            rest = await ask(answerer, [*QUESTION, begun], replace(GREEDY, max_tokens=20), goes_on=True)
             assert content(whole(live, max_tokens=200)).startswith(text + rest.text)
             assert rest.done.numbers["cached_tokens"] >= rest.done.numbers["prompt_tokens"] - 20
 
@@ -127,22 +127,22 @@ def test_an_answer_goes_on_where_it_was_stopped(live: Any) -> None:
 
 def test_who_stops_reading_stops_the_engine(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            async with aclosing(engine.answer(QUESTION, LONG)) as events:
+        async with asking(At(live.socket)) as answerer:
+            async with aclosing(answerer.answer(QUESTION, LONG)) as events:
                 async for _ in events:
                     break
             job = live.scheduler.running
             await asyncio.to_thread(live.until_idle)
             assert job is None or job.request.stats.tokens < 500
-            assert (await ask(engine)).text == content(whole(live))
+            assert (await ask(answerer)).text == content(whole(live))
 
     run(test())
 
 
 def test_a_cancelled_task_stops_the_engine(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            task = asyncio.create_task(ask(engine, settings=LONG))
+        async with asking(At(live.socket)) as answerer:
+            task = asyncio.create_task(ask(answerer, settings=LONG))
             await asyncio.to_thread(live.until, lambda: live.scheduler.running is not None)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -154,11 +154,11 @@ def test_a_cancelled_task_stops_the_engine(live: Any) -> None:
 
 def test_tokens_are_counted_with_what_is_attached(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
+        async with asking(At(live.socket)) as answerer:
             message = Message("user", "Explain.", (Attachment("file", "a.py", "x = 1\n" * 40),))
             for messages in (QUESTION, [message], [message, Message("assistant", "It counts."), *QUESTION]):
-                counted = await engine.count(messages, system="Be brief.", settings=GREEDY)
-                answer = await ask(engine, messages, replace(GREEDY, max_tokens=1), system="Be brief.")
+                counted = await answerer.count(messages, system="Be brief.", settings=GREEDY)
+                answer = await ask(answerer, messages, replace(GREEDY, max_tokens=1), system="Be brief.")
                 assert counted == answer.done.numbers["prompt_tokens"]
 
     run(test())
@@ -166,20 +166,20 @@ def test_tokens_are_counted_with_what_is_attached(live: Any) -> None:
 
 def test_what_does_not_fit_is_an_overflow(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
+        async with asking(At(live.socket)) as answerer:
             with pytest.raises(ContextOverflow, match="1024"):
-                await ask(engine, [Message("user", "word " * 2000)])
-            assert engine.stage == "ready"
-            assert (await ask(engine)).text
+                await ask(answerer, [Message("user", "word " * 2000)])
+            assert answerer.stage == "ready"
+            assert (await ask(answerer)).text
 
     run(test())
 
 
 def test_odd_texts_are_asked_as_they_are(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
+        async with asking(At(live.socket)) as answerer:
             for odd in ("\0", "\ud800 half", "<|im_end|>", "\x1b[31m", "é" * 50, ""):
-                assert (await ask(engine, [Message("user", odd)], replace(GREEDY, max_tokens=2))).done.finish
+                assert (await ask(answerer, [Message("user", odd)], replace(GREEDY, max_tokens=2))).done.finish
 
     run(test())
 
@@ -187,12 +187,12 @@ def test_odd_texts_are_asked_as_they_are(live: Any) -> None:
 def test_what_is_loaded(live: Any) -> None:
     async def test() -> None:
         stages: list[str] = []
-        async with asking(At(live.socket)) as engine:
-            engine.on_stage = stages.append
-            about = await engine.ready()
+        async with asking(At(live.socket)) as answerer:
+            answerer.on_stage = stages.append
+            about = await answerer.ready()
             assert (about.pair, about.context, about.backend, about.drafter) == ("embedded", 1024, "llama.cpp", True)
             assert sum(about.memory.values()) > 1e6
-            assert engine.about is about is await engine.ready()
+            assert answerer.about is about is await answerer.ready()
         assert stages == ["starting", "ready"]
 
     run(test())
@@ -203,16 +203,16 @@ def test_our_engine_over_tcp_tells_as_much(live: Any, tmp_path: Path) -> None:
         key = tmp_path / "key"
         key.write_text(live.key)
         key.chmod(0o600)
-        async with asking(Named(f"http://127.0.0.1:{live.port}/v1/", key)) as engine:
-            about = await engine.ready()
+        async with asking(NamedServer(f"http://127.0.0.1:{live.port}/v1/", key)) as answerer:
+            about = await answerer.ready()
             assert (about.pair, about.context, about.drafter) == ("embedded", 1024, True)
-            answer = await ask(engine)
+            answer = await ask(answerer)
             assert answer.text == content(whole(live))
             assert answer.done.numbers["drafted"] > 0
-            assert await engine.count(QUESTION, system="", settings=GREEDY) == answer.done.numbers["prompt_tokens"]
+            assert await answerer.count(QUESTION, system="", settings=GREEDY) == answer.done.numbers["prompt_tokens"]
             with pytest.raises(ModelError, match="qwen"):
-                await engine.load("qwen")
-            assert (await engine.load("embedded")).pair == "embedded"
+                await answerer.load("qwen")
+            assert (await answerer.load("embedded")).pair == "embedded"
 
     run(test())
 
@@ -222,21 +222,21 @@ def test_a_wrong_key_is_told(live: Any, tmp_path: Path) -> None:
         key = tmp_path / "key"
         key.write_text("wrong")
         key.chmod(0o600)
-        async with asking(Named(f"http://127.0.0.1:{live.port}", key)) as engine:
+        async with asking(NamedServer(f"http://127.0.0.1:{live.port}", key)) as answerer:
             for _ in range(2):
                 with pytest.raises(UsageError, match="key"):
-                    await engine.ready()
-            assert engine.stage == "gone"
+                    await answerer.ready()
+            assert answerer.stage == "gone"
 
     run(test())
 
 
 def test_text_is_told_before_the_end(live: Any) -> None:
     async def test() -> None:
-        async with asking(At(live.socket)) as engine:
-            events = engine.answer(QUESTION, LONG)
+        async with asking(At(live.socket)) as answerer:
+            events = answerer.answer(QUESTION, LONG)
             first = await anext(events)
-            assert isinstance(first, Piece)
+            assert isinstance(first, AnswerPiece)
             assert live.scheduler.running is not None
             await events.aclose()
             await asyncio.to_thread(live.until_idle)

@@ -6,11 +6,11 @@ import psutil
 import pytest
 
 from localdflash.answers.completion import prepare
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.files.paths import cache_folder
-from localdflash.loading.load import Options
-from localdflash.server.engine import Engine
+from localdflash.server.worker import PairWorker
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))
 DISK = 100_000_000
@@ -18,17 +18,17 @@ DISK = 100_000_000
 
 def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     """A completion by an engine that lives for it alone."""
-    engine = Engine(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
+    worker = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
-        request = prepare(await engine.ready(), SOURCE, "\n", 12, SamplingParams()).request
-        return "".join([delta.text async for delta in engine.stream(request)]), request
+        request = prepare(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).request
+        return "".join([delta.text async for delta in worker.stream(request)]), request
 
-    engine.start()
+    worker.start()
     try:
         return asyncio.run(ask())
     finally:
-        engine.close()
+        worker.close()
 
 
 def test_the_next_engine_goes_on_from_the_disk() -> None:
@@ -65,5 +65,5 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
 def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(available=free)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert Engine(Options(backend="llama.cpp"), None, 4, lambda step: None)._budget() == budget
-    assert Engine(Options(backend="llama.cpp"), 0, 4, lambda step: None)._budget() == 0
+    assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._budget() == budget
+    assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._budget() == 0

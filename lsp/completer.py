@@ -1,7 +1,7 @@
-"""The daemon as the language server asks it: one generation at a time, its text growing on the event loop.
+"""The daemon as the language server uses it: one generation at a time, its text growing on the event loop.
 
-The daemon is started when it is missing and found again when it went away. What goes wrong is told once, and not for
-every key: there is then nothing to suggest, and a new try waits `PATIENCE` seconds.
+The daemon is started if it is missing and found again if it went away. A failure is reported once, not for every key:
+until it is over there is nothing to suggest, and the next try waits `PATIENCE` seconds.
 """
 
 import asyncio
@@ -12,15 +12,16 @@ from contextlib import aclosing
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files import paths
 from localdflash.lsp.events import Event, decode
+from localdflash.server.address import Address
 from localdflash.server.spawn import connect
-from localdflash.server.stream import Address, Connection
+from localdflash.server.stream import Connection
 from localdflash.server.wanted import Wanted
 
 PATIENCE = 5.0  # seconds
 
 
-class Engine:
-    """Connects on the first request. `tell` gets what is wrong, and an empty line when all is well again."""
+class Completer:
+    """Connects on the first request. `tell` is called with what is wrong, and with "" when all is well again."""
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._wanted, self._say, self._tell_changes = wanted, say, tell
@@ -30,7 +31,7 @@ class Engine:
         self._told = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """The events of one completion; none where there is no engine. To close it is to stop the engine."""
+        """The events of one completion; none if there is no engine. Closing the iterator stops the engine."""
         for _ in range(2):  # a daemon that left since the last request is started again
             connection = await self._connected()
             if connection is None:
@@ -54,7 +55,7 @@ class Engine:
         self._fail(f"the engine ended before its answer did: its log is {paths.engine_log()}")
 
     async def model(self) -> str:
-        """The pair that is loaded; empty where there is no engine."""
+        """The pair that is loaded; "" if there is no engine."""
         connection = _connection()
         try:
             return str((await connection.get("/ps"))["pair"])
@@ -71,7 +72,7 @@ class Engine:
             self._connection.close()
 
     async def _connected(self) -> Connection[Event] | None:
-        """A connection to a daemon that is loaded as wanted, whether that was there or is started."""
+        """A connection to a daemon that is loaded as wanted; it is started if there is none."""
         if self._connection is None and time.monotonic() >= self._not_before:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
             await asyncio.shield(self._connecting)  # who gives up meanwhile leaves it to the next request
@@ -84,7 +85,7 @@ class Engine:
             loop.call_soon_threadsafe(self._say, line)
 
         try:
-            (await asyncio.to_thread(connect, self._wanted, say)).close()
+            await asyncio.to_thread(connect, self._wanted, say)
             self._connection = _connection()
         except (LocaldflashError, OSError) as error:
             self._fail(str(error))

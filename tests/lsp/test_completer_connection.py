@@ -5,15 +5,14 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from localdflash.errors import LocaldflashError
 from localdflash.files import paths
-from localdflash.lsp import engine as engine_module
-from localdflash.lsp.engine import Engine
+from localdflash.lsp import completer as module
+from localdflash.lsp.completer import Completer
 from localdflash.server.sockets import prepare_folder
 from localdflash.server.wanted import Wanted
 from tests.lsp.desk import run, settled
@@ -74,7 +73,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def scripted(script: Script, client: "Client") -> AsyncIterator[None]:
     async with await asyncio.start_unix_server(script.connected, paths.engine_socket()):
         yield
-        client.engine.close()
+        client.completer.close()
         await settled()
 
 
@@ -87,14 +86,13 @@ class Client:
 
         def looking(_wanted: Wanted, _say: Any) -> Any:
             self.looked += 1
-            connect()
-            return SimpleNamespace(close=lambda: None)
+            return connect()
 
-        monkeypatch.setattr(engine_module, "connect", looking)
-        self.engine = Engine(Wanted({}), lambda _: None, self.told.append)
+        monkeypatch.setattr(module, "connect", looking)
+        self.completer = Completer(Wanted({}), lambda _: None, self.told.append)
 
     async def ask(self) -> str:
-        return "".join([event["text"] async for event in self.engine.complete({"prefix": "x"})])
+        return "".join([event["text"] async for event in self.completer.complete({"prefix": "x"})])
 
 
 def test_one_connection_serves_many_requests(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +140,7 @@ def test_an_engine_that_ends_at_every_request_is_not_started_for_every_key(
 
 def test_an_engine_that_ends_within_an_answer_is_told_once(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(engine_module, "PATIENCE", 0.0)
+        monkeypatch.setattr(module, "PATIENCE", 0.0)
         client = Client(monkeypatch)
         half = HEAD + chunk(f"data: {json.dumps(PIECE)}\n\n".encode())
         async with scripted(Script(half, None, half, None, HEAD + events(PIECE, END)), client):
@@ -217,7 +215,7 @@ def test_who_asks_for_the_model_leaves_no_connection(home: None, monkeypatch: py
             writer.close()
 
         async with await asyncio.start_unix_server(connected, paths.engine_socket()):
-            assert await Client(monkeypatch).engine.model() == "embedded"
+            assert await Client(monkeypatch).completer.model() == "embedded"
             await asyncio.wait_for(left.wait(), 5)
 
     run(test())

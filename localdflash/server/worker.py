@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import psutil
 
+from localdflash.backend.options import Options
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
@@ -24,14 +24,14 @@ from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
-from localdflash.loading.load import LoadedPair, Options
-from localdflash.text.stream import AnswerText
+from localdflash.loading.load import LoadedPair
+from localdflash.text.stream import AnswerText, Ending
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class TextDelta:
     """What one step added. `text` may be empty: half a character, or what could begin a stop string."""
 
     text: str
@@ -39,21 +39,7 @@ class Delta:
     chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
 
 
-class Ending(Protocol):
-    """Where an answer's text ends, by the text itself. Asked on the engine thread, so that no token is wasted."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing comes any more."""
-
-    def push(self, text: str, logprob: float | None = None) -> str:
-        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
-
-    def finish(self) -> str:
-        """The text held back, now that no more comes."""
-
-
-class Engine:
+class PairWorker:
     """One pair at a time.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
@@ -171,7 +157,7 @@ class Engine:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
-    ) -> AsyncGenerator[Delta]:
+    ) -> AsyncGenerator[TextDelta]:
         """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
@@ -179,11 +165,11 @@ class Engine:
         loaded = await self.ready()
         if not (scheduler := self.scheduler):
             raise EngineGone("another model is being loaded: ask again")
-        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[Delta | BaseException | None]()
-        text = AnswerText(loaded.tokenizer, request.ends, stops)
+        loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
+        text = AnswerText(loaded.tokenizer, request.ends, stops, ending)
         deadline = 0.0
 
-        def tell(delta: Delta | BaseException | None) -> None:
+        def tell(delta: TextDelta | BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 loop.call_soon_threadsafe(deltas.put_nowait, delta)
 
@@ -192,40 +178,27 @@ class Engine:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            tell(Delta(_ended(text, ending, step, chosen) if ending else text.push(step.tokens), step, chosen))
-            if text.stopped or (ending and ending.ended):
+            tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+            if text.stopped:
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
                 request.finish = "length"
             return not request.finish
 
         def on_end(error: BaseException | None) -> None:
-            rest = text.finish()
-            if rest := ending.push(rest) + ending.finish() if ending else rest:
-                tell(Delta(rest, None))
+            if rest := text.finish():
+                tell(TextDelta(rest, None))
             tell(error)
 
         job = Job(request, on_step, on_end, urgent, document)
         scheduler.submit(job)
         try:
-            while isinstance(delta := await deltas.get(), Delta):
+            while isinstance(delta := await deltas.get(), TextDelta):
                 yield delta
             if delta:
                 raise delta
         finally:
             scheduler.cancel(job)
-
-
-def _ended(text: AnswerText, ending: Ending, step: Step, chosen: Sequence[Chosen]) -> str:
-    """The text of a step, up to where the ending says."""
-    if len(chosen) != len(step.tokens):
-        return ending.push(text.push(step.tokens))
-    certain = ""
-    for token, one in zip(step.tokens, chosen, strict=True):
-        certain += ending.push(text.push([token]), one.logprob)
-        if ending.ended:
-            break
-    return certain
 
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:

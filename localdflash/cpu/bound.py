@@ -1,6 +1,5 @@
-"""What target and drafter of a CPU pair share: the library with its threads, caches, packed arrays as its structs."""
+"""What the library's structs point to: caches of keys and values, packed arrays, the shape of a model."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,52 +10,10 @@ from localdflash.cpu import library
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import Floats, PackedLayer
-from localdflash.errors import LocaldflashError
 from localdflash.model.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
 Halves = NDArray[np.float16]
-
-
-class Team:
-    """The library with its threads. Close it after the models that run on it."""
-
-    def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
-        self.library = library.load()
-        self.kernels = self.library.kernels(instruction_set)
-        self.threads = threads
-        self._pool: int | None = self.library.new_pool(threads, list(cpus))
-        self._models: list[object] = []
-        # Kept, because reading a function from a struct makes it anew: microseconds of each step.
-        self._forward, self._inject = self.kernels.forward, self.kernels.inject
-
-    @property
-    def instruction_set(self) -> str:
-        """That of its kernels."""
-        return str(self.kernels.name.decode())
-
-    def keep(self, *parts: object) -> None:
-        """Keep a model's structs until the threads have ended: one of them may still be on its way out of a pass."""
-        self._models += parts
-
-    def forward(self, model: library.Model, job: library.Pass) -> None:
-        """See kernels.h."""
-        self._forward(ctypes.byref(model), ctypes.byref(job), self._open())
-
-    def inject(self, model: library.Model, taps: Floats, start: int) -> None:
-        """See kernels.h; taps [rows, n_taps * H]."""
-        self._inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
-
-    def _open(self) -> int:
-        if self._pool is None:
-            raise LocaldflashError("the CPU engine was closed: load the pair again")
-        return self._pool
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self.library.delete_pool(self._pool)
-            self._pool = None
 
 
 class KeysAndValues:
@@ -68,12 +25,17 @@ class KeysAndValues:
         self.keys: Halves = aligned((blocks, heads, self.capacity // KEYS, size, KEYS), np.float16)
         self.values: Halves = aligned((blocks, heads, self.capacity, size), np.float16)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.values.nbytes
+
     def save(self, length: int) -> bytes:
-        """Those of the first `length` positions."""
+        """Keys and values of the first `length` positions."""
         return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()
 
     def load(self, state: bytes, length: int) -> None:
-        """Put saved ones back; ValueError where they are not of this shape."""
+        """Restore saved ones; ValueError if they are not of this shape."""
         keys, values = self.keys[:, :, : -(-length // KEYS)], self.values[:, :, :length]
         saved = np.frombuffer(state, np.float16)
         keys[...] = saved[: keys.size].reshape(keys.shape)
@@ -81,7 +43,7 @@ class KeysAndValues:
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
-    """Zeros from a multiple of 64 bytes on; the system gives the memory when it is first touched."""
+    """Zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -98,17 +60,17 @@ def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
     return np.cos(angles), np.sin(angles)
 
 
-def bound_matrix(packed: PackedMatrix) -> library.Matrix:
-    """A matrix, or the first of a mixture's."""
+def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
+    """The struct of a matrix, or of the first one of a mixture."""
     p = packed
-    return library.Matrix(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
+    return library.MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
 
 
 def bound_layers(
     layers: Sequence[PackedLayer], cache: KeysAndValues, causal: Sequence[bool], windows: Sequence[int]
 ) -> Any:
-    """The blocks as an array of structs; whoever keeps it keeps layers and cache too."""
-    bound = (library.Layer * len(layers))()
+    """The blocks as an array of structs; whoever keeps it must keep layers and cache too."""
+    bound = (library.LayerStruct * len(layers))()
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
         for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
             setattr(to, name, address(getattr(layer, name)))
@@ -119,9 +81,9 @@ def bound_layers(
     return bound
 
 
-def bound_model(config: DecoderConfig, blocks: int) -> library.Model:
-    """The shape of a model; weights and memory are the caller's to fill in."""
-    model = library.Model()
+def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
+    """The struct of a model's shape; weights and memory are the caller's to fill in."""
+    model = library.ModelStruct()
     model.blocks, model.hidden = blocks, config.hidden_size
     model.heads, model.kv_heads, model.head_dim = (
         config.num_attention_heads,
@@ -136,7 +98,7 @@ def bound_model(config: DecoderConfig, blocks: int) -> library.Model:
 
 
 def check_shape(config: DecoderConfig) -> str:
-    """Why the kernels cannot run a decoder, or empty."""
+    """Why the kernels cannot run a decoder, or ""."""
     c = config
     if c.head_dim % 32 or c.head_dim > 512:
         return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"

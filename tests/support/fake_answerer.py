@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from localdflash.chat.engine import About, Done, Piece
+from localdflash.chat.answerer import About, AnswerPiece, Done
 from localdflash.chat.messages import Message, StepRecord
-from localdflash.chat.settings import Settings
+from localdflash.chat.settings import ChatSettings
 
 STEP = StepRecord("dflash", 2, 1, (1, 2), 3.0)
 ABOUT = About("tiny", 1000, "torch", "cpu", True, "", {})
 NUMBERS = {"tokens": 3, "prompt_tokens": 40, "tokens_per_second": 50.0, "tau": 1.5, "drafted": 2, "accepted": 1}
-ANSWER = (Piece("It ", STEP), Piece("is.", None), Done("stop", NUMBERS))
+ANSWER = (AnswerPiece("It ", STEP), AnswerPiece("is.", None), Done("stop", NUMBERS))
 
 
-class FakeEngine:
+class FakeAnswerer:
     """Answers with `script`: pieces, or an exception, or None to wait for ever."""
 
     about: About | None = ABOUT
@@ -30,9 +30,9 @@ class FakeEngine:
         self.waits = asyncio.Event()
 
     async def answer(
-        self, messages: Sequence[Message], settings: Settings, *, system: str = "", goes_on: bool = False
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
     ) -> AsyncGenerator[Any, None]:
-        assert isinstance(settings, Settings)
+        assert isinstance(settings, ChatSettings)
         self.asked.append((list(messages), system, goes_on))
         try:
             for one in self.script:
@@ -50,7 +50,7 @@ class FakeEngine:
         assert self.about
         return self.about
 
-    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """As it was told, for each message."""
         return None if self.tokens is None else self.tokens * len(messages)
 

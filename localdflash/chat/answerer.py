@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from localdflash.chat.messages import Finish, Message, StepRecord
 from localdflash.chat.replay import Replay
 from localdflash.chat.request import openai_fields, own_fields, spoken, template_fields
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Named, Source, in_thread
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import NamedServer, ServerSource, in_thread
 from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
     from localdflash.chat.reading import Chunk, Reading
-    from localdflash.server.stream import Address, Connection
+    from localdflash.server.address import Address
+    from localdflash.server.stream import Connection
 
 RESTARTS = 2  # that one answer may need
 LOOK = 0.1  # seconds between two looks at an engine that loads for somebody else
@@ -28,7 +29,7 @@ BREATH = 0.004  # seconds after which others on the event loop have their turn
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """Text that was added, perhaps none, and the step that added it where the server tells."""
 
     text: str
@@ -62,17 +63,17 @@ class About:
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
 
 
-class Engine:
+class Answerer:
     """`stage` is "" before the first use, then "starting", "loading", "ready" or "gone"; `on_stage` gets each change.
 
     `say` gets lines for the user.
     """
 
-    def __init__(self, source: Source, say: Callable[[str], None]) -> None:
+    def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
         self.about: About | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.ours = not isinstance(source, Named)  # whether it knows more than OpenAI's interface
+        self.ours = not isinstance(source, NamedServer)  # whether it knows more than OpenAI's interface
         self._is_local = self.ours
         self._source, self._say = source, say
         self._address: Address | None = None
@@ -104,14 +105,14 @@ class Engine:
 
     async def _look(self) -> About:
         """What is loaded there."""
-        if isinstance(self._source, Named):
+        if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
         while "context" not in (told := await self._get("/ps")):
             self._enter("loading")
             await asyncio.sleep(LOOK)
         return _about(told)
 
-    async def _look_at_another(self, source: Named) -> About:
+    async def _look_at_another(self, source: NamedServer) -> About:
         try:
             models = (await self._get("/v1/models")).get("data")
         except (EngineGone, DeviceFailed):
@@ -156,12 +157,12 @@ class Engine:
     async def answer(
         self,
         messages: Sequence[Message],
-        settings: Settings,
+        settings: ChatSettings,
         *,
         system: str = "",
         goes_on: bool = False,
         prediction: str = "",
-    ) -> AsyncGenerator[Piece | Restarted | Done, None]:
+    ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         """The answer to these messages, piece by piece; with `goes_on` what follows the last one, which is an answer.
 
         Closing this stops the engine within a step. `prediction`: text that the answer will repeat for the most part.
@@ -203,13 +204,13 @@ class Engine:
         self,
         about: About,
         messages: Sequence[Message],
-        settings: Settings,
+        settings: ChatSettings,
         system: str,
         goes_on: bool,
         prediction: str,
     ) -> dict[str, object]:
         body: dict[str, object] = {"messages": spoken(messages, system)}
-        if isinstance(self._source, Named):
+        if isinstance(self._source, NamedServer):
             body["model"] = about.pair
         if self.ours:
             return body | own_fields(settings, goes_on=goes_on, prediction=prediction)
@@ -239,13 +240,13 @@ class Engine:
                 self.about = _about(told) if "context" in told else self.about
         return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
 
-    async def count(self, messages: Sequence[Message], *, system: str, settings: Settings) -> int | None:
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """Tokens of the prompt that these messages make; None where the server does not tell."""
         about = await self.ready()
         if not self.ours:
             return None
         body = {"messages": spoken(messages, system), "count": True, **template_fields(settings)}
-        if isinstance(self._source, Named):
+        if isinstance(self._source, NamedServer):
             body["model"] = about.pair
         told = (await self._again_if_gone("/apply-template", body)).get("tokens")
         if not isinstance(told, int):
@@ -255,7 +256,7 @@ class Engine:
     async def load(self, pair: str) -> About:
         """Have another pair loaded, after the requests that are there. Where that fails the one before stays."""
         about = await self.ready()
-        if isinstance(self._source, Named):
+        if isinstance(self._source, NamedServer):
             return await self._name(self._source, pair)
         self._enter("loading")
         try:
@@ -267,7 +268,7 @@ class Engine:
         self.about = about
         return about
 
-    async def _name(self, source: Named, model: str) -> About:
+    async def _name(self, source: NamedServer, model: str) -> About:
         """Another model of another server."""
         models = (await self._get("/v1/models")).get("data")
         if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
@@ -314,7 +315,7 @@ def _import_client(*_: object) -> None:
     import localdflash.server.stream  # noqa: F401
 
 
-def _reading(settings: Settings, asked: float) -> "Reading":
+def _reading(settings: ChatSettings, asked: float) -> "Reading":
     from localdflash.chat.reading import Reading
 
     return Reading(settings, asked)
@@ -336,5 +337,5 @@ def _about(told: Mapping[str, Any]) -> About:
         raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None
 
 
-def _events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[Piece | Restarted | Done]:
-    return [*([Restarted()] if anew else []), *(Piece(text, step) for text, step in told)]
+def _events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | Restarted | Done]:
+    return [*([Restarted()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]

@@ -1,4 +1,4 @@
-"""The machine: processor, memory and how fast it is read, disk, watched files."""
+"""Checks of the machine: processor, memory and its speed, disk, limits on watched files."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
 def processor(name: str) -> Check:
-    """Its name and cores."""
+    """Report the processor's name and cores."""
     import psutil
 
     from localdflash.machine.hardware import device
@@ -22,7 +22,7 @@ def processor(name: str) -> Check:
 
 
 def memory(name: str) -> Check:
-    """What is free, by the system and by the limit of a container."""
+    """Report the free memory, by the system and by the limit of a container."""
     import psutil
 
     from localdflash.backend.free import system_budget
@@ -35,7 +35,7 @@ def memory(name: str) -> Check:
 
 
 def bandwidth(name: str) -> Check:
-    """How fast memory is read: what bounds tokens per second."""
+    """Report how fast memory is read, which bounds tokens per second."""
     from localdflash.cuda.device import driver_present, find_device
     from localdflash.errors import NoDevice
     from localdflash.machine import measurements
@@ -51,7 +51,7 @@ def bandwidth(name: str) -> Check:
 
 
 def models(name: str) -> Check:
-    """Where models lie, how much room there is, and whether they are the files that were verified."""
+    """Check where models are, how much room there is, and that the files are still those that were verified."""
     from localdflash.pairs import records
     from localdflash.pairs.pair import models_folder
 
@@ -72,7 +72,7 @@ def models(name: str) -> Check:
 
 
 def watches(name: str) -> Check:
-    """How many files and folders Linux lets one user watch."""
+    """Check how many files and folders Linux lets one user watch."""
     if not WATCHES.exists():
         return Check(name, "ok", "no limit of inotify on this system")
     limit = int(WATCHES.read_text())

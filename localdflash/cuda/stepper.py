@@ -1,4 +1,4 @@
-"""Everything of a pair that lives on the device, and the ways it can go one step further.
+"""Everything of a pair that lives on the device, and the ways it can take a step.
 
 A step is a fixed sequence of launches over static buffers, so that a CUDA graph can replay it: lengths, tokens and
 decisions are in device memory and nothing is read back inside. The ways to step:
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
-from localdflash.cuda.stack import ROWS, Mask, Shared, Stack, TapRing, activations
+from localdflash.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
 from localdflash.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
@@ -38,8 +38,8 @@ BEATS_DRAFTER = 6  # tokens of agreement from which lookup's draft replaces the 
 BEATS_NOTHING = 2  # the same where there is no other draft
 
 
-class Sampling:
-    """What requests that sample need: their parameters, the logits of all rows, scratch memory."""
+class SamplingBuffers:
+    """Buffers for requests that sample: their parameters, the logits of all rows, scratch memory."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.floats = torch.zeros(4, device=device)  # temperature, top_p, min_p, repetition penalty
@@ -48,24 +48,24 @@ class Sampling:
         self.scratch = SampleScratch.empty(vocab_size, device)
 
 
-class Block:
+class DrafterBlock:
     """The drafter: its stack, and the projection of tapped hidden states into its context."""
 
-    def __init__(self, machine: "Machine", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
-        config, c, device = weights.config, weights.config.decoder, machine.device
+    def __init__(self, stepper: "Stepper", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
+        config, c, device = weights.config, weights.config.decoder, stepper.device
         kv_dtype = torch.float32 if dtype == torch.float32 else torch.float16
         self.weights = weights
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, device)
         caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
         self.stack = Stack(
-            machine.ops,
+            stepper.ops,
             c,
             weights.layers,
             weights.final_gain,
             weights.rope,
             caches,
-            machine.shared,
-            machine.field(LIVE),
+            stepper.shared,
+            stepper.field(LIVE),
             dtype,
         )
         self.masks = [
@@ -87,7 +87,7 @@ class Block:
         self.norm = Norm(squares, unit, c.hidden_size, eps)
 
 
-class Machine:
+class Stepper:
     """Device memory and step sequences of one pair."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Machine:
         target: TargetWeights,
         drafter: DrafterWeights | None,
         context: int,
-        shared: Shared,
+        shared: SharedBuffers,
         dtype: torch.dtype,
         kv_dtype: torch.dtype,
     ) -> None:
@@ -113,8 +113,8 @@ class Machine:
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
-        self.sampling: Sampling | None = None  # made for the first request that samples
-        self.block = Block(self, drafter, slots, dtype) if drafter else None
+        self.sampling: SamplingBuffers | None = None  # made for the first request that samples
+        self.block = DrafterBlock(self, drafter, slots, dtype) if drafter else None
 
     def _int32(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)
@@ -167,9 +167,9 @@ class Machine:
             self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
 
     def set_sampling(self, floats: Sequence[float], whole: Sequence[int]) -> None:
-        """Parameters of the request that steps next, in the order of `Sampling`."""
+        """Set the parameters of the request that steps next, in the order of `SamplingBuffers`."""
         if self.sampling is None:
-            self.sampling = Sampling(self.target.config.vocab_size, self.device)
+            self.sampling = SamplingBuffers(self.target.config.vocab_size, self.device)
         self.sampling.floats.copy_(torch.tensor(floats))
         self.sampling.whole.copy_(torch.tensor(whole, dtype=torch.int32))
 
@@ -203,7 +203,6 @@ class Machine:
                 weights.context_gain,
                 weights.rope,
                 start,
-                self.shared.offsets,
                 None,
                 b.cache,
                 self.shared.workspace,
@@ -213,7 +212,7 @@ class Machine:
         ops.caught_up(self.state)
 
     def fill_block(self, splits: int) -> None:
-        """The drafter's proposals for the slots after the anchor."""
+        """Write the drafter's proposals into the slots after the anchor."""
         block = self.block
         assert block is not None
         config, stack = block.weights.config, block.stack

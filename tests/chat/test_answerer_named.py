@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from localdflash.chat.engine import About, Engine, Piece
+from localdflash.chat.answerer import About, Answerer, AnswerPiece
 from localdflash.chat.messages import Message
-from localdflash.chat.settings import Settings
-from localdflash.chat.sources import Named
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import NamedServer
 from localdflash.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
 from tests.support import daemons
@@ -28,22 +28,22 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def named(script: Script, model: str = "", base: str = "/v1") -> AsyncIterator[Engine]:
+async def named(script: Script, model: str = "", base: str = "/v1") -> AsyncIterator[Answerer]:
     async with await asyncio.start_server(script.connected, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with asking(Named(f"http://127.0.0.1:{port}{base}", None, model)) as engine:
-            yield engine
+        async with asking(NamedServer(f"http://127.0.0.1:{port}{base}", None, model)) as answerer:
+            yield answerer
 
 
 def test_it_is_asked_in_openais_words() -> None:
     async def test() -> None:
         script = Script(answer("Hello"), answer("Hello"), models=MODELS)
-        async with named(script) as engine:
-            assert await engine.ready() == About("first")
-            assert (await ask(engine, settings=Settings())).text == "Hello"
-            everything = Settings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
-            await ask(engine, settings=everything, system="Be brief.", prediction="x", goes_on=True)
-            assert await engine.count(QUESTION, system="", settings=everything) is None
+        async with named(script) as answerer:
+            assert await answerer.ready() == About("first")
+            assert (await ask(answerer, settings=ChatSettings())).text == "Hello"
+            everything = ChatSettings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
+            await ask(answerer, settings=everything, system="Be brief.", prediction="x", goes_on=True)
+            assert await answerer.count(QUESTION, system="", settings=everything) is None
         plainly, fully = script.asked
         assert {*plainly} == OPENAI - {"top_p", "max_tokens", "seed"}
         assert {*fully} == OPENAI
@@ -57,8 +57,8 @@ def test_it_is_asked_in_openais_words() -> None:
 def test_what_is_drawn_has_no_seed_that_nobody_asked_for() -> None:
     async def test() -> None:
         script = Script(answer("x"), models=MODELS)
-        async with named(script) as engine:
-            await ask(engine, settings=Settings(temperature=1.0))
+        async with named(script) as answerer:
+            await ask(answerer, settings=ChatSettings(temperature=1.0))
         assert "seed" not in script.asked[0]
 
     run(test())
@@ -68,9 +68,9 @@ def test_what_it_counts_is_told_and_nothing_else() -> None:
     async def test() -> None:
         usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
         said = HEAD + text("a") + event(choices=[], usage=None) + event(choices=[], usage=usage) + finish("length")
-        async with named(Script(said, answer("b"), models=MODELS)) as engine:
-            done = (await ask(engine)).done
-            bare = (await ask(engine)).done
+        async with named(Script(said, answer("b"), models=MODELS)) as answerer:
+            done = (await ask(answerer)).done
+            bare = (await ask(answerer)).done
         assert {*done.numbers} == {"tokens", "prompt_tokens", "cached_tokens", "ttft_ms", "model"}
         assert (done.numbers["tokens"], done.numbers["cached_tokens"], done.finish) == (4, 3, "length")
         assert {*bare.numbers} == {"ttft_ms", "model"}
@@ -81,8 +81,8 @@ def test_what_it_counts_is_told_and_nothing_else() -> None:
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "content_filter", "eos"])
 def test_reasons_that_nobody_knows_are_an_end(reason: str) -> None:
     async def test() -> None:
-        async with named(Script(HEAD + text("a") + finish(reason), models=MODELS)) as engine:
-            assert (await ask(engine)).done.finish == "stop"
+        async with named(Script(HEAD + text("a") + finish(reason), models=MODELS)) as answerer:
+            assert (await ask(answerer)).done.finish == "stop"
 
     run(test())
 
@@ -93,8 +93,8 @@ def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
 
     async def test() -> None:
         said = HEAD + b"".join(event(choices=[{"delta": delta}]) for delta in deltas) + finish()
-        async with named(Script(said, models=MODELS)) as engine:
-            assert (await ask(engine)).text == "<think>\nFirst, then.\n</think>\n\nYes."
+        async with named(Script(said, models=MODELS)) as answerer:
+            assert (await ask(answerer)).text == "<think>\nFirst, then.\n</think>\n\nYes."
 
     run(test())
 
@@ -102,8 +102,8 @@ def test_thoughts_that_are_told_apart_stand_in_the_text(name: str) -> None:
 def test_an_answer_may_end_without_the_last_word() -> None:
     async def test() -> None:
         end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
-        async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", models=MODELS)) as engine:
-            assert (await ask(engine)).text == "a"
+        async with named(Script(HEAD + text("a") + end + b"0\r\n\r\n", models=MODELS)) as answerer:
+            assert (await ask(answerer)).text == "a"
 
     run(test())
 
@@ -112,9 +112,9 @@ def test_an_answer_may_end_without_the_last_word() -> None:
 def test_a_model_that_is_named_is_asked(models: Any, model: str) -> None:
     async def test() -> None:
         script = Script(answer("a"), models=models)
-        async with named(script, model) as engine:
-            assert await engine.ready() == About(model)
-            await ask(engine)
+        async with named(script, model) as answerer:
+            assert await answerer.ready() == About(model)
+            await ask(answerer)
         assert script.asked[0]["model"] == model
 
     run(test())
@@ -123,12 +123,12 @@ def test_a_model_that_is_named_is_asked(models: Any, model: str) -> None:
 @pytest.mark.parametrize("models", [None, {"data": 5}, {"data": []}, {}, {"data": [5, {"no": "id"}]}])
 def test_a_list_that_is_none(models: Any) -> None:
     async def test() -> None:
-        async with named(Script(models=models)) as engine:
+        async with named(Script(models=models)) as answerer:
             if models is None:
                 with pytest.raises(LocaldflashError):
-                    await engine.ready()
+                    await answerer.ready()
             else:
-                assert (await engine.ready()).pair == "default"
+                assert (await answerer.ready()).pair == "default"
 
     run(test())
 
@@ -136,11 +136,11 @@ def test_a_list_that_is_none(models: Any) -> None:
 def test_another_of_its_models() -> None:
     async def test() -> None:
         script = Script(answer("a"), models=MODELS)
-        async with named(script) as engine:
-            assert await engine.load("second") == engine.about == About("second")
+        async with named(script) as answerer:
+            assert await answerer.load("second") == answerer.about == About("second")
             with pytest.raises(ModelError, match="third"):
-                await engine.load("third")
-            await ask(engine)
+                await answerer.load("third")
+            await ask(answerer)
         assert script.asked[0]["model"] == "second"
 
     run(test())
@@ -149,13 +149,13 @@ def test_another_of_its_models() -> None:
 def test_an_answer_that_breaks_is_kept_as_far_as_it_came() -> None:
     async def test() -> None:
         script = Script(HEAD + text("a"), b"", models=MODELS)
-        async with named(script) as engine:
-            found = await ask(engine)
+        async with named(script) as answerer:
+            found = await ask(answerer)
             assert (found.text, found.done.finish) == ("a", "gone")
             assert isinstance(found.done.error, EngineGone)
-            assert Piece("a") in found.events
+            assert AnswerPiece("a") in found.events
             with pytest.raises(EngineGone, match=r"http://127\.0\.0\.1"):
-                await ask(engine)
+                await ask(answerer)
 
     run(test())
 
@@ -165,9 +165,9 @@ def test_an_answer_that_breaks_is_kept_as_far_as_it_came() -> None:
 )
 def test_what_is_no_address(url: str) -> None:
     async def test() -> None:
-        async with asking(Named(url)) as engine:
+        async with asking(NamedServer(url)) as answerer:
             with pytest.raises(UsageError, match="not the address"):
-                await ask(engine, [Message("user", "x")])
+                await ask(answerer, [Message("user", "x")])
 
     run(test())
 
@@ -175,8 +175,8 @@ def test_what_is_no_address(url: str) -> None:
 def test_a_path_before_the_api_is_kept() -> None:
     async def test() -> None:
         script = Script(answer("a"), models=MODELS)
-        async with named(script, "m", "/openai/v1/") as engine:
-            await ask(engine)
+        async with named(script, "m", "/openai/v1/") as answerer:
+            await ask(answerer)
         assert "/openai/v1/chat/completions" in script.heads[-1]
 
     run(test())

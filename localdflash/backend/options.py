@@ -1,0 +1,30 @@
+"""How a pair is to be run: the argument of every backend's `load` besides the pair's files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from localdflash.backend.names import Backend
+from localdflash.engine.controller import Controller
+from localdflash.engine.pair import Drafter, Target
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Costs = Callable[[Target, Sequence[Drafter]], Controller]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Zeros mean: what the model and the machine suggest.
+
+    "auto" is CUDA where that can run the pair, else our own CPU engine or llama.cpp, whichever is faster here.
+    """
+
+    pair: str = "embedded"
+    backend: Backend = "auto"
+    threads: int = 0
+    context: int = 0
+    draft: bool = True
+    drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
+    native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
+    kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
+    progress: Progress | None = None
+    costs: Costs | None = None  # what a verify and a draft cost on a processor; None: they are measured at load

@@ -1,0 +1,154 @@
+"""The ways to decode that the benchmark compares, and what each kind of pair tells of its costs.
+
+A pair composed in Python is compared with the same models loaded without drafts, and with llama.cpp's plain decoding.
+The CUDA engine goes other ways over the same memory, which could not hold the models twice.
+"""
+
+import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from localdflash.backend.options import Options
+from localdflash.bench.llama_plain import llama_plain
+from localdflash.bench.verify_table import verify_table
+from localdflash.engine.calibrate import WIDTHS
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Pair
+from localdflash.loading.load import LoadedPair
+from localdflash.machine import hardware
+
+if TYPE_CHECKING:
+    pass
+
+
+class BenchWays(Protocol):
+    """The ways of one pair beside drafting."""
+
+    @property
+    def plain(self) -> Pair:
+        """The same models without drafts."""
+
+    @property
+    def llama(self) -> Pair | None:
+        """llama.cpp's plain decoding; None where it takes no turns, or cannot run the model."""
+
+    @property
+    def blocks(self) -> Pair | None:
+        """DFlash by itself, its whole block verified in every step; None without a drafter."""
+
+    def costs(self) -> dict[str, Any]:
+        """Milliseconds of a plain step, of a draft and of a verify, as they are known at the end."""
+
+    def verify(self) -> dict[str, Any]:
+        """What a verify costs by rows; empty where ways are timed as wholes."""
+
+    def machine(self) -> dict[str, Any]:
+        """The device, how fast its memory is read, and the most of it that was taken."""
+
+
+@contextmanager
+def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
+    """The ways of a pair that was loaded with `options`."""
+    if loaded.host is None:
+        yield CudaWays(loaded.pair)
+        return
+    undrafted = replace(options, backend=loaded.backend, draft=False)
+    with LoadedPair(undrafted) as without, llama_plain(loaded) as llama:
+        assert without.host
+        yield HostWays(loaded.host, without.host, llama)
+
+
+class HostWays:
+    """See `BenchWays`."""
+
+    def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
+        self.plain, self.llama, self._drafting = plain, llama, drafting
+
+    @property
+    def blocks(self) -> Pair | None:
+        """See `BenchWays`."""
+        drafters = [drafter for drafter in self._drafting.drafters if drafter.reads_taps]
+        if not drafters:
+            return None
+        free = {drafter.name: 0.0 for drafter in drafters}
+        return HostPair(self._drafting.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, free))
+
+    def costs(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        controller, rows = self._drafting.controller, self._drafting.target.max_rows
+        if controller is None:
+            return {}
+        return {
+            "ar": round(1.0 / controller.plain_rate, 4),
+            "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
+            "verify": {width: round(controller.verify_ms(width), 4) for width in WIDTHS if width <= rows},
+        }
+
+    def verify(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        self._drafting.forget()
+        self.plain.forget()
+        return verify_table(self._drafting.target, self.plain.target)
+
+    def machine(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {
+            "device": hardware.device(),
+            "bandwidth_gb_s": round(hardware.bandwidth(), 1),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+
+
+class _WholeBlocks(Controller):
+    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
+
+    def looks(self) -> bool:
+        """See `Controller`."""
+        return True
+
+    def promise(self, drafter: str, limit: int) -> float:
+        """See `Controller`."""
+        return math.inf
+
+    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+        """See `Controller`."""
+        return len(draft), math.inf
+
+
+class CudaWays:
+    """See `BenchWays`."""
+
+    llama: Pair | None = None
+
+    def __init__(self, pair: Pair) -> None:
+        from localdflash.cuda.pair import CudaPair
+
+        assert isinstance(pair, CudaPair)
+        self._pair: CudaPair = pair
+        self.plain: Pair = pair.only("plain")
+
+    @property
+    def blocks(self) -> Pair | None:
+        """See `BenchWays`."""
+        return self._pair.only("draft") if self._pair.stepper.block else None
+
+    def costs(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
+
+    def verify(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {}
+
+    def machine(self) -> dict[str, Any]:
+        """See `BenchWays`."""
+        return {
+            "device": hardware.gpu(),
+            "bandwidth_gb_s": round(hardware.gpu_bandwidth(), 1),
+            "peak_memory_mb": hardware.gpu_peak_mb(),
+        }

@@ -1,0 +1,239 @@
+"""Assembles a `CudaPair`: files checked, weights repacked on the device, steps captured and measured."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from localdflash.cuda.checkpoint import CheckpointSource
+from localdflash.cuda.device import features
+from localdflash.cuda.memory import (
+    check_kinds,
+    choose_context,
+    drafter_bytes,
+    file_bytes,
+    gguf_drafter_bytes,
+    predict_bytes,
+    short_head_bytes,
+    tensor_bytes,
+)
+from localdflash.cuda.native_fp4 import NativeFp4
+from localdflash.cuda.ops import KERNELS, Ops
+from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.runner import Runner, chunks
+from localdflash.cuda.short_head import rows_of
+from localdflash.cuda.stack import ROWS, SharedBuffers, padded
+from localdflash.cuda.stepper import SLACK, Stepper, Way
+from localdflash.cuda.ways import Ways
+from localdflash.cuda.weights import (
+    DrafterWeights,
+    GGUFSource,
+    Heads,
+    LayerWeights,
+    Mixture,
+    ModuleSource,
+    Progress,
+    TargetWeights,
+    TensorSource,
+    load_drafter,
+    load_target,
+)
+from localdflash.errors import OutOfMemory, UsageError
+from localdflash.kernels import attention, head, matmul, moe
+from localdflash.kernels.planes import Planes
+from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
+from localdflash.kernels.state import CONTEXT
+from localdflash.model import short_vocabulary
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.dflash_files import load as load_module
+from localdflash.weights import gguf
+
+CALIBRATION_CONTEXT, ROUNDS = 64, 3
+KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """How to run a pair on a device. Zeros mean: what the model and the memory suggest."""
+
+    context: int = 0
+    kv: str = "f16"
+    draft: bool = True
+    drafter_bits: int = 8
+    native_fp4: bool = False  # see native_fp4.py
+
+
+@dataclass(frozen=True)
+class _TargetFiles:
+    """A target whose headers were read, but that is not on the device yet."""
+
+    config: DecoderConfig
+    source: TensorSource
+    nbytes: int
+    head_nbytes: int
+    llama: bool = False  # the rows of q and k are in llama.cpp's order
+
+
+@dataclass(frozen=True)
+class _DrafterFile:
+    """A drafter that was read, but is not on the device yet."""
+
+    config: DFlashConfig
+    source: TensorSource
+    nbytes: int  # those of a short head included
+    short: Tensor | None  # ids of a short draft vocabulary
+
+
+def load_pair(
+    target: Path,
+    drafter: Path | None,
+    device: torch.device,
+    settings: CudaSettings,
+    ops: Ops = KERNELS,
+    progress: Progress | None = None,
+) -> CudaPair:
+    """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
+
+    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded. A short draft vocabulary beside the
+    drafter is used (see short_vocabulary.py).
+
+    On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
+    """
+    if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
+        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
+    files = _read_target(target, device, progress)
+    config = files.config
+    file = _read_drafter(drafter, files, device, settings) if drafter else None
+    exact = device.type == "cpu" and ops is not KERNELS
+    dtype = torch.float32 if exact else torch.float16
+    kv = torch.float32 if exact else KV_TYPES[settings.kv]
+    memory = predict_bytes(files.nbytes, config, file.config if file else None, file.nbytes if file else 0, kv)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
+    context = choose_context(memory, settings.context, config.context_length, free)
+    try:
+        weights = load_target(files.source, config, context + SLACK, files.llama)
+        drafting = _load_drafter(file, weights, context + SLACK) if file else None
+        plans: list[SplitPlan] = []
+        if settings.native_fp4:
+            native = NativeFp4()
+            weights, ops, plans = native.convert(weights), native.ops(), native.plans()
+        stepper = Stepper(
+            ops, weights, drafting, context, _shared(weights, drafting, context, device, plans), dtype, kv
+        )
+        runner = Runner(stepper)
+        step_ms = measure(stepper, runner, _ways(stepper, settings))
+    except torch.OutOfMemoryError:
+        needed = memory.total(context) / 1e9
+        raise OutOfMemory(
+            f"the GPU ran out of memory: {needed:.1f} GB were planned of {free / 1e9:.1f} free; close what else uses"
+            f" the GPU, or give --context below {context}"
+        ) from None
+    return CudaPair(stepper, runner, Ways(step_ms))
+
+
+def _read_target(path: Path, device: torch.device, progress: Progress | None) -> _TargetFiles:
+    if path.is_dir():
+        checkpoint = CheckpointSource(path, device, progress)
+        return _TargetFiles(checkpoint.config, checkpoint, checkpoint.nbytes, checkpoint.head_nbytes)
+    header = gguf.read_header(path)
+    config = decoder_config(header)
+    check_kinds(header)
+    head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
+    head_nbytes = tensor_bytes(head.ggml_type, head.shape)
+    source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
+    return _TargetFiles(config, source, file_bytes(header), head_nbytes, llama)
+
+
+def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settings: CudaSettings) -> _DrafterFile:
+    """GGUF drafters keep their quantized types; safetensors are quantized at load."""
+    source: TensorSource
+    if path.suffix == ".gguf":
+        header = gguf.read_header(path)
+        config = config_of_gguf(header)
+        source, nbytes = GGUFSource(header, device), gguf_drafter_bytes(header)
+    else:
+        module = load_module(path)
+        config, bits = module.config, settings.drafter_bits
+        source, nbytes = ModuleSource(module, device, bits), drafter_bytes(config, bits)
+    c = target.config
+    check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    list_path = path.with_name(short_vocabulary.FILE)
+    short = short_vocabulary.load(list_path, c.vocab_size) if list_path.exists() else None
+    if short is not None:
+        nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(short))
+    return _DrafterFile(config, source, nbytes, short)
+
+
+def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
+    short = None
+    if file.short is not None:
+        short = rows_of(target.head, file.short), file.short.to(target.final_gain.device)
+    return load_drafter(file.source, file.config, target, positions, short)
+
+
+def _shared(
+    target: TargetWeights,
+    drafter: DrafterWeights | None,
+    context: int,
+    device: torch.device,
+    plans: Sequence[SplitPlan] = (),
+) -> SharedBuffers:
+    """Scratch memory for the largest GEMM, attention and head of both."""
+    plans = [*plans, *_plans(target.layers, target.config, device)]
+    shapes = [target.config]
+    heads = [target.head]
+    if drafter:
+        c = drafter.config.decoder
+        plans += [*_plans(drafter.layers, c, device), matmul.plan(drafter.fuse.n, drafter.fuse.padded_k, device)]
+        plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
+        shapes.append(c)
+        heads.append(drafter.head)
+    most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
+    scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
+    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads))
+
+
+def _plans(layers: tuple[LayerWeights, ...], config: DecoderConfig, device: torch.device) -> Iterator[SplitPlan]:
+    def plan(planes: Planes) -> SplitPlan:
+        return matmul.plan(planes.n, planes.padded_k, device)
+
+    for layer in layers:
+        yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
+        yield plan(layer.output)
+        if isinstance(layer.mlp, Mixture):
+            yield moe.router_plan(config.num_experts, padded(config.hidden_size))
+        else:
+            yield from (plan(planes) for planes in (layer.mlp.gate_up, layer.mlp.down))
+
+
+def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
+    return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
+
+
+def _ways(stepper: Stepper, settings: CudaSettings) -> tuple[Way, ...]:
+    if not settings.draft:
+        return ("plain",)
+    return ("lookup", "block") if stepper.block else ("lookup",)
+
+
+def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
+    """Milliseconds of a step by each way, with the graphs of short contexts captured. Empties the pair afterwards."""
+    times = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for way in ways:
+            stepper.state.zero_()
+            stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
+            for _ in range(2):  # the first of a kind compiles, captures and fills caches
+                runner.synchronize()
+                began = time.perf_counter()
+                runner.step(way, True, CALIBRATION_CONTEXT)
+                runner.synchronize()
+                times[way] = min(times[way], (time.perf_counter() - began) * 1e3)
+    stepper.state.zero_()
+    stepper.tokens.zero_()
+    return times

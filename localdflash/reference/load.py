@@ -1,0 +1,41 @@
+"""A pair on the readable reference: everything in torch, in float32, on the processor. Nothing is planned."""
+
+from importlib.metadata import version
+
+import torch
+
+from localdflash.backend import free
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running, compose
+from localdflash.engine.pair import Drafter
+from localdflash.model.dflash_config import check_fit
+from localdflash.pairs.pair import LocalPair
+from localdflash.reference.dflash_files import load as load_dflash
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
+
+
+def load(files: LocalPair, options: Options) -> Running:
+    """The pair as `options` say; ModelError and UsageError say what is wrong."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    model, drafters = load_decoder(files.target), list[Drafter]()
+    path = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
+    taps: tuple[int, ...] = ()
+    if path:
+        dflash, c = load_dflash(path), model.config
+        check_fit(dflash.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+        drafters, taps = [DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)], dflash.config.taps
+    target = TorchTarget(model, options.context, taps)
+    pair = compose(target, drafters, options)
+    return Running(
+        pair=pair,
+        host=pair,
+        context=target.context,
+        device="cpu",
+        vocab_size=target.vocab_size,
+        identity=(target.context, [drafter.name for drafter in pair.drafters], version("torch")),
+        measured=lambda: free.with_program({}),
+        close=lambda: None,
+    )
