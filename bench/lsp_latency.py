@@ -52,9 +52,8 @@ async def _measured(lines: int) -> dict[str, Any]:
     command = [sys.executable, "-P", str(ROOT / "tests" / "support" / "instant_engine.py"), str(oracle)]
     engine = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:
-        while (client := find()) is None:
+        while find() is None:
             await asyncio.sleep(0.02)
-        client.close()
         return {"along": await _typed(half, typed, wrong=False), "fresh": await _typed(half, typed, wrong=True)}
     finally:
         engine.terminate()

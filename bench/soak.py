@@ -67,7 +67,7 @@ def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
                 prepared = prepare_chat(loaded, messages, body["max_tokens"], params)
             else:
                 prepared = prepare_completion(loaded, body["prompt"], body["suffix"], body["max_tokens"], params)
-            answers.append("".join(Answer(loaded, prepared.request, prepared.stops)))
+            answers.append("".join(Answer(loaded, prepared)))
     return answers
 
 

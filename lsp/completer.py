@@ -12,8 +12,9 @@ from contextlib import aclosing
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files import paths
 from localdflash.lsp.events import Event, decode
+from localdflash.server.address import Address
 from localdflash.server.spawn import connect
-from localdflash.server.stream import Address, Connection
+from localdflash.server.stream import Connection
 from localdflash.server.wanted import Wanted
 
 PATIENCE = 5.0  # seconds
@@ -84,7 +85,7 @@ class Completer:
             loop.call_soon_threadsafe(self._say, line)
 
         try:
-            (await asyncio.to_thread(connect, self._wanted, say)).close()
+            await asyncio.to_thread(connect, self._wanted, say)
             self._connection = _connection()
         except (LocaldflashError, OSError) as error:
             self._fail(str(error))

@@ -1,21 +1,21 @@
-"""One request from a prompt's ids to text: generation, detokenizing, stop strings. What every front end calls."""
+"""One request from a prompt's ids to text: generated, detokenized, ended where it should. What front ends call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from localdflash.engine.generate import Request, generate
-from localdflash.engine.prefix import PrefixCache
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
-from localdflash.text.stream import AnswerText
+from localdflash.text.stream import AnswerText, Ending
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that has not started, and the strings that end its text."""
+    """A request that has not started, the strings that end its text, and what makes another end of it."""
 
     request: Request
     stops: tuple[str, ...] = ()
+    ending: Callable[[], Ending] | None = None
     truncated: bool = False  # a part of the prompt was left out, for it did not fit
 
 
@@ -30,27 +30,30 @@ def bound(request: Request, context: int) -> None:
 class Answer:
     """Iterate over it for text as it is generated; `request` tells what happened, `ids` what was committed."""
 
-    def __init__(
-        self, loaded: LoadedPair, request: Request, stops: Sequence[str] = (), prefixes: PrefixCache | None = None
-    ) -> None:
-        context = loaded.context
-        if len(request.ids) + request.max_tokens > context:
+    def __init__(self, loaded: LoadedPair, prepared: Prepared) -> None:
+        self.request = request = prepared.request
+        if len(request.ids) + request.max_tokens > loaded.context:
             raise ContextOverflow(
                 f"the prompt has {len(request.ids)} tokens and the answer may have {request.max_tokens}: the context"
-                f" holds {context}; shorten one of them"
+                f" holds {loaded.context}; shorten one of them"
             )
-        self.request = request
         self.ids: list[int] = []
-        self._loaded, self._prefixes = loaded, prefixes
-        self._text = AnswerText(loaded.tokenizer, request.ends, stops)
+        self._pair = loaded.pair
+        ending = prepared.ending() if prepared.ending else None
+        self._text = AnswerText(loaded.tokenizer, request.ends, prepared.stops, ending)
+
+    @property
+    def finish(self) -> str:
+        """Why the text ended: what its ending calls that, else "stop", "length", "context" or "cancelled"."""
+        return self._text.reason if self.request.finish == "stop" and self._text.reason else self.request.finish
 
     def __iter__(self) -> Iterator[str]:
-        for step in generate(self._loaded.pair, self.request, self._prefixes):
+        for step in generate(self._pair, self.request):
             self.ids += step.tokens
             if text := self._text.push(step.tokens):
                 yield text
             if self._text.stopped:
                 self.request.finish = "stop"
-                return
+                break
         if rest := self._text.finish():
             yield rest

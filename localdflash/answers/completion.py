@@ -41,7 +41,7 @@ def complete(
 ) -> Answer:
     """The completion between prefix and suffix, not started yet; see `prepare`."""
     prepared = prepare(loaded, prefix, suffix, max_tokens, params, trim=trim, one_line=one_line, cancelled=cancelled)
-    return Answer(loaded, prepared.request, prepared.stops)
+    return Answer(loaded, prepared)
 
 
 def prepare(
@@ -77,7 +77,8 @@ def prepare(
         fitting = _most(len(files), lambda n: len(build(form, tokenizer, prefix, suffix, _last(files, n))) <= room)
         ids = build(form, tokenizer, prefix, suffix, _last(files, fitting))
     request = Request(ids, max_tokens, params, stop_ids(form, tokenizer), cancelled, documents=_ids(tokenizer, files))
-    return Prepared(request, (*form.stop_strings, "\n") if one_line else form.stop_strings, truncated)
+    stops = (*form.stop_strings, "\n") if one_line else form.stop_strings
+    return Prepared(request, stops, truncated=truncated)
 
 
 def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams) -> Prepared:

@@ -20,7 +20,8 @@ from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, Model
 
 if TYPE_CHECKING:  # what they import takes long; `_open` does it beside the event loop
     from localdflash.chat.reading import Chunk, Reading
-    from localdflash.server.stream import Address, Connection
+    from localdflash.server.address import Address
+    from localdflash.server.stream import Connection
 
 RESTARTS = 2  # that one answer may need
 LOOK = 0.1  # seconds between two looks at an engine that loads for somebody else

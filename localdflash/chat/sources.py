@@ -15,7 +15,7 @@ from localdflash.server.wanted import Wanted
 if TYPE_CHECKING:
     import subprocess
 
-    from localdflash.server.stream import Address
+    from localdflash.server.address import Address
 
 Say = Callable[[str], None]
 Look = Callable[[str], None]  # gets "starting" or "loading" again and again, see `localdflash.server.spawn`
@@ -38,21 +38,24 @@ class ServerSource(Protocol):
 
 
 class SharedDaemon:
-    """The engine that editors and other commands use too; started where there is none."""
+    """The engine that editors and other commands use too; started where there is none.
+
+    `watched`: somebody sees what is waited for, and need not be told in lines.
+    """
 
     restarts = True
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Wanted, *, watched: bool = True) -> None:
+        self.wanted, self._watched = wanted, watched
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`."""
 
         def connected(say: Say, look: Look) -> "Address":
+            from localdflash.server.address import Address
             from localdflash.server.spawn import connect
-            from localdflash.server.stream import Address
 
-            connect(self.wanted, say, look).close()
+            connect(self.wanted, say, look if self._watched else None)
             return Address(paths.engine_socket())
 
         try:
@@ -83,7 +86,7 @@ class PrivateDaemon:
 
         def started(_: Say, look: Look) -> "Address":
             from localdflash.server import private
-            from localdflash.server.stream import Address
+            from localdflash.server.address import Address
 
             self._end()
             path = paths.private_socket()
@@ -119,8 +122,8 @@ class NamedServer:
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`; whether anybody is there shows when it is asked."""
+        from localdflash.server.address import Address
         from localdflash.server.key import read_key
-        from localdflash.server.stream import Address
 
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
 

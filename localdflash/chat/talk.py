@@ -7,11 +7,11 @@ stored stays here and is stored with the next message that can: `unsaved` says t
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import Attachment, Message, StepRecord
@@ -21,8 +21,7 @@ from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError, UsageError
 
 if TYPE_CHECKING:
-    from localdflash.chat.answerer import Answerer
-    from localdflash.chat.store import ChatStore
+    from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 
 SAVE_EVERY = 2.0  # seconds; what an answer that grows loses at most where this process is killed
 SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
@@ -32,13 +31,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Talk:
+class Answering(Protocol):
+    """What a chat is answered by: an engine (`chat.answerer`), or a pair in this process (`chat.in_process`)."""
+
+    about: "About | None"
+
+    def answer(
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
+    ) -> "AsyncGenerator[AnswerPiece | Restarted | Done, None]":
+        """The answer to these messages, piece by piece."""
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
+        """Tokens of the prompt that these messages make, where that is known."""
+
+
+A = TypeVar("A", bound=Answering)
+
+
+class Talk(Generic[A]):
     """One chat at a time, kept in the file `chats`, or nowhere for None.
 
     `tell` gets a line, on the event loop, when something could not be stored, and when it could be again.
     """
 
-    def __init__(self, answerer: "Answerer", chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, answerer: A, chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
         self._chat, self._saver = Chat(), Saver(chats, folder, tell)

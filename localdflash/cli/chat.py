@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +11,9 @@ import click
 from localdflash.cli import GlobalOptions
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
+from localdflash.files import paths
 
 if TYPE_CHECKING:
     from localdflash.chat.settings import ChatSettings
@@ -24,24 +25,24 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
-@click.option("-p", "--prompt", help="Answer this and leave. Without it, text piped to stdin is the prompt.")
-@click.option("--system", default="", help="Instructions that stand before the conversation.")
-@click.option("--role", metavar="NAME", help="The same by name, as /role has them.")
-@click.option("-c", "--continue", "goes_on", is_flag=True, help="Go on with the latest chat of this folder.")
-@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Go on with this chat.")
+@click.option("-p", "--prompt", help="Answer this prompt and exit. Without it, text piped to stdin is the prompt.")
+@click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
+@click.option("--role", metavar="NAME", help="Named instructions, as /role lists them.")
+@click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
+@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue this chat.")
 @click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")
-@click.option("--plain", is_flag=True, help="Line by line instead of a full screen, as screen readers like it.")
+@click.option("--plain", is_flag=True, help="Print line by line instead of on a full screen, for screen readers.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Longest answer. [default: {ANSWER}; on a full screen all there is room for]",
+    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen all there is room for]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
 @click.option(
     "--no-draft",
     is_flag=True,
-    help="Decode plainly, to compare: the same text. What is printed then comes from an engine of its own.",
+    help="Decode without drafting, to compare; the text is the same. A printed answer comes from an engine of its own.",
 )
 @daemon_option
 @pair_options
@@ -81,40 +82,41 @@ def command(
         raise UsageError(f"--json{'' if as_json else 'l'} needs a prompt: pass text with -p or on stdin")
     if as_json and jsonl:
         raise UsageError("--json and --jsonl: choose one")
-    from localdflash.cli.kept import Kept, chats_file
-
     if prompt is None and not plain and _has_screen():
         from localdflash.tui.early_keys import kept as early_keys_kept
 
         with early_keys_kept():
-            from localdflash.chat.settings import ChatSettings
-
-            drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
-            settings = ChatSettings(*drawn, params.seed, max_tokens=max_tokens or 0, draft=not no_draft)
+            settings = _settings(params, max_tokens or 0, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
     from localdflash.cli.plain import converse
-    from localdflash.cli.talking import by_server, here
+    from localdflash.cli.talking import by_engine, here
 
     form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
-    longest = max_tokens or ANSWER
-    talking = (
-        here(options, no_draft, params, longest, system)
+    settings = _settings(params, max_tokens or ANSWER)
+    chats = None if no_log or (prompt is not None and session is None) else chats_file()
+    opened = (
+        here(options, no_draft, chats, settings, system)
         if no_daemon or no_draft
-        else by_server(ctx, options, params, longest, system)
+        else by_engine(_source(ctx, options, watched=False), chats, settings, system)
     )
-    with talking as talk:
-        if prompt is not None and session is None:
-            return answer_once(talk, prompt, form)[0]
-        with closing(Kept(None if no_log else chats_file(), talk.pair, system)) as kept:
-            if session is not None:
-                talk.recall(*kept.open(session))
-            if prompt is None:
-                return converse(talk, kept)
-            code, reply, answer = answer_once(talk, prompt, form)
-            kept.add(prompt, answer, reply)
-            return code
+    with opened as talking:
+        if session is not None:
+            talking.go_on(session, system)
+        return converse(talking) if prompt is None else answer_once(talking, prompt, form)
+
+
+def chats_file() -> Path:
+    """Where chats are kept."""
+    return paths.data_folder() / "chats.db"
+
+
+def _settings(params: SamplingParams, max_tokens: int, *, draft: bool = True) -> "ChatSettings":
+    from localdflash.chat.settings import ChatSettings
+
+    drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
+    return ChatSettings(*drawn, params.seed, max_tokens=max_tokens, draft=draft)
 
 
 def _on_screen(
@@ -132,7 +134,7 @@ def _on_screen(
     from localdflash.tui.base import Start
 
     url = "" if no_daemon else load_config().server.url
-    source = _source(ctx, options, no_daemon)
+    source = _source(ctx, options, alone=no_daemon)
     run = ctx.find_object(GlobalOptions) or GlobalOptions()
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
@@ -165,12 +167,14 @@ def _has_screen() -> bool:
     return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _source(ctx: click.Context, options: dict[str, Any], no_daemon: bool) -> "ServerSource":
-    """Where the screen's answers come from."""
+def _source(
+    ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
+) -> "ServerSource":
+    """Where answers come from."""
     from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
-    if server.url and not no_daemon:
+    if server.url and not alone:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
     engine = wanted(ctx, options)
-    return PrivateDaemon(engine) if no_daemon else SharedDaemon(engine)
+    return PrivateDaemon(engine) if alone else SharedDaemon(engine, watched=watched)

@@ -5,14 +5,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import click
 
 from localdflash.answers.completion import offset_of
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.options import daemon_option, pair_options, sampling_options, take_sampling
+from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling
 from localdflash.cli.output import print_json
+from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
+from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable, sanitize
@@ -25,14 +27,18 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL")
-@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Longest insertion.")
+@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(
     "--explain",
     is_flag=True,
     help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
 )
-@click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
+@click.option(
+    "--no-draft",
+    is_flag=True,
+    help="Decode without drafting and without the shared engine, to compare; the text is the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
 @pair_options
@@ -106,18 +112,9 @@ class FillPlace:
         return "line" if self.one_line else "auto"
 
 
-class Filled(NamedTuple):
-    """The inserted text, why it ended, its statistics, and the prompt if that is known."""
-
-    text: str
-    finish: str
-    numbers: dict[str, Any]
-    explained: dict[str, Any]
-
-
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
-    """Complete with a pair that this process loads."""
-    from localdflash.answers.fill.answer import Completion
+    """By a pair that this process loads."""
+    from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import FillContext, Hole
     from localdflash.backend.options import Options
@@ -128,35 +125,34 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
         others = [FillContext(**part) for part in place.context]
         filler = Filler(loaded, patience=None)
         filling = filler.fill(hole, others, mode=place.mode, max_tokens=place.max_tokens, params=place.params)
-        answer = Completion(loaded, filling, interrupt)
+        filling.first.request.cancelled = interrupt
+        answer = Answer(loaded, filling.first)
         text = "".join(answer)
-        return Filled(text, answer.finish, answer.request.stats.as_dict(), filling.prompt.explained())
+        finish = "length" if answer.finish == "context" else answer.finish
+        return Filled(text, finish, answer.request.stats.as_dict(), filling.prompt.explained())
 
 
 def _fill_by_server(
     place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
-    """Complete with the shared engine, or the server that the settings name."""
-    from localdflash.cli.remote import RemoteAnswer, completion, sampling_fields, server
-
-    with server(ctx, options) as found, interrupt:
-        fields = sampling_fields(place.params, place.max_tokens)
-        if not found.ours:
-            if explain:
-                raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
-            answer = completion(found, place.prefix, place.suffix, fields, interrupt, one_line=place.one_line)
-        else:
-            body = {
-                **fields,
-                "path": place.name,
-                "prefix": place.prefix,
-                "suffix": place.suffix,
-                "context": place.context,
-                "mode": place.mode,
-                "explain": True,
-            }
-            answer = RemoteAnswer(found, "/complete", body, interrupt)
-        return Filled("".join(answer), answer.finish, answer.numbers, answer.explained)
+    """By the shared engine, or the server that the settings name."""
+    config, fields = load_config(), sampling_fields(place.params, place.max_tokens)
+    if config.server.url:
+        if explain:
+            raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
+        model = options["pair"] if "pair" in given(ctx, options) else None
+        fields |= {"stop": ["\n"]} if place.one_line else {}
+        return fill_by_another(config, model, place.prefix, place.suffix, fields, interrupt)
+    body = {
+        **fields,
+        "path": place.name,
+        "prefix": place.prefix,
+        "suffix": place.suffix,
+        "context": place.context,
+        "mode": place.mode,
+        "explain": True,
+    }
+    return fill(ctx, options, body, interrupt)
 
 
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:

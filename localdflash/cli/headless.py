@@ -2,15 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.talking import Reply, Talk
+from localdflash.chat.messages import Message
+from localdflash.cli.output import print_json, say
+from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
-from localdflash.text.sanitize import printable, sanitize
+from localdflash.text.sanitize import sanitize
 
 Form = Literal["text", "json", "jsonl"]
+_COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 
 
 def piped() -> str:
@@ -22,57 +24,50 @@ def piped() -> str:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
 
 
-def answer_once(talk: Talk, prompt: str, form: Form) -> tuple[int, Reply, str]:
-    """Print an answer; the exit code, the reply and its text."""
-    parts: list[str] = []
-    with Interrupt() as interrupt:
-        reply = talk.ask(prompt, interrupt)
-        _PRINT[form](collected(reply, parts), reply)
-    return (130 if interrupt.set else 0), reply, "".join(parts)
+def answer_once(talking: Talking, prompt: str, form: Form) -> int:
+    """Print an answer; the exit code."""
+    match form:
+        case "text":
+            print_answer(talking, prompt)
+        case "json":
+            answer = talking.ask(prompt, lambda _: None)
+            print_json({"answer": answer.text, **_told(answer)})
+        case "jsonl":
+            answer = talking.ask(prompt, lambda text: print(json.dumps({"text": text}), flush=True))
+            print(json.dumps(_told(answer)), flush=True)
+    return 130 if talking.interrupt.set else 0
 
 
-def collected(reply: Reply, parts: list[str]) -> Iterable[str]:
-    """The pieces of an answer, each of which joins `parts`."""
-    for text in reply:
-        parts.append(text)
-        yield text
+def print_answer(talking: Talking, prompt: str) -> Message:
+    """Print an answer as it comes, and say so if it is shorter than the model would have made it."""
+    show = _printing()
+    answer = talking.ask(prompt, show)
+    show("\n")
+    if answer.finish == "length" and "tokens" in answer.numbers:
+        say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
+    return answer
 
 
-def _print_text(answer: Iterable[str], reply: Reply) -> None:
-    print_stream(answer)
-    say_if_cut(reply)
-
-
-def _print_json(answer: Iterable[str], reply: Reply) -> None:
-    text = "".join(answer)
-    print(json.dumps({"answer": text, "finish": reply.finish, **reply.numbers}, indent=2))
-
-
-def _print_jsonl(answer: Iterable[str], reply: Reply) -> None:
-    for text in answer:
-        print(json.dumps({"text": text}), flush=True)
-    print(json.dumps({"finish": reply.finish, **reply.numbers}), flush=True)
-
-
-_PRINT = {"text": _print_text, "json": _print_json, "jsonl": _print_jsonl}
-
-
-def print_stream(answer: Iterable[str]) -> None:
-    """Text as it comes: raw where another program reads it, harmless on a terminal."""
+def _printing() -> Show:
+    """What prints text: raw where another program reads it, harmless on a terminal."""
     terminal = sys.stdout.isatty()
-    for text in answer:
+
+    def show(text: str) -> None:
         sys.stdout.write(sanitize(text) if terminal else text)
         sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+
+    return show
 
 
-def say_if_cut(reply: Reply) -> None:
-    """Whether an answer is shorter than the model would have made it."""
-    if reply.finish == "length":
-        say(f"[cut after {reply.numbers['tokens']} tokens: --max-tokens sets how many]")
+def _told(answer: Message) -> dict[str, Any]:
+    return {"finish": answer.finish, **statistics(answer.numbers)}
 
 
-def say(line: str) -> None:
-    """A line for the user, on stderr."""
-    print(printable(line), file=sys.stderr, flush=True)
+def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command prints of the numbers of an answer; another server may tell no more than the tokens."""
+    if "steps" not in numbers:
+        return {name: numbers[name] for name in ("tokens",) if name in numbers}
+    by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
+    told = {name: numbers[name] for name in _COUNTED} | {"steps_by_drafter": by_drafter}
+    told["ms"] = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}
+    return {**told, "tokens_per_second": round(numbers["tokens_per_second"], 1)}

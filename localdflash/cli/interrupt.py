@@ -1,7 +1,7 @@
 """Ctrl-C stops what is being generated; a second one leaves."""
 
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
@@ -10,10 +10,14 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """The first SIGINT in this context sets a flag and ends the wait in `each`, the next raises KeyboardInterrupt."""
+    """The first SIGINT in this context sets a flag, calls `stop` and ends the wait in `each`.
 
-    def __init__(self) -> None:
+    The next one raises KeyboardInterrupt.
+    """
+
+    def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
         self.set = False
+        self._stop = stop
         self._again = self._waiting = False
 
     def __call__(self) -> bool:
@@ -42,8 +46,10 @@ class Interrupt:
         self.set = True
         if self._again or self._waiting:
             raise KeyboardInterrupt
+        self._stop()
 
     def __enter__(self) -> Self:
+        self.set = False
         self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 

@@ -36,7 +36,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.options import wanted
-    from localdflash.cli.remote import say
+    from localdflash.cli.output import say
     from localdflash.lsp import transport
     from localdflash.lsp.server import SuggestionServer
 

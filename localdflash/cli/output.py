@@ -1,6 +1,7 @@
 """Print aligned tables, fields and JSON to stdout. Text from files and paths is made harmless first."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 
 from localdflash.text.sanitize import printable
@@ -25,3 +26,8 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
 def print_json(value: object) -> None:
     """Print one JSON document, ASCII, indented."""
     print(json.dumps(value, indent=2))
+
+
+def say(line: str) -> None:
+    """A line for the user, on stderr."""
+    print(printable(line), file=sys.stderr, flush=True)

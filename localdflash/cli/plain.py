@@ -6,19 +6,19 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from localdflash.cli.headless import collected, print_stream, say, say_if_cut
-from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.kept import Kept
-from localdflash.cli.talking import Reply, Talk
+from localdflash.chat.messages import Message
+from localdflash.cli.headless import print_answer
+from localdflash.cli.output import say
+from localdflash.cli.talking import Talking
 from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError
 
 SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
 HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves. /new starts over."
 
 
-def converse(talk: Talk, kept: Kept) -> int:
+def converse(talking: Talking) -> int:
     """Ask for lines and answer them until the input ends; the exit code."""
-    if talk.pair == "embedded":
+    if talking.pair == "embedded":
         say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
     say(HOW_TO_LEAVE)
     with suppress(ImportError):
@@ -30,13 +30,12 @@ def converse(talk: Talk, kept: Kept) -> int:
             say("")
             return 0
         if line.strip() == "/new":
-            talk.clear()
-            kept.new()
+            talking.new()
             say("A new conversation.")
         elif re.fullmatch(r"/\w*", line.strip()):
             say(f"There is no {line.strip()}. {HOW_TO_LEAVE}")
         elif line.strip():
-            exchange(talk, line, kept)
+            exchange(talking, line)
 
 
 def _read_line() -> str:
@@ -48,14 +47,10 @@ def _read_line() -> str:
     return input()
 
 
-def exchange(talk: Talk, line: str, kept: Kept) -> None:
+def exchange(talking: Talking, line: str) -> None:
     """One message and its answer; what goes wrong is said, and the conversation goes on."""
     try:
-        with Interrupt() as interrupt:
-            reply = talk.ask(line, interrupt)
-            parts: list[str] = []
-            print_stream(collected(reply, parts))
-            say_if_cut(reply)
+        answer = print_answer(talking, line)
     except ContextOverflow as error:
         say(f"{error}, or start over with /new")
     except DeviceFailed:  # that of this process: no question can be answered any more
@@ -63,12 +58,11 @@ def exchange(talk: Talk, line: str, kept: Kept) -> None:
     except LocaldflashError as error:  # the conversation is still here: the question can be asked again
         say(str(error))
     else:
-        kept.add(line, "".join(parts), reply)
-        say(_summary(reply))
+        say(_summary(answer))
 
 
-def _summary(reply: Reply) -> str:
-    match reply.numbers:
+def _summary(answer: Message) -> str:
+    match answer.numbers:
         case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
             return f"[{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
         case {"tokens": tokens}:  # another server says no more

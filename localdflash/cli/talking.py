@@ -1,65 +1,135 @@
-"""A conversation for commands that print: with the shared engine, another server, or a pair that this process loads."""
+"""A chat for commands that print: a `Talk` that is waited for, on an event loop that runs no longer than that."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal
 
-import click
-
+from localdflash.chat.answerer import Answerer
+from localdflash.chat.messages import Message
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import ServerSource
+from localdflash.chat.store import ChatStore
+from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt
-from localdflash.engine.sampling_params import SamplingParams
+from localdflash.cli.output import say
+from localdflash.errors import DeviceFailed, EngineGone, UsageError
+
+GONE = "The engine went away: started again."
+Show = Callable[[str], None]
 
 
-class Reply(Protocol):
-    """Iterate for an answer's text; `finish` and `numbers` tell afterwards how it went."""
+class Talking:
+    """Ctrl-C stops the answer under way: then `interrupt` is set. An engine that is not `alone` can be found again."""
 
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def finish(self) -> str:
-        """Why it ended: "stop", "length", "context" or "cancelled"."""
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """Its statistics, at least `tokens`."""
-
-
-class Talk(Protocol):
-    """A conversation with a pair, wherever that runs."""
+    def __init__(self, talk: Talk[Any], runner: asyncio.Runner, interrupt: Interrupt, *, alone: bool) -> None:
+        self.interrupt = interrupt
+        self._talk, self._runner, self._alone = talk, runner, alone
 
     @property
     def pair(self) -> str:
-        """The name of the pair."""
+        """What answers."""
+        about = self._talk.answerer.about
+        return about.pair if about else ""
 
-    def clear(self) -> None:
+    def go_on(self, session: int | Literal["latest"], system: str) -> None:
+        """Go on with an earlier chat, with other instructions if there are any. UsageError where there is none."""
+        self._runner.run(self._go_on(session, system))
+
+    async def _go_on(self, session: int | Literal["latest"], system: str) -> None:
+        if session == "latest":
+            latest = await self._talk.kept(ChatStore.latest, self._talk.folder)
+            if latest is None:
+                raise UsageError("--continue: there is no earlier chat in this folder")
+            session = latest.id
+        await self._talk.open(session)
+        if system:
+            await self._talk.instruct(system)
+        if self._talk.messages and self._talk.messages[-1].role == "user":
+            self._talk.take_back_question()  # nothing has answered it
+
+    def new(self) -> None:
         """Start over."""
+        self._talk.new()
 
-    def recall(self, system: str, messages: Sequence[tuple[str, str]]) -> None:
-        """Go on from these instructions and messages: (role, text), "user" or "assistant"."""
+    def ask(self, text: str, show: Show) -> Message:
+        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes.
 
-    def ask(self, text: str, interrupt: Interrupt) -> Reply:
-        """The answer to one more message."""
+        What else ends it early is raised, and the question can be asked again.
+        """
+
+        def show_some(new: str, _: object) -> None:
+            if new:
+                show(new)
+
+        self._talk.say(text)
+        try:
+            with self.interrupt:
+                answer = self._runner.run(self._talk.answer(show_some, lambda: show("\n")))
+            if answer.finish == "gone":
+                raise EngineGone(str(self._talk.trouble))
+        except BaseException as error:
+            self._talk.take_back_question()
+            if isinstance(error, EngineGone | DeviceFailed) and not self._alone:
+                raise EngineGone(f"{error}: try again") from None
+            raise
+        return answer
 
 
 @contextmanager
 def here(
-    options: dict[str, Any], no_draft: bool, params: SamplingParams, max_tokens: int, system: str
-) -> Iterator[Talk]:
+    options: dict[str, Any], no_draft: bool, chats: Path | None, settings: ChatSettings, system: str
+) -> Iterator[Talking]:
     """With a pair that this process loads."""
-    from localdflash.answers.conversation import Conversation
     from localdflash.backend.options import Options
+    from localdflash.chat.in_process import InProcess
     from localdflash.cli.loading import opened
 
-    with opened(Options(**options, draft=not no_draft)) as loaded:
-        yield Conversation(loaded, params, max_tokens, system)
+    interrupt = Interrupt()
+    with (
+        opened(Options(**options, draft=not no_draft)) as loaded,
+        asyncio.Runner() as runner,
+        _talk(InProcess(loaded, interrupt), chats, settings, system, runner) as talk,
+    ):
+        yield Talking(talk, runner, interrupt, alone=True)
 
 
 @contextmanager
-def by_server(
-    ctx: click.Context, options: dict[str, Any], params: SamplingParams, max_tokens: int, system: str
-) -> Iterator[Talk]:
-    """With the shared engine, or the server that the settings name."""
-    from localdflash.cli.remote import RemoteConversation, sampling_fields, server
+def by_engine(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[Talking]:
+    """With the engine of this source, which is found or started first."""
+    engine = Answerer(source, say)
+    engine.on_stage = _tell_of_restarts()
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.ready())
+            with _talk(engine, chats, settings, system, runner) as talk:
+                stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
+                yield Talking(talk, runner, Interrupt(stop), alone=False)
+        finally:
+            runner.run(engine.close())
 
-    with server(ctx, options) as found:
-        yield RemoteConversation(found, sampling_fields(params, max_tokens), system)
+
+@contextmanager
+def _talk(
+    engine: Answering, chats: Path | None, settings: ChatSettings, system: str, runner: asyncio.Runner
+) -> Iterator[Talk[Any]]:
+    talk = Talk(engine, chats, os.getcwd(), say)
+    talk.settings, talk.system = settings, system
+    try:
+        yield talk
+    finally:
+        runner.run(talk.close())
+
+
+def _tell_of_restarts() -> Callable[[str], None]:
+    gone = False
+
+    def on_stage(stage: str) -> None:
+        nonlocal gone
+        if stage == "ready" and gone:
+            say(GONE)
+        gone = stage == "gone" or (gone and stage != "ready")
+
+    return on_stage

@@ -28,7 +28,7 @@ WAITING_BYTES = 32 * 1024 * 1024
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
-    """How a drafter's context, beside a target's context handle for so many tokens, is asked of llama.cpp."""
+    """The parameters of a drafter's context, beside a target's context handle, for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + config.block_size
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)

@@ -26,7 +26,7 @@ WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in f
 
 
 def context_params(model: Any, context: int, threads: int = 0) -> Any:
-    """How a target's context for so many tokens is asked of llama.cpp."""
+    """The parameters of a target's context for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + 1  # a filler row may stand behind the last token
     params.n_batch = params.n_ubatch = EXACT_ROWS

@@ -1,121 +1,101 @@
-"""A client of the daemon, or of any other OpenAI-compatible server: JSON in, JSON or a stream of it out.
+"""Requests to the daemon, or to any other OpenAI-compatible server, for a command that waits: JSON in, JSON out.
 
-What the server refuses is raised as the error that the engine would have raised in this process, exit code included;
-a connection that breaks is EngineGone. Closing a stream closes its connection, which cancels the request.
+What the server refuses is raised as the error that the engine would have raised in this process, exit code included.
+Each request has a connection of its own: closing a stream closes it, which cancels the request.
 """
 
+import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Self
-from urllib.parse import urlsplit
 
-import httpx2
-
-from localdflash.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.errors import EngineGone
 from localdflash.files import paths
-from localdflash.server.refusals import Json, error_of, json_object, refusal
+from localdflash.server.address import Address
+from localdflash.server.exchange import CHUNK, CONNECT, DONE, Events, Exchange, broken
+from localdflash.server.refusals import Json, error_of, json_object
 from localdflash.server.sockets import is_listening
-
-CONNECT = 5.0  # seconds
-KEPT = 30.0  # seconds that an idle connection is kept; less than the daemon keeps it
-LARGEST_EVENT = 16_000_000  # bytes
-NATIVE = "http://localdflash"  # a Unix socket has no host, but a request names one
 
 
 class Client:
-    """One server. Close it, or use it as a context manager. `place` is what messages call it."""
+    """Of one server; any number of threads may use it at once."""
 
-    def __init__(self, http: httpx2.Client, place: str) -> None:
-        self._http, self.place = http, place
+    def __init__(self, address: Address) -> None:
+        self.address = address
 
-    @classmethod
-    def of_socket(cls, path: Path) -> Self:
-        """The daemon at a Unix socket."""
-        limits = httpx2.Limits(keepalive_expiry=KEPT)
-        transport = httpx2.HTTPTransport(uds=str(path), limits=limits, verify=False, trust_env=False)
-        timeout = httpx2.Timeout(None, connect=CONNECT)
-        return cls(httpx2.Client(transport=transport, base_url=NATIVE, timeout=timeout), "the engine")
+    def get(self, target: str) -> Json:
+        """GET; the JSON of the answer."""
+        return json_object(self._body("GET", target))
 
-    @classmethod
-    def of_url(cls, url: str, key: str = "") -> Self:
-        """Any OpenAI-compatible server; UsageError where that is no http address. `/v1` at its end is optional."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r}: not the address of a server, such as http://127.0.0.1:8080")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        base = url.rstrip("/").removesuffix("/v1")
-        timeout = httpx2.Timeout(None, connect=CONNECT)
-        return cls(httpx2.Client(base_url=base, headers=headers, timeout=timeout), base)
-
-    def get(self, path: str, timeout: float | None = None) -> Json:
-        """GET; `timeout` in seconds."""
-        return self._json("GET", path, None, timeout)
-
-    def get_text(self, path: str) -> str:
+    def get_text(self, target: str) -> str:
         """GET of something that is no JSON."""
-        with self._translated():
-            response = self._http.get(path)
-            _check(response)
-            return response.text
+        return self._body("GET", target).decode("utf-8", "replace")
+
+    def post(self, target: str, body: Mapping[str, object]) -> Json:
+        """POST; the JSON of the answer."""
+        return json_object(self._body("POST", target, body))
 
     def health(self) -> Json:
         """What /health says, whatever its status."""
-        with self._translated():
-            return json_object(self._http.get("/health", timeout=CONNECT).text)
+        http = Exchange(self.address, tolerant=True)
+        with self._asked(http, http.request("GET", "/health"), CONNECT) as pieces:
+            return json_object(b"".join(pieces))
 
-    def post(self, path: str, body: Mapping[str, object], timeout: float | None = None) -> Json:
-        """POST; `timeout` in seconds."""
-        return self._json("POST", path, body, timeout)
-
-    def stream(self, path: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
+    def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
         """POST, and the events of the answer as they come; EngineGone where it has no end."""
-        with self._translated(), self._http.stream("POST", path, json=body) as response:
-            _check(response)
-            for event in httpx2.EventSource(response, LARGEST_EVENT):
-                if event.data == "[DONE]":
-                    return
-                content = json_object(event.data)
-                if "error" in content:
-                    raise error_of(content, 500)
-                yield content
-                if content.get("stop") is True:  # how /infill ends
-                    return
-        raise EngineGone(f"{self.place} went away in the middle of an answer")
+        http, events = Exchange(self.address), Events()
+        with self._asked(http, http.request("POST", target, body, streams=True)) as pieces:
+            for piece in pieces:
+                for data in events.push(piece):
+                    if data == DONE:
+                        return
+                    yield (event := _checked(data))
+                    if event.get("stop") is True:  # how /infill ends
+                        return
+        raise EngineGone(f"{self.address.place} went away in the middle of an answer")
 
-    def close(self) -> None:
-        """Close the connections, which cancels what runs on them."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _json(self, method: str, path: str, body: Mapping[str, object] | None, timeout: float | None) -> Json:
-        limits = self._http.timeout if timeout is None else httpx2.Timeout(timeout)
-        with self._translated():
-            response = self._http.request(method, path, json=body, timeout=limits)
-            _check(response)
-            return json_object(response.text)
+    def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
+        http = Exchange(self.address)
+        with self._asked(http, http.request(method, target, body)) as pieces:
+            return b"".join(pieces)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise our errors instead of httpx's."""
-        try:
-            yield
-        except httpx2.TimeoutException:
-            raise EngineGone(f"{self.place} does not answer") from None
-        except httpx2.SSEError as error:
-            raise LocaldflashError(f"{self.place}: not a stream of events: {error}") from None
-        except httpx2.TransportError as error:
-            raise EngineGone(f"{self.place} went away: {error or type(error).__name__}") from None
-        except (httpx2.DecodingError, httpx2.InvalidURL) as error:
-            raise LocaldflashError(f"{self.place}: {error}") from None
+    def _asked(self, http: Exchange, request: bytes, timeout: float | None = None) -> Iterator[Iterator[bytes]]:
+        """The pieces of an answer's body; `timeout`: seconds that each may take."""
+        with broken(self.address.place), _connected(self.address) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(request)
+            yield _pieces(connection, http)
+
+
+def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
+    while not http.ended:
+        yield http.receive(connection.recv(CHUNK))
+
+
+@contextmanager
+def _connected(address: Address) -> Iterator[socket.socket]:
+    if address.socket:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(CONNECT)
+            connection.connect(str(address.socket))
+            yield connection
+        return
+    with socket.create_connection((address.host, address.port), CONNECT) as connection:
+        if not address.tls:
+            yield connection
+            return
+        import ssl
+
+        with ssl.create_default_context().wrap_socket(connection, server_hostname=address.host) as encrypted:
+            yield encrypted
+
+
+def _checked(data: bytes) -> Json:
+    """An event; the error that it tells of is raised."""
+    event = json_object(data)
+    if "error" in event:
+        raise error_of(event, 500)
+    return event
 
 
 def find() -> Client | None:
@@ -127,20 +107,9 @@ def find() -> Client | None:
         return None
     if not is_listening(path):
         return None
-    client = Client.of_socket(path)
+    client = Client(Address(path))
     try:
         client.health()
     except EngineGone:
-        client.close()
         return None
-    except BaseException:
-        client.close()
-        raise
     return client
-
-
-def _check(response: httpx2.Response) -> None:
-    """Raise what the server says went wrong."""
-    if response.is_success:
-        return
-    raise refusal(response.read().decode("utf-8", "replace"), response.status_code)

@@ -1,4 +1,4 @@
-"""An engine for one process alone: a child that leaves with it, however that ends."""
+"""An engine for one process alone: a child that ends with it, however that ends."""
 
 import subprocess
 import tempfile
@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localdflash.errors import EngineGone
+from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.sockets import is_listening, lock_of, prepare_folder
 from localdflash.server.spawn import LOADING, LOOK, READY, STARTING, Look, apart, ended, last_line, serve_command
@@ -16,7 +17,7 @@ LEAVES = 1.0  # seconds that a child may take to end
 
 
 def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
-    """A child that serves this socket, as soon as its pair is loaded; raise what it says where it ends before.
+    """A child that serves this socket, returned once its pair is loaded; if it ends before, what it said is raised.
 
     `look`: see `spawn.connect`.
     """
@@ -44,7 +45,9 @@ def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
 
 
 def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
-    """Have the child of this socket leave, and wait until it has; one that cannot, for it loads, is killed."""
+    """Ask the child of this socket to leave, and wait until it has; one that cannot, because it is loading, is
+    killed.
+    """
     assert child.stdin
     with suppress(OSError):
         child.stdin.close()
@@ -61,7 +64,6 @@ def _is_ready(path: Path) -> bool:
     if not is_listening(path):
         return False
     try:
-        with Client.of_socket(path) as client:
-            return client.health().get("status") == READY
+        return Client(Address(path)).health().get("status") == READY
     except EngineGone:
         return False

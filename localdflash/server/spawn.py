@@ -50,11 +50,7 @@ def connect(wanted: Wanted, say: Callable[[str], None], look: Look | None = None
 def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> Client:
     waiting = _Waiting(say, look)
     client = _of_this_version(_running_or_started(wanted, waiting), wanted, waiting)
-    try:
-        _load_what_is_given(client, wanted, waiting)
-    except BaseException:
-        client.close()
-        raise
+    _load_what_is_given(client, wanted, waiting)
     return client
 
 
@@ -74,10 +70,8 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
 def stop(client: Client) -> None:
     """Ask a daemon to leave, and wait until it no longer listens."""
     client.post("/stop", {})
-    client.close()
     end = time.monotonic() + LEAVES
-    while found := find():
-        found.close()
+    while find():
         if time.monotonic() > end:
             raise LocaldflashError("the engine does not stop: kill its process")
         time.sleep(LOOK)
@@ -114,11 +108,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
         while client.health().get("status") != READY:
             waiting.look(LOADING)
     except EngineGone:
-        client.close()
         return False
-    except BaseException:
-        client.close()
-        raise
     return True
 
 
@@ -130,8 +120,7 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
     threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
-            with client:
-                waiting.tell(client.get("/ps").get("notice"))
+            waiting.tell(client.get("/ps").get("notice"))
             return
         waiting.look(STARTING)
         if time.monotonic() > patient_until and not is_listening(paths.engine_socket()):
@@ -194,7 +183,6 @@ def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Cli
     if theirs == own_version():
         return client
     if about["running"] or about["waiting"]:
-        client.close()
         raise LocaldflashError(
             f"the engine that runs is of version {theirs}, this is {own_version()}, and it is busy: try again when it"
             " is done, or stop it with `localdflash serve --stop`"

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import psutil
 
@@ -26,7 +25,7 @@ from localdflash.engine.scheduler import Job, Scheduler
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
 from localdflash.loading.load import LoadedPair
-from localdflash.text.stream import AnswerText
+from localdflash.text.stream import AnswerText, Ending
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
@@ -38,20 +37,6 @@ class TextDelta:
     text: str
     step: Step | None  # None: only text that was held back until the end
     chosen: Sequence[Chosen] = ()  # one for each token of the step, where the request asks for probabilities
-
-
-class Ending(Protocol):
-    """Where an answer's text ends, by the text itself. Asked on the engine thread, so that no token is wasted."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing comes any more."""
-
-    def push(self, text: str, logprob: float | None = None) -> str:
-        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
-
-    def finish(self) -> str:
-        """The text held back, now that no more comes."""
 
 
 class PairWorker:
@@ -181,7 +166,7 @@ class PairWorker:
         if not (scheduler := self.scheduler):
             raise EngineGone("another model is being loaded: ask again")
         loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
-        text = AnswerText(loaded.tokenizer, request.ends, stops)
+        text = AnswerText(loaded.tokenizer, request.ends, stops, ending)
         deadline = 0.0
 
         def tell(delta: TextDelta | BaseException | None) -> None:
@@ -193,16 +178,15 @@ class PairWorker:
             deadline = deadline or (time.perf_counter() + seconds)
             chosen, job.generation.sampler.chosen = job.generation.sampler.chosen, []
             self._observe(step)
-            tell(TextDelta(_ended(text, ending, step, chosen) if ending else text.push(step.tokens), step, chosen))
-            if text.stopped or (ending and ending.ended):
+            tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+            if text.stopped:
                 request.finish = "stop"
             elif seconds and time.perf_counter() > deadline:
                 request.finish = "length"
             return not request.finish
 
         def on_end(error: BaseException | None) -> None:
-            rest = text.finish()
-            if rest := ending.push(rest) + ending.finish() if ending else rest:
+            if rest := text.finish():
                 tell(TextDelta(rest, None))
             tell(error)
 
@@ -215,18 +199,6 @@ class PairWorker:
                 raise delta
         finally:
             scheduler.cancel(job)
-
-
-def _ended(text: AnswerText, ending: Ending, step: Step, chosen: Sequence[Chosen]) -> str:
-    """The text of a step, up to where the ending says."""
-    if len(chosen) != len(step.tokens):
-        return ending.push(text.push(step.tokens))
-    certain = ""
-    for token, one in zip(step.tokens, chosen, strict=True):
-        certain += ending.push(text.push([token]), one.logprob)
-        if ending.ended:
-            break
-    return certain
 
 
 def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:

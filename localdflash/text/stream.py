@@ -1,12 +1,13 @@
 """Turn a stream of token ids into a stream of text that can be shown at once and never has to be taken back.
 
 `Detokenizer` holds bytes back until they are whole characters, `StopStrings` holds text back while it could still turn
-out to be the start of a stop string; `AnswerText` is both, for the tokens of one answer. They give the same total for
-any way of cutting their input into pieces.
+out to be the start of a stop string, an `Ending` ends it by what it says; `AnswerText` is all three, for the tokens of
+one answer. They give the same total for any way of cutting their input into pieces.
 """
 
 import codecs
 from collections.abc import Container, Iterable, Sequence
+from typing import Protocol
 
 from localdflash.errors import UsageError
 from localdflash.text.tokenizer import Tokenizer
@@ -66,22 +67,67 @@ class StopStrings:
         return 0
 
 
+class Ending(Protocol):
+    """Where an answer's text ends, by the text itself. Asked between two steps, so that no token is wasted."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended; empty while it goes on."""
+
+    def push(self, text: str, logprob: float | None = None) -> str:
+        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
+
+    def finish(self) -> str:
+        """The text held back, now that no more comes."""
+
+
 class AnswerText:
-    """The text of an answer whose tokens arrive step by step; `stopped` is set once a stop string was met."""
+    """The text of an answer whose tokens arrive step by step, up to a stop string or to where `ending` says."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: Container[int], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
+    ) -> None:
         self._detokenizer, self._stops, self._ends = Detokenizer(tokenizer), StopStrings(stops), ends
-        self.stopped = False
+        self._ending = ending
+        self._met = False  # a stop string
 
-    def push(self, ids: Iterable[int]) -> str:
-        """The text that is certain with these ids; an end token has none."""
-        text = self._detokenizer.push(token for token in ids if token not in self._ends)
-        certain, self.stopped = self._stops.push(text)
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing comes any more."""
+        return self._met or (self._ending is not None and self._ending.ended)
+
+    @property
+    def reason(self) -> str:
+        """Why the ending ended it, if it did."""
+        return self._ending.reason if self._ending else ""
+
+    def push(self, ids: Sequence[int], logprobs: Sequence[float] = ()) -> str:
+        """The text that is certain with these ids; an end token has none. `logprobs` are those of the ids, if known."""
+        if not self._ending:
+            return self._spelled(ids)
+        if len(logprobs) != len(ids):
+            return self._ending.push(self._spelled(ids))
+        certain = ""
+        for token, logprob in zip(ids, logprobs, strict=True):
+            certain += self._ending.push(self._spelled([token]), logprob)
+            if self._ending.ended:
+                break
         return certain
 
     def finish(self) -> str:
-        """The text held back so far, at the end of the answer."""
-        if self.stopped:
-            return ""
-        text, self.stopped = self._stops.push(self._detokenizer.finish())
+        """The text held back, now that the answer is over."""
+        rest = "" if self._met else self._rest()
+        return self._ending.push(rest) + self._ending.finish() if self._ending else rest
+
+    def _spelled(self, ids: Sequence[int]) -> str:
+        text = self._detokenizer.push(token for token in ids if token not in self._ends)
+        certain, self._met = self._stops.push(text)
+        return certain
+
+    def _rest(self) -> str:
+        text, self._met = self._stops.push(self._detokenizer.finish())
         return text + self._stops.finish()

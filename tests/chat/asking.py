@@ -11,7 +11,7 @@ from typing import Any
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
-from localdflash.server.stream import Address
+from localdflash.server.address import Address
 
 GREEDY = ChatSettings(max_tokens=48)
 QUESTION = (Message("user", "Write a function that adds two numbers."),)

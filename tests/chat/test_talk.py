@@ -14,7 +14,7 @@ from localdflash.errors import ContextOverflow, EngineGone, StoreFailed, UsageEr
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
 
 
-def run(work: Callable[[Talk, Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
+def run(work: Callable[[Talk[Any], Any], Coroutine[Any, Any, None]], *script: object) -> list[str]:
     """Do something with a conversation; what was told."""
     told: list[str] = []
 
@@ -32,13 +32,13 @@ def ignore(*_: object) -> None:
     pass
 
 
-async def exchange(talk: Talk, text: str = "why?") -> Message:
+async def exchange(talk: Talk[Any], text: str = "why?") -> Message:
     talk.say(text)
     return await talk.answer(ignore, ignore)
 
 
 def test_an_answer_joins_the_messages_and_the_store() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         shown: list[object] = []
         talk.system = "Be brief."
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
@@ -57,7 +57,7 @@ def test_an_answer_joins_the_messages_and_the_store() -> None:
 
 
 def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
@@ -75,7 +75,7 @@ def test_a_stopped_answer_stays_as_far_as_it_came() -> None:
 def test_who_waits_for_the_answer_may_leave() -> None:
     """The app's worker is cancelled when the app ends: what there is of the answer is kept."""
 
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         answering = asyncio.create_task(talk.answer(ignore, ignore))
         await answerer.waits.wait()
@@ -92,7 +92,7 @@ def test_who_waits_for_the_answer_may_leave() -> None:
 
 
 def test_what_cannot_begin_leaves_the_question() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         with pytest.raises(ContextOverflow):
             await exchange(talk)
         assert [message.role for message in talk.messages] == ["user"]
@@ -103,7 +103,7 @@ def test_what_cannot_begin_leaves_the_question() -> None:
 
 
 def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         with pytest.raises(EngineGone):
             await exchange(talk)
         assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
@@ -114,7 +114,7 @@ def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
 
 
 def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")
         anew: list[int] = []
         answer = await talk.answer(ignore, lambda: anew.append(1))
@@ -124,7 +124,7 @@ def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
 
 
 def test_going_on_with_an_answer() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         first = await exchange(talk)
         answerer.script = [AnswerPiece(" Really.", STEP), Done("length", {"tokens": 2})]
         answer = await talk.answer(ignore, ignore, goes_on=True)
@@ -139,7 +139,7 @@ def test_going_on_with_an_answer() -> None:
 
 
 def test_another_answer_is_another_version() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         talk.take_back_answer()
         answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
@@ -156,7 +156,7 @@ def test_another_answer_is_another_version() -> None:
 
 
 def test_a_changed_question_is_another_version() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         assert talk.take_back_question().text == "and then?"
@@ -168,7 +168,7 @@ def test_a_changed_question_is_another_version() -> None:
 
 
 def test_a_fork_leaves_the_chat_before() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         await exchange(talk, "and then?")
         before = talk.session
@@ -186,7 +186,7 @@ def test_a_fork_leaves_the_chat_before() -> None:
 
 
 def test_nothing_to_work_with() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         for what in (talk.take_back_answer, talk.take_back_question):
             with pytest.raises(UsageError, match="nothing was asked"):
                 what()
@@ -199,7 +199,7 @@ def test_nothing_to_work_with() -> None:
 
 
 def test_messages_that_are_left_out_are_not_sent() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         talk.left_out = 2
         await exchange(talk, "and then?")
@@ -211,7 +211,7 @@ def test_messages_that_are_left_out_are_not_sent() -> None:
 
 
 def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         assert talk.session is not None
         await talk.kept(ChatStore.delete, talk.session)
@@ -226,7 +226,7 @@ def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
 def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be stored is stored, in order, as soon as it can be."""
 
-    async def work(talk: Talk, answerer: Any) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
         await exchange(talk)
         add, full = ChatStore.add, True
 

@@ -7,23 +7,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx2
 import pytest
 
-from localdflash.cli import remote
+from localdflash.chat.messages import Message as StoredMessage
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import SharedDaemon
+from localdflash.chat.store import ChatStore
+from localdflash.cli.chat import chats_file
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.kept import Kept
 from localdflash.cli.plain import exchange
-from localdflash.cli.remote import RemoteConversation, RemoteServer
-from localdflash.errors import OutOfMemory
+from localdflash.cli.talking import Talking, by_engine
+from localdflash.errors import EngineGone, OutOfMemory
 from localdflash.files import paths
-from localdflash.server.client import Client
+from localdflash.server import spawn
+from localdflash.server.address import Address
+from localdflash.server.wanted import Wanted
 from tests.support import daemons
+from tests.support.scripted_answers import Answer
+from tests.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())")
@@ -378,52 +384,117 @@ def test_a_conversation_outlives_its_engine(terminal: Callable[..., Terminal], s
     assert screen.process.wait(30) == 0
 
 
+@pytest.fixture
+def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
+    """A chat with an engine that says what is written down; and the engine."""
+    with ExitStack() as stack:
+
+        def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[Talking, ScriptedEngine]:
+            engine = stack.enter_context(scripted(*answers))
+            shared = source or SharedDaemon(Wanted(OPTIONS))
+            return stack.enter_context(by_engine(shared, chats, ChatSettings(), "Be brief.")), engine
+
+        yield begun
+
+
+def ask(talking: Talking, text: str) -> list[str]:
+    pieces: list[str] = []
+    answer = talking.ask(text, pieces.append)
+    assert answer.text == "".join(pieces)
+    return pieces
+
+
 @SHARED
-def test_the_history_goes_with_the_question() -> None:
-    asked: list[Any] = []
-
-    def handle(request: httpx2.Request) -> httpx2.Response:
-        asked.append(json.loads(request.content))
-        text = f'data: {{"choices": [{{"delta": {{"content": "answer {len(asked)}"}}}}]}}\n\ndata: [DONE]\n\n'
-        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
-
-    made = Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
-    talk = RemoteConversation(RemoteServer(lambda: made, {"model": "m"}, ours=False), {"temperature": 0.0}, "Be brief.")
-    assert [list(talk.ask(text, Interrupt())) for text in ("one", "two")] == [["answer 1"], ["answer 2"]]
-    assert [message["content"] for message in asked[1]["messages"]] == ["Be brief.", "one", "answer 1", "two"]
-    assert (asked[1]["model"], asked[1]["temperature"], asked[1]["stream"]) == ("m", 0.0, True)
-    talk.clear()
-    assert [message["role"] for message in talk.messages] == ["system"]
+def test_the_history_goes_with_the_question(talking: Callable[..., Any]) -> None:
+    talk, engine = talking(Answer.pieces("answer", " 1"), Answer.of("answer 2"))
+    assert [ask(talk, text) for text in ("one", "two")] == [["answer", " 1"], ["answer 2"]]
+    asked = engine.asked[1]
+    assert [message["content"] for message in asked["messages"]] == ["Be brief.", "one", "answer 1", "two"]
+    assert (asked["temperature"], asked["stream"]) == (0.0, True)
+    talk.new()
+    ask(talk, "three")
+    assert [message["content"] for message in engine.asked[2]["messages"]] == ["Be brief.", "three"]
 
 
 @SHARED
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_an_error_of_a_server_ends_no_conversation(status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    refuses = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"error": {"message": "too much"}}))
-    made = Client(httpx2.Client(transport=refuses, base_url="http://x"), "x")
-    exchange(RemoteConversation(RemoteServer(lambda: made, {}, ours=False), {}), "one", Kept(None, "", ""))
-    assert capsys.readouterr().err == "too much\n"
+def test_an_error_of_a_server_ends_no_conversation(
+    status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
+    exchange(talk, "one")
+    assert capsys.readouterr() == ("", "too much\n")
+    exchange(talk, "one")
+    assert capsys.readouterr().out == "now\n"
+    assert [message["content"] for message in engine.asked[1]["messages"]] == ["Be brief.", "one"]
 
 
 @SHARED
-def test_an_engine_that_cannot_be_started_again_now_may_be_later() -> None:
-    text = 'data: {"choices": [{"delta": {"content": "answer"}}]}\n\ndata: [DONE]\n\n'
-    answers = [httpx2.ReadError("reset"), httpx2.ReadError("reset"), None]
+def test_an_engine_that_cannot_be_started_again_now_may_be_later(talking: Callable[..., Any]) -> None:
+    class Once(SharedDaemon):
+        opened = 0
 
-    def handle(_: httpx2.Request) -> httpx2.Response:
-        if error := answers.pop(0):
-            raise error
-        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
+        async def open(self, say: Any, look: Any) -> Address:
+            self.opened += 1
+            if self.opened == 2:
+                raise OutOfMemory("too large")
+            return await super().open(say, look)
 
-    def connect() -> Client:
-        if len(answers) == 2:
-            raise OutOfMemory("too large")
-        return Client(httpx2.Client(transport=httpx2.MockTransport(handle), base_url="http://x"), "x")
-
-    talk = RemoteConversation(RemoteServer(connect, {}, ours=True), {})
+    talk, _ = talking(Answer(end="cut"), Answer.of("answer"), source=Once(Wanted(OPTIONS)))
     with pytest.raises(OutOfMemory):
-        list(talk.ask("one", Interrupt()))
-    assert list(talk.ask("one", Interrupt())) == ["answer"]
+        ask(talk, "one")
+    assert "".join(ask(talk, "one")) == "answer"
+
+
+@SHARED
+def test_an_engine_that_goes_away_again_and_again_is_an_error(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, engine = talking(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
+    with pytest.raises(EngineGone, match=r"went away.*: try again$"):
+        talk.ask("one", print)
+    told = capsys.readouterr()
+    assert told == ("half\n", "The engine went away: started again.\n" * 2)
+    assert "".join(ask(talk, "one")) == "whole"
+    assert [message["content"] for message in engine.asked[-1]["messages"]] == ["Be brief.", "one"]
+
+
+@SHARED
+def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
+    exchange(talk, "how?")
+    assert capsys.readouterr().out == "one way\nanother\n"
+
+
+# What is kept
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_a_chat_is_gone_on_with(run: Callable[..., Any]) -> None:
+    def contents(body: Any) -> list[str]:
+        return [message["content"] for message in body["messages"]]
+
+    with scripted(Answer.of("first"), Answer.of("second"), Answer(status=500, message="oh"), Answer.of("third")) as it:
+        assert "no earlier chat in this folder" in run("chat", "-c", "-p", "one").err
+        assert run("chat", "-p", "one").out == "first\n"
+        assert "no earlier chat in this folder" in run("chat", "-c", "-p", "two").err  # what -p says is not kept
+        with closing(ChatStore.open(chats_file(), print)) as store:
+            session = store.create(folder=os.getcwd(), system="Be brief.")
+            question = store.add(session, None, StoredMessage("user", "one"))
+            store.add(session, question.id, StoredMessage("assistant", "first", finish="stop"))
+        assert run("chat", "-c", "-p", "two").out == "second\n"
+        assert contents(it.asked[-1]) == ["Be brief.", "one", "first", "two"]
+        assert run("chat", "--resume", session, "-p", "lost").code == 1
+        assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
+        assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
+    with closing(ChatStore.open(chats_file(), print)) as store:
+        kept = store.path(session)
+    assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
+    assert kept[-1].numbers["tokens"] > 0
+    assert kept[-1].steps
 
 
 # Another server
@@ -437,8 +508,8 @@ def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatc
     process.stderr.readline()
     url = process.stderr.readline().split()[2].rstrip(":")
     settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
-    monkeypatch.setattr(remote, "load_config", lambda: settings)
-    monkeypatch.setattr(remote, "connect", None)
+    monkeypatch.setattr("localdflash.cli.chat.load_config", lambda: settings)
+    monkeypatch.setattr(spawn, "connect", None)
     expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
     assert run("chat", *QUESTION) == expected
     assert "no model 'nothing'" in run("chat", *QUESTION, "--pair", "nothing").err
@@ -446,4 +517,4 @@ def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatc
     process.wait(10)
     done = run("chat", *QUESTION)
     assert (done.code, done.out) == (1, "")
-    assert f"{url} went away" in done.err
+    assert f"{url} cannot be reached: Connection refused" in done.err

@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,8 +86,7 @@ class Client:
 
         def looking(_wanted: Wanted, _say: Any) -> Any:
             self.looked += 1
-            connect()
-            return SimpleNamespace(close=lambda: None)
+            return connect()
 
         monkeypatch.setattr(module, "connect", looking)
         self.completer = Completer(Wanted({}), lambda _: None, self.told.append)

@@ -13,7 +13,7 @@ import pytest
 
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from localdflash.cli.kept import chats_file
+from localdflash.cli.chat import chats_file
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
 from tests.support.escape_sequences import invisible, sequences

@@ -48,8 +48,9 @@ def test_a_client_that_dies_frees_the_engine_within_a_step() -> None:
 DYING = f"""
 import sys
 from pathlib import Path
+from localdflash.server.address import Address
 from localdflash.server.client import Client
-answer = Client.of_socket(Path(sys.argv[1])).stream("/v1/chat/completions", {{**{CHAT!r}, **{LONG!r}}})
+answer = Client(Address(Path(sys.argv[1]))).stream("/v1/chat/completions", {{**{CHAT!r}, **{LONG!r}}})
 next(answer), next(answer)
 print("begun", flush=True)
 for _ in answer: pass

@@ -12,6 +12,7 @@ import pytest
 from localdflash.errors import LocaldflashError, ModelError, UsageError
 from localdflash.files import paths
 from localdflash.server import private
+from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 from localdflash.server.wanted import Wanted
 from tests.support.daemons import DROPPED_SOCKET, daemons, until
@@ -38,10 +39,10 @@ def test_it_serves_its_own_socket_and_leaves_nothing(short_home: Path) -> None:
     path = paths.private_socket()
     child = private.start(EMBEDDED, path, stages.append)
     try:
-        with Client.of_socket(path) as client:
-            assert client.get("/ps")["pair"] == "embedded"
-            body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-            assert client.post("/v1/chat/completions", body)["usage"]["completion_tokens"]
+        client = Client(Address(path))
+        assert client.get("/ps")["pair"] == "embedded"
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        assert client.post("/v1/chat/completions", body)["usage"]["completion_tokens"]
         assert find() is None
         assert path.stat().st_mode & 0o077 == 0
         assert stages[0] == "starting"

@@ -14,6 +14,7 @@ import pytest
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.files import paths
 from localdflash.server import spawn
+from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
@@ -38,8 +39,7 @@ def said(short_home: Path) -> Iterator[list[str]]:
 
 def reached(wanted: Wanted, said: list[str]) -> int:
     """The process of the daemon that `connect` finds or starts."""
-    with connect(wanted, said.append) as client:
-        return int(client.get("/ps")["pid"])
+    return int(connect(wanted, said.append).get("/ps")["pid"])
 
 
 @pytest.mark.parametrize("clients", [8, 32])
@@ -190,14 +190,13 @@ def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPa
 def test_a_busy_one_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first = start(program=SLOW + PROGRAM)
     monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
-    with Client.of_socket(paths.engine_socket()) as talking:
-        answer = talking.stream("/v1/chat/completions", {**CHAT, **LONG})
-        next(answer)
-        with pytest.raises(LocaldflashError, match=r"this is 9\.9, and it is busy: try again"):
-            connect(Wanted(EMBEDDED), said.append)
-        assert first.poll() is None
-        assert next(answer)
-        answer.close()
+    answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**CHAT, **LONG})
+    next(answer)
+    with pytest.raises(LocaldflashError, match=r"this is 9\.9, and it is busy: try again"):
+        connect(Wanted(EMBEDDED), said.append)
+    assert first.poll() is None
+    assert next(answer)
+    answer.close()
 
 
 # Other options
@@ -206,8 +205,7 @@ def test_a_busy_one_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyP
 def test_what_the_user_gives_has_to_hold(said: list[str]) -> None:
     process = start()
     wanted = Wanted({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
-    with connect(wanted, said.append) as client:
-        about = client.get("/ps")
+    about = connect(wanted, said.append).get("/ps")
     assert (about["pid"], about["context"], about["options"]["kv"]) == (process.pid, 512, "f16")
     assert said == ["The engine loads anew: context 512 ..."]
     assert reached(wanted, said) == process.pid
@@ -217,8 +215,7 @@ def test_what_the_user_gives_has_to_hold(said: list[str]) -> None:
 def test_what_the_user_does_not_give_is_as_it_is(said: list[str]) -> None:
     start()
     assert reached(Wanted({**EMBEDDED, "context": 256}), said)
-    with connect(Wanted(EMBEDDED), said.append) as client:
-        assert client.get("/ps")["context"] == 1024
+    assert connect(Wanted(EMBEDDED), said.append).get("/ps")["context"] == 1024
     assert said == []
 
 

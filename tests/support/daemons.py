@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from localdflash.files import paths
+from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
@@ -75,15 +76,14 @@ def start(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
 
 def is_ready() -> bool:
     """Whether a daemon answers and has loaded its pair."""
-    if client := find():
-        with client:
-            return client.health().get("status") == "ok"
-    return False
+    client = find()
+    return client is not None and client.health().get("status") == "ok"
 
 
-def client() -> Client:
+@contextmanager
+def client() -> Iterator[Client]:
     """A client of the daemon, whether it answers or not."""
-    return Client.of_socket(paths.engine_socket())
+    yield Client(Address(paths.engine_socket()))
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
+from localdflash.answers.answer import Prepared
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
@@ -34,6 +35,11 @@ class Filling:
     def stopping(self) -> Stopping:
         """Where the text of one of them ends."""
         return Stopping(self.extent, len(self.word), self.least_sure)
+
+    @property
+    def first(self) -> Prepared:
+        """The likeliest of them."""
+        return Prepared(self.requests[0], self.stops, self.stopping)
 
 
 class Filler:

@@ -14,7 +14,7 @@ from localdflash.errors import EngineGone
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.state import AppState
-from localdflash.server.worker import Ending
+from localdflash.text.stream import Ending
 from localdflash.text.tokenizer import Tokenizer
 
 

@@ -12,8 +12,8 @@ from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
-from localdflash.server.worker import Ending
 from localdflash.text.grammar import Grammars
+from localdflash.text.stream import Ending
 
 MakeConstraint = Callable[[], Constraint]
 ALL_THE_ROOM = 2**31

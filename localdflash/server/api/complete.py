@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from localdflash.answers.fill.filler import Filler, Filling
 from localdflash.answers.fill.prompt import FillContext, Hole
-from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.answers import Choice, ChoicePiece, pieces, timings
@@ -143,8 +142,8 @@ def _end(choice: Choice, told: _Told) -> Event:
 
 
 def _finish(choice: Choice) -> str:
-    stopped = choice.ending.reason if isinstance(choice.ending, Stopping) else ""
-    return choice.finish if choice.finish in ("length", "cancelled") else stopped or choice.finish
+    stopped = choice.ending.reason if choice.ending else ""
+    return stopped if choice.finish == "stop" and stopped else choice.finish
 
 
 async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[bytes]:

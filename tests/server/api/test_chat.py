@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def sampled(seed: int | None) -> dict[str, Any]:
 def offline(plain: LoadedPair, limit: int, params: SamplingParams, *stops: str) -> tuple[str, str]:
     """The text, and how it ended, of plain decoding in this process."""
     prepared = prepare(plain, [TemplateMessage("user", QUESTION)], limit, params)
-    answer = Answer(plain, prepared.request, stops)
+    answer = Answer(plain, replace(prepared, stops=stops))
     return "".join(answer), answer.request.finish
 
 
@@ -252,7 +253,7 @@ def test_json_of_a_schema_with_drafts_and_without(client: Any, plain: LoadedPair
     params = SamplingParams() if seed is None else SamplingParams(0.9, top_p=0.95, seed=seed)
     prepared = prepare(plain, [TemplateMessage("user", QUESTION)], 120, params)
     prepared.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
-    text = "".join(Answer(plain, prepared.request))
+    text = "".join(Answer(plain, prepared))
     bodies = [
         asked(max_tokens=120, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}),
         asked(max_tokens=120, json_schema=SCHEMA),

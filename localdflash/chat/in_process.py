@@ -1,0 +1,55 @@
+"""A pair that this process has loaded, as a chat asks it: without the daemon, or decoded plainly to compare."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import cast
+
+from localdflash.answers.answer import Answer
+from localdflash.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
+from localdflash.chat.messages import Finish, Message, prompt_text
+from localdflash.chat.settings import ChatSettings
+from localdflash.engine.pair import Cancelled
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load import LoadedPair
+from localdflash.text.chat_template import TemplateMessage
+
+
+class InProcess:
+    """See `talk.Answering`. An answer is stopped by `cancelled`, which is asked between two steps of it."""
+
+    def __init__(self, loaded: LoadedPair, cancelled: Cancelled) -> None:
+        template_of(loaded)  # a model without one is refused before the first question
+        self.about: About | None = About(loaded.options.pair, loaded.context, loaded.backend)
+        self._loaded, self._cancelled = loaded, cancelled
+
+    async def answer(
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
+    ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
+        """The answer to these messages; ContextOverflow where it does not fit. The event loop waits for each step."""
+        drawn = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.repetition_penalty)
+        prepared = prepare(
+            self._loaded,
+            _spoken(messages, system),
+            settings.max_tokens,
+            SamplingParams(*drawn, seed=settings.seed),
+            cancelled=self._cancelled,
+            goes_on=goes_on,
+        )
+        answer = Answer(self._loaded, prepared)
+        for text in answer:
+            yield AnswerPiece(text)
+            await asyncio.sleep(0)
+        request = answer.request
+        prompt = len(request.ids)
+        numbers = {"prompt_tokens": prompt, "cached_tokens": max(prompt - 1 - request.computed, 0)}
+        yield Done(cast("Finish", request.finish), numbers | request.stats.as_dict())
+
+    async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
+        """Tokens of the prompt that these messages make."""
+        return len(prompt_ids(self._loaded, _spoken(messages, system)))
+
+
+def _spoken(messages: Sequence[Message], system: str) -> list[TemplateMessage]:
+    before = [TemplateMessage("system", system)] if system else []
+    return [*before, *(TemplateMessage(message.role, prompt_text(message)) for message in messages)]

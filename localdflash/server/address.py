@@ -1,0 +1,45 @@
+"""Where a server is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from localdflash.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server at a Unix socket, or at a port, with TLS or without. `place` is what messages call it."""
+
+    socket: Path | None = None
+    host: str = "localdflash"  # a Unix socket has none, but a request names one
+    port: int = 80
+    tls: bool = False
+    base: str = ""  # what stands before every path
+    key: str = ""
+    place: str = "the engine"
+
+    @classmethod
+    def of_url(cls, url: str, key: str = "") -> Self:
+        """An OpenAI-compatible server; UsageError where that is no http address. `/v1` at its end is optional."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        sendable = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not sendable:
+            raise UsageError(f"{url!r}: not the address of a server, such as http://127.0.0.1:8080")
+        tls = parts.scheme == "https"
+        base = parts.path.rstrip("/").removesuffix("/v1")
+        place = url.rstrip("/").removesuffix("/v1")
+        return cls(None, parts.hostname, port or (443 if tls else 80), tls, base, key, place)
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Of every request."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        host = name if self.socket or self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
+        key = [("Authorization", f"Bearer {self.key}")] if self.key else []
+        return [("Host", host), ("Content-Type", "application/json"), *key]
