@@ -136,6 +136,7 @@ def few(count: int) -> list[BenchPrompt]:
     return load(count)
 
 
+@pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize(("backend", "count"), [("cpu", 3), ("llama.cpp", 3), ("torch", 1)])
 def test_drafting_does_not_change_the_text(backend: Backend, count: int, request: pytest.FixtureRequest) -> None:
     if backend == "cpu":

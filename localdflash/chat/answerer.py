@@ -161,13 +161,11 @@ class Answerer:
         *,
         system: str = "",
         goes_on: bool = False,
-        prediction: str = "",
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         """The answer to these messages, piece by piece; with `goes_on` what follows the last one, which is an answer.
 
-        Closing this stops the engine within a step. `prediction`: text that most of the answer will repeat. Raises what
-        keeps an answer from beginning, and errors that the engine reports; if the engine goes away for good in the
-        middle, the answer ends with "gone".
+        Closing this stops the engine within a step. Raises what keeps an answer from beginning, and errors that the
+        engine reports; if the engine goes away for good in the middle, the answer ends with "gone".
         """
         asked, replay = time.perf_counter(), Replay()
         body: dict[str, object] = {}
@@ -177,7 +175,7 @@ class Answerer:
                 about = await self.ready()
                 if not reading:
                     reading = _reading(settings, asked)
-                    body = self._body(about, messages, settings, system, goes_on, prediction)
+                    body = self._body(about, messages, settings, system, goes_on)
                 async with aclosing(self._chunks(body)) as chunks:
                     async for chunk in chunks:
                         if not (told := reading.take(chunk)):
@@ -207,13 +205,12 @@ class Answerer:
         settings: ChatSettings,
         system: str,
         goes_on: bool,
-        prediction: str,
     ) -> dict[str, object]:
         body: dict[str, object] = {"messages": spoken(messages, system)}
         if isinstance(self._source, NamedServer):
             body["model"] = about.pair
         if self.ours:
-            return body | own_fields(settings, goes_on=goes_on, prediction=prediction)
+            return body | own_fields(settings, goes_on=goes_on)
         return body | openai_fields(settings)
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":

@@ -30,7 +30,7 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
     return fields
 
 
-def own_fields(settings: ChatSettings, *, goes_on: bool, prediction: str) -> dict[str, object]:
+def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
     """These, and all that our own engine knows. Sampling gets a seed, so that asking again gives the same answer."""
     fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
     nothing = SamplingParams()
@@ -41,8 +41,6 @@ def own_fields(settings: ChatSettings, *, goes_on: bool, prediction: str) -> dic
         fields["seed"] = secrets.randbits(31)
     if not settings.draft:
         fields["draft"] = False
-    if prediction:
-        fields["prediction"] = {"type": "content", "content": prediction}
     return fields
 
 

@@ -63,17 +63,10 @@ def choose_context(memory: Memory, wanted: int, trained: int, free: int) -> int:
     return wanted or min(trained, largest)
 
 
-def predict(
-    header: GGUFHeader, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
-) -> Memory:
-    """What a GGUF target, and a drafter whose weights take `drafter_bytes`, will need."""
-    return predict_bytes(file_bytes(header), config, drafter, drafter_bytes, kv)
-
-
 def predict_bytes(
     target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
-    """The same for a target whose weights take `target_bytes`."""
+    """What a target, whose weights take `target_bytes`, and its drafter will need."""
     per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
     fixed = _activation_bytes(config) + DOCUMENTS * 4
     if drafter:

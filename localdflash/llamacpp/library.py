@@ -86,7 +86,7 @@ def new_context(model: Any, params: Any) -> Any:
         return api.llama_init_from_model(model, params)
 
 
-def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simulate: bool = False) -> Any:
+def load_model(path: Path, vocab_only: bool = False, simulate: bool = False) -> Any:
     """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError if it cannot be loaded.
 
     `simulate` reads no weights and allocates nothing: contexts of such a model say how much memory they would take.
@@ -94,7 +94,7 @@ def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simula
     read_header(path)
     quiet()
     params = api.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
+    params.n_gpu_layers = 0
     params.vocab_only = vocab_only
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE

@@ -15,7 +15,6 @@ Count = Annotated[int, Meta(ge=0, lt=2**31)]
 Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
-Tokens = Annotated[list[Token], Meta(min_length=1)]
 
 
 class StreamOptions(Struct):
