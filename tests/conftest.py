@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,12 +49,11 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def drafting() -> Iterator[None]:
-    """Pairs that this test loads draft, whatever this machine is fast at."""
+def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs that commands load in this test draft, whatever this machine is fast at."""
     from tests.support.costs import drafting_pays
 
-    with drafting_pays():
-        yield
+    monkeypatch.setattr("localdflash.backend.running.calibrate", drafting_pays)
 
 
 @pytest.fixture(autouse=True)

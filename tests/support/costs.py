@@ -1,11 +1,9 @@
 """Costs that are written down: whether a test drafts does not depend on what this machine is fast at."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
+from collections.abc import Sequence
 
 from localdflash.engine.controller import Controller
+from localdflash.engine.pair import Drafter, Target
 
 VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by rows
 DRAFT_MS = 0.3
@@ -29,13 +27,6 @@ class OnPaper(Controller):
         """Every step looks."""
 
 
-@contextmanager
-def drafting_pays() -> Iterator[None]:
-    """The pairs that this process loads meanwhile draft wherever a draft is likely to be right."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.engine.calibrate.Controller", _on_paper)
-        yield
-
-
-def _on_paper(_measured: dict[int, float], draft_ms: dict[str, float]) -> Controller:
-    return OnPaper(VERIFY_MS, {name: DRAFT_MS if ms else 0.0 for name, ms in draft_ms.items()})
+def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
+    """`Options.costs` with which a pair drafts wherever a draft is likely to be right."""
+    return OnPaper(VERIFY_MS, {drafter.name: DRAFT_MS if drafter.reads_taps else 0.0 for drafter in drafters})

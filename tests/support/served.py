@@ -37,10 +37,10 @@ def metrics() -> Metrics:
 @pytest.fixture(scope="session")
 def worker(metrics: Metrics) -> Iterator[PairWorker]:
     """Drafts, whatever this machine is fast at."""
-    worker = PairWorker(Options(threads=1, backend="llama.cpp"), 64_000_000, 4, metrics.observe)
-    with drafting_pays():
-        worker.start()
-        asyncio.run(worker.ready())
+    options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
+    worker = PairWorker(options, 64_000_000, 4, metrics.observe)
+    worker.start()
+    asyncio.run(worker.ready())
     yield worker
     worker.close()
 
