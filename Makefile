@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-all test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 setup: $(READY)
 
@@ -17,9 +17,16 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 chat: $(READY)
 	$(BIN)/localdflash chat
 
-# A file of tests stays in one process: fixtures of a module are made once.
+# A file of tests stays in one process: fixtures of a module are made once. Files start in their order: sorted by how
+# many tests they have, those with a few long ones would come last, and everything would wait for one process.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
+
 test: $(READY)
-	$(BIN)/pytest -m "not editors" --numprocesses auto --dist loadfile
+	$(PYTEST) -m "not editors and not slow"
+
+# Also compiles every kernel for every chip, takes every picture at every size, and fuzzes longer.
+test-all: $(READY)
+	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "not editors"
 
 # The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.
 test-cpus: $(READY)
@@ -33,11 +40,11 @@ vsix: $(READY)
 # Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs, Helix. Those that are not installed are
 # fetched into .venv/editors from npm's registry and a Debian mirror.
 editors: $(READY)
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch.py --suite trixie
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_vscode.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_emacs.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/editors/fetch_helix.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py --suite trixie
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_vscode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_emacs.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_helix.py
 
 # Screenshots go to build/editors.
 test-editors: editors vsix

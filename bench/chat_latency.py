@@ -22,12 +22,12 @@ from random import Random
 from statistics import quantiles
 from typing import Any
 
+from bench.support import daemon, scripted_engine
+from bench.support.daemon import ROOT
+from bench.support.scripted_answers import Answer
+from bench.support.scripted_engine import script
+from bench.support.terminal import READY, Terminal, chat
 from localdflash.machine.hardware import commit, device
-from tests.support import daemons
-from tests.support.chats import READY, ROOT
-from tests.support.scripted_answers import Answer
-from tests.support.scripted_engine import script
-from tests.support.terminal import Terminal, chat
 
 STARTS, KEYS, STOPS, OPENINGS, TURNS = 20, 150, 20, 10, 2000
 TICK = 0.005  # seconds
@@ -41,10 +41,10 @@ def engine() -> Iterator[Callable[..., None]]:
     """A scripted engine in a process of its own, under a home of its own; call what is yielded with its answers."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
         os.environ["LOCALDFLASH_HOME"] = home
-        command = [sys.executable, "-P", str(ROOT / "tests" / "support" / "scripted_engine.py")]
+        command = scripted_engine.COMMAND
         with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
             try:
-                daemons.until(daemons.is_ready)
+                daemon.until(daemon.is_ready)
                 yield _script
             finally:
                 process.kill()
@@ -52,7 +52,7 @@ def engine() -> Iterator[Callable[..., None]]:
 
 
 def _script(*answers: Answer, **rest: Any) -> None:
-    with daemons.client() as client:
+    with daemon.client() as client:
         client.post("/script", json.loads(script(*answers, **rest)))
 
 

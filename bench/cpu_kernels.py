@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.bench import synthetic
+from bench import synthetic
 from localdflash.cpu import library
 from localdflash.cpu.bound import aligned
 from localdflash.cpu.library import address

@@ -24,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.bench import prompt_set, synthetic
+from bench import synthetic
+from localdflash.bench import prompt_set
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
 from localdflash.files.paths import HOME_VARIABLE

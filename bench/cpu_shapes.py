@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from bench import synthetic
 from localdflash.backend.options import Options
-from localdflash.bench import synthetic
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
 from localdflash.llamacpp.target import LlamaCppTarget

@@ -1,8 +1,9 @@
 """What the language server adds to an answer: request to answer with an engine that needs no time, at several sizes.
 
-`python -P bench/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with its change and its
-request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the engine. `along`: every
-key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of both sides are in them.
+`PYTHONPATH=. python -P bench/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with its
+change and its request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the engine.
+`along`: every key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of both sides
+are in them.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from bench.support import instant_engine
 from localdflash.bench.rpc import LanguageServer
 from localdflash.machine.hardware import device
 from localdflash.server.client import find
@@ -34,7 +36,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    result: dict[str, Any] = {"device": device(), "keys": KEYS, "command": "python -P bench/lsp_latency.py"}
+    result: dict[str, Any] = {
+        "device": device(),
+        "keys": KEYS,
+        "command": "PYTHONPATH=. python -P bench/lsp_latency.py",
+    }
     for lines in SIZES:
         result[str(lines)] = asyncio.run(_measured(lines))
         print(f"{lines:6} lines", result[str(lines)])
@@ -49,7 +55,7 @@ async def _measured(lines: int) -> dict[str, Any]:
     typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
     oracle = home / "oracle.py"
     oracle.write_text(half + typed + half, encoding="utf-8")
-    command = [sys.executable, "-P", str(ROOT / "tests" / "support" / "instant_engine.py"), str(oracle)]
+    command = [*instant_engine.COMMAND, str(oracle)]
     engine = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     try:
         while find() is None:

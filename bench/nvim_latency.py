@@ -18,12 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
+from bench.editors import fetch, nvim_scene
+from bench.editors.nvim_scene import Scene
+from bench.support import daemon, instant_engine
 from localdflash.machine.hardware import commit, device
-from tests.editors import fetch, nvim_scene
-from tests.editors.nvim_scene import Scene
-from tests.support import daemons
 
-ENGINE = Path(__file__).resolve().parent.parent / "tests" / "support" / "instant_engine.py"
 KEYS = 200
 LINE = "".join(chr(ord("a") + number % 26) for number in range(KEYS + 10)) + "\n"
 CONTINUATIONS = ["x" * (number + 1) + f" = {number}\n" for number in range(KEYS)]
@@ -47,7 +46,7 @@ end
 
 
 @contextmanager
-def instant_engine(texts: list[str]) -> Iterator[list[str]]:
+def server_of(texts: list[str]) -> Iterator[list[str]]:
     """The command of a real language server, whose engine knows these texts."""
     before = os.environ.get("LOCALDFLASH_HOME")
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
@@ -55,9 +54,9 @@ def instant_engine(texts: list[str]) -> Iterator[list[str]]:
         files = [Path(home) / f"{number:04}.txt" for number in range(len(texts))]
         for file, text in zip(files, texts, strict=True):
             file.write_text(text, encoding="utf-8")
-        with subprocess.Popen([sys.executable, "-P", str(ENGINE), *map(str, files)]) as engine:
-            daemons.until(daemons.is_ready)
-            yield [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
+        with subprocess.Popen([*instant_engine.COMMAND, *map(str, files)]) as engine:
+            daemon.until(daemon.is_ready)
+            yield [sys.executable, "-P", "-c", daemon.PROGRAM, "lsp"]
             engine.kill()
         del os.environ["LOCALDFLASH_HOME"]
     if before is not None:
@@ -80,7 +79,7 @@ def served(nvim: Path) -> Times:
     """Like `asking`, by the real server, which is silent in an empty document."""
     head = "a line above, as in any file\n"
     with (
-        instant_engine([head + text for text in CONTINUATIONS]) as command,
+        server_of([head + text for text in CONTINUATIONS]) as command,
         tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
         nvim_scene.scene(nvim, Path(folder), cmd=command) as scene,
     ):

@@ -16,10 +16,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.editors.fetch_vscode import ROOT, tools
+from bench.editors.vscode import GHOST, Window, studio, until
 from localdflash.bench.spread import spread
 from localdflash.machine.hardware import commit, device
-from tests.editors.fetch_vscode import ROOT, tools
-from tests.editors.vscode import GHOST, Window, studio, until
 
 GAPS = 0.12, 0.25  # seconds from key to key
 WATCH = f"""() => {{
@@ -46,7 +46,7 @@ def main() -> None:
     given = parser.parse_args()
     found = tools()
     if found is None:
-        parser.error("VS Code is not here: run tests/editors/fetch_vscode.py")
+        parser.error("VS Code is not here: run bench/editors/fetch_vscode.py")
     code = [f"{NAMES[number % 10]}_{number} = measure({number}, unit='ms')" for number in range(given.lines + 1)]
     load = os.getloadavg()[0]
     extension = next((ROOT / "editors" / "vscode").glob("*.vsix"))

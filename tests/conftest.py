@@ -1,6 +1,7 @@
 """What every test gets: folders of its own, no network beyond this machine, Triton's interpreter for the kernels."""
 
 import os
+import signal
 import socket
 from dataclasses import replace
 from ipaddress import ip_address
@@ -15,6 +16,8 @@ if os.environ.get("LOCALDFLASH_GPU_TESTS") != "1":  # set where tests/gpu, and n
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it in the background, for children too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +46,14 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
     why = f"it was not built with the package: {library.REINSTALL}"
     monkeypatch.setattr(library, "_load", lambda: why)
     return why
+
+
+@pytest.fixture
+def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs that commands load in this test draft, whatever this machine is fast at."""
+    from tests.support.costs import drafting_pays
+
+    monkeypatch.setattr("localdflash.backend.running.calibrate", drafting_pays)
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train.corpus import read_list
 from localdflash.weights.gguf import read_header
+from tests.support.costs import drafting_pays
 
 EMBEDDED = Path(__file__).parent.parent / "localdflash" / "embedded"
 HF_NAMES = {
@@ -141,7 +142,7 @@ def test_drafting_does_not_change_the_text(backend: Backend, count: int, request
     if backend == "cpu":
         request.getfixturevalue("cpu_engine")
     drafted = 0
-    options = Options(backend=backend, threads=1)
+    options = Options(backend=backend, threads=1, costs=drafting_pays)
     with LoadedPair(options) as pair, LoadedPair(replace(options, draft=False)) as plain:
         for prompt in few(count):
             ids, ends = prompt_ids(pair, prompt)

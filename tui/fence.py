@@ -30,7 +30,7 @@ class ShownFence:
 
 
 class Code(Block):
-    """The code of a block; `number` is its fence in the Document, from 1, or 0 for indented code, which has no label.
+    """The code of a block; `number` is its fence in the document, from 1, or 0 for indented code, which has no label.
 
     Lines are raw, each with its line feed. `open_line` is the last one while it has none yet.
     """

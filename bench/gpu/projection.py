@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bench import synthetic
 from bench.gpu.setup import BenchReport, Setup
-from localdflash.bench import synthetic
 from localdflash.kernels.attention import CHUNK, FUSED
 
 CONTEXTS = (1024, 16384)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench import synthetic
 from bench.gpu.setup import BenchReport, Setup, guarded
 from bench.gpu.timing import milliseconds
-from localdflash.bench import synthetic
 from localdflash.cuda.assembly import CudaSettings, load_pair
-from localdflash.cuda.memory import file_bytes, predict
+from localdflash.cuda.memory import file_bytes, predict_bytes
 from localdflash.cuda.ops import Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner
@@ -243,7 +243,8 @@ def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int
     """What the planner predicted, and the peak since before the load."""
     header, drafting = gguf.read_header(target), gguf.read_header(drafter)
     kv, config = pair.stepper.cache.k.dtype, decoder_config(header)
-    predicted = predict(header, config, config_of_gguf(drafting), file_bytes(drafting), kv).total(pair.stepper.context)
+    memory = predict_bytes(file_bytes(header), config, config_of_gguf(drafting), file_bytes(drafting), kv)
+    predicted = memory.total(pair.stepper.context)
     if setup.device.type != "cuda":
         return {"predicted": predicted}
     peak, held = torch.cuda.max_memory_allocated() - base, torch.cuda.memory_allocated() - base

@@ -1,6 +1,6 @@
-"""What fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
+"""Decides what fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
 
-Pure arithmetic over `Sizes`, which every backend has its own of; nothing here looks at a machine.
+Pure arithmetic over `Sizes`, which every backend implements; nothing here looks at a machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True)
 class Fit:
-    """What is loaded. `notice` is a line for the user where that is less than asked for, or empty."""
+    """What to load. `notice` is a line for the user if that is less than was asked for, or empty."""
 
     drafter: str
     context: int
@@ -68,7 +68,7 @@ class Fit:
 
 
 def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
-    """Tokens of context that fit, at most `most`; below that a multiple of `STEP`, and 0 where nothing fits.
+    """The most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
 
     Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
     """
@@ -87,7 +87,7 @@ def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int)
 
 
 def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
-    """The pair to load: with the context wanted, or, where that is 0, the largest up to the trained one.
+    """The pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
 
     OutOfMemory says what is needed, what is free and what would fit.
     """
@@ -129,7 +129,7 @@ def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, larges
 
 
 def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
-    """Bytes of a target of so many matrix weights in every quantization, best first; what is no matrix stays as is."""
+    """Bytes of a target of so many matrix weights in every quantization, best first; other tensors stay as they are."""
     return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
 
 

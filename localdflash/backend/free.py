@@ -20,7 +20,7 @@ def system_budget() -> MemoryBudget:
 
 
 def program_bytes(with_torch: bool) -> int:
-    """What this process holds now, and torch where a part of the pair needs that: measured, not known."""
+    """Bytes that this process holds now, plus torch's if a part of the pair needs that: measured, not estimated."""
     if with_torch:
         import_module("torch")
     return resident()
@@ -32,12 +32,12 @@ def resident() -> int:
 
 
 def with_program(parts: Parts) -> Parts:
-    """The parts of a pair in this process, and as its program what else is resident."""
+    """The parts of a pair in this process, with everything else that is resident as the program."""
     return {**parts, PROGRAM: max(resident() - total(parts), 0)}
 
 
 def _cgroup_free(folder: Path) -> int | None:
-    """What the limit of this container leaves, files that can be dropped included; None without a limit."""
+    """What the limit of this container leaves, counting files that can be dropped; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

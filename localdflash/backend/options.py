@@ -1,4 +1,4 @@
-"""How a pair is to be run: what every backend's `load` is given beside the pair's files."""
+"""How a pair is to be run: the argument of every backend's `load` besides the pair's files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What every backend's `load` returns: a pair that runs, and all that is to be known of it."""
+"""What every backend's `load` returns: a pair that runs, and everything the other rooms need to know of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Running:
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:
-    """A pair of these, which drafts from the text too if it may draft at all; what that costs is measured here."""
+    """A pair of a target and drafters, with lookup if it may draft at all; costs that `options` lack are measured."""
     if not options.draft:
         return HostPair(target)
     drafters = [LookupDrafter(), *drafters]

@@ -20,7 +20,7 @@ from localdflash.loading.load import LoadedPair
 class LoneRowTarget(LlamaCppTarget):
     """See `Target`."""
 
-    def _params(self, threads: int, gpu_layers: int) -> Any:
+    def _params(self, threads: int) -> Any:
         params, default = context_params(self.model, self.context, threads), api.llama_context_default_params()
         params.flash_attn_type = default.flash_attn_type
         params.type_k, params.type_v = default.type_k, default.type_v

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Ways(Protocol):
+class BenchWays(Protocol):
     """The ways of one pair beside drafting."""
 
     @property
@@ -52,7 +52,7 @@ class Ways(Protocol):
 
 
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator[Ways]:
+def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
     """The ways of a pair that was loaded with `options`."""
     if loaded.host is None:
         yield CudaWays(loaded.pair)
@@ -64,14 +64,14 @@ def opened(loaded: LoadedPair, options: Options) -> Iterator[Ways]:
 
 
 class HostWays:
-    """See `Ways`."""
+    """See `BenchWays`."""
 
     def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
         self.plain, self.llama, self._drafting = plain, llama, drafting
 
     @property
     def blocks(self) -> Pair | None:
-        """See `Ways`."""
+        """See `BenchWays`."""
         drafters = [drafter for drafter in self._drafting.drafters if drafter.reads_taps]
         if not drafters:
             return None
@@ -79,7 +79,7 @@ class HostWays:
         return HostPair(self._drafting.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, free))
 
     def costs(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         controller, rows = self._drafting.controller, self._drafting.target.max_rows
         if controller is None:
             return {}
@@ -90,13 +90,13 @@ class HostWays:
         }
 
     def verify(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         self._drafting.forget()
         self.plain.forget()
         return verify_table(self._drafting.target, self.plain.target)
 
     def machine(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         return {
             "device": hardware.device(),
             "bandwidth_gb_s": round(hardware.bandwidth(), 1),
@@ -121,7 +121,7 @@ class _WholeBlocks(Controller):
 
 
 class CudaWays:
-    """See `Ways`."""
+    """See `BenchWays`."""
 
     llama: Pair | None = None
 
@@ -134,19 +134,19 @@ class CudaWays:
 
     @property
     def blocks(self) -> Pair | None:
-        """See `Ways`."""
+        """See `BenchWays`."""
         return self._pair.only("draft") if self._pair.stepper.block else None
 
     def costs(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
 
     def verify(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         return {}
 
     def machine(self) -> dict[str, Any]:
-        """See `Ways`."""
+        """See `BenchWays`."""
         return {
             "device": hardware.gpu(),
             "bandwidth_gb_s": round(hardware.gpu_bandwidth(), 1),

@@ -1,1 +1,1 @@
-"""A chat without its screen: messages, sessions on disk, what is attached, what the engine answers."""
+"""A chat without its screen: messages, chats on disk, attachments, answers, changes to files."""

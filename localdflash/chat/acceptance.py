@@ -1,4 +1,4 @@
-"""How an answer is being made, counted step by step while it grows: for the footer and the panel."""
+"""Counts how an answer is being made, step by step, for the footer and the panel."""
 
 import time
 from bisect import insort
@@ -13,9 +13,9 @@ EVERY = 0.5  # seconds between two of them
 
 
 class Acceptance:
-    """Sums over the steps of one answer. `clock` tells seconds; the first call of it is when the answer was asked for.
+    """Sums over the steps of one answer. `clock` returns seconds; its first call is when the answer was asked for.
 
-    What nothing is known of is None: another server tells of no steps.
+    None means unknown: another server reports no steps.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class Acceptance:
         self._noted = self._asked
 
     def add(self, step: StepRecord | None, text: str = "") -> None:
-        """Count what has just arrived."""
+        """Count a piece that has just arrived."""
         now = self._clock()
         if text and self.ttft_ms is None:
             self.ttft_ms = (now - self._asked) * 1e3
@@ -71,7 +71,7 @@ class Acceptance:
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second of the last moments, as they arrived; 0 when nothing has for that long."""
+        """Tokens a second of the last moments, as they arrived; 0 if none did."""
         if not self._arrived:
             return None
         (first, _), (last, _) = self._arrived[0], self._arrived[-1]
@@ -81,7 +81,7 @@ class Acceptance:
 
     @property
     def average(self) -> float | None:
-        """Tokens a second of the whole answer, by the time that its steps took."""
+        """Tokens a second of the whole answer, over the time of its steps."""
         return self.tokens / self._total_ms * 1e3 if self._total_ms else None
 
     @property
@@ -91,21 +91,21 @@ class Acceptance:
 
     @property
     def share(self) -> float | None:
-        """Of the drafted tokens, those that were accepted."""
+        """The share of the drafted tokens that were accepted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def acceptance(self) -> Sequence[float]:
-        """The same, by slot of the draft."""
+        """The share of accepted tokens by slot of the draft."""
         return [taken / offered for taken, offered in zip(self._taken, self.offered, strict=True)]
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
-        """Milliseconds that half of the steps, and 95 in 100 of them, did not exceed."""
+        """The median and the 95th percentile of the steps' milliseconds."""
         return (self.percentile(50), self.percentile(95)) if self._ms else None
 
     def percentile(self, share: int) -> float:
-        """Milliseconds that so many steps in 100 did not exceed; 0 where there is none."""
+        """The percentile of the steps' milliseconds; 0 if there is none."""
         return self._ms[max(-(-len(self._ms) * share // 100), 1) - 1] if self._ms else 0.0
 
     def numbers(self) -> Mapping[str, object]:

@@ -1,8 +1,9 @@
-"""Writes proposals to disk, and takes them back.
+"""Write proposals to disk, and undo them.
 
 A file is written beside itself and put in place by one rename: it is always the old one or the new one. What was
-there before is in the journal first: a set that a crash cut off can be taken back too, since only files that are as the
-set left them are touched. All happens in the open folder of a file: no link that appears meanwhile is followed.
+there before goes to the journal first: a set of changes that a crash cut off can be undone too, because only files that
+are as the set left them are touched. All happens in the open folder of a file: no link that appears meanwhile is
+followed.
 """
 
 import errno
@@ -31,7 +32,7 @@ _MEANWHILE = "was changed meanwhile: look at the diff again"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done, in order. `problem`: the line that says why the rest was not; `notice` what else to know."""
+    """The files that were written, in order. `problem` says why the rest was not; `notice` what else to know."""
 
     done: tuple[Proposal, ...]
     problem: str = ""
@@ -40,14 +41,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """The files that are as they were before, and for each that is not the line that says why."""
+    """The files that were restored, and a line for each that was not, with the reason."""
 
     restored: tuple[str, ...]
     left: tuple[str, ...] = ()
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One file of a set: what to put back, and how to know that the file is as we left it."""
+    """One file of a set: what to restore, and how to recognise that the file is as we left it."""
 
     path: str
     before: bytes | None
@@ -57,7 +58,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Set(msgspec.Struct):
-    """What one `apply` changed below a root. The name begins with the time, in nanoseconds since 1970."""
+    """The changes of one `apply` below a root. The name begins with the time, in nanoseconds since 1970."""
 
     name: str
     root: str
@@ -65,17 +66,17 @@ class _Set(msgspec.Struct):
 
     @property
     def temporary(self) -> str:
-        """The name under which its files are written, beside those that they replace."""
+        """The name under which a file is written before it replaces the old one."""
         return f".localdflash-{self.name}.tmp"
 
     @property
     def age(self) -> float:
-        """Seconds."""
+        """Seconds since the set was written."""
         return time.time() - int(self.name.partition("-")[0]) / 1e9
 
 
 class Journal:
-    """The sets that were applied below a root, newest last; kept in a folder, or without one in memory alone."""
+    """The sets that were applied below a root, newest last; kept in a folder, or in memory alone without one."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         self.target = Folder(root)
@@ -86,18 +87,18 @@ class Journal:
                 _sweep(self.target, one)
 
     def last(self) -> tuple[tuple[str, ...], float] | None:
-        """What `undo` would take back: the files, and how many seconds ago they were written."""
+        """What `undo` would restore: the files, and how many seconds ago they were written."""
         return (tuple(entry.path for entry in self._sets[-1].files), self._sets[-1].age) if self._sets else None
 
     def add(self, proposals: Sequence[Proposal]) -> tuple[_Set, str]:
-        """Note what is about to be changed; the second value is a line where only memory has it."""
+        """Note what is about to be changed; return a line too if that is noted in memory only."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         one = _Set(name, self.target.path, [_entry(self.target, each) for each in proposals])
         self._sets = [*self._sets[1 - KEPT :], one]
         return one, self._store(one)
 
     def keep(self, paths: Sequence[str]) -> None:
-        """Of the newest set only these files were changed."""
+        """Note that of the newest set only these files were changed."""
         newest = self._sets[-1]
         newest.files = [entry for entry in newest.files if entry.path in paths]
         if not newest.files:
@@ -105,11 +106,11 @@ class Journal:
         self.close(newest)
 
     def take(self) -> _Set | None:
-        """The newest set, which from now on is no longer in memory."""
+        """Remove the newest set from memory and return it."""
         return self._sets.pop() if self._sets else None
 
     def close(self, one: _Set) -> None:
-        """What a set still has stays on disk, for another time; nothing does of one that has nothing."""
+        """Store what is left of a set for another time; a set with nothing left is removed."""
         if one.files:
             self._store(one)
         elif self._folder is not None:
@@ -132,7 +133,7 @@ class Journal:
 
 
 def apply(proposals: Sequence[Proposal], journal: Journal) -> Outcome:
-    """Write them in order, each only if its file is still as it was; the first that fails ends it."""
+    """Write the files in order, each only if it is still as it was; the first failure ends it."""
     noted, notice = journal.add(proposals)
     done: list[Proposal] = []
     problem = ""
@@ -152,7 +153,7 @@ def apply(proposals: Sequence[Proposal], journal: Journal) -> Outcome:
 
 
 def undo(journal: Journal) -> Undone | None:
-    """Put back what the newest set changed, last file first; None where there is nothing to take back."""
+    """Restore what the newest set changed, last file first; None if there is nothing to undo."""
     while taken := journal.take():
         restored: list[str] = []
         left: list[tuple[_Entry, str]] = []
@@ -180,7 +181,7 @@ def _entry(target: Folder, one: Proposal) -> _Entry:
 
 
 def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
-    """Whether there was something to put back; UsageError where the file is not as we left it."""
+    """Restore one file; return whether there was anything to restore. UsageError if the file is not as we left it."""
     found = target.read(checked(entry.path))
     now = found.data if found else None
     if now != entry.before:
@@ -195,7 +196,7 @@ def _restored(target: Folder, entry: _Entry, temporary: str) -> bool:
 def _write(
     target: Folder, name: str, before: bytes | None, after: bytes | None, temporary: str, mode: int | None = None
 ) -> None:
-    """Make a file another one, if it is what it was; UsageError otherwise. `mode` is for a file that is new."""
+    """Replace a file's content, if it is still what it was; UsageError otherwise. `mode` is for a new file."""
     created: list[str] | None = [] if before is None else None
     try:
         with target.reach(name, created) as place:
@@ -238,7 +239,7 @@ def _put(here: int, last: str, data: bytes, found: FoundFile | None, temporary: 
 
 
 def _place(here: int, last: str, found: FoundFile | None, temporary: str) -> None:
-    """A last look, as short before the step as can be; a new file is linked, which fails where there is one."""
+    """Check a last time, right before the step; a new file is linked, which fails if there is one."""
     if found is None:
         try:
             os.link(temporary, last, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
@@ -261,7 +262,7 @@ def _remove_empty(target: Folder, folder: str) -> None:
 
 
 def _sweep(target: Folder, one: _Set) -> None:
-    """Remove what a set that was cut off has left beside its files."""
+    """Remove the temporary files of a set that was cut off."""
     for entry in one.files:
         with suppress(OSError, UsageError), target.reach(checked(entry.path)) as place:
             if place:
@@ -273,7 +274,7 @@ def _digest(data: bytes | None) -> str | None:
 
 
 def _stored(folder: Path, root: str) -> list[_Set]:
-    """The sets of one root; what cannot be read is left out."""
+    """The sets of one root; those that cannot be read are left out."""
     found = []
     for path in sorted(folder.glob("*.json"))[-KEPT:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):

@@ -1,6 +1,6 @@
-"""The parts of an answer that may change files, in order: fences, diffs, and search/replace blocks.
+"""Finds the parts of an answer that may change files, in order: fences, diffs, and search/replace blocks.
 
-Read line by line, not by a Markdown parser: a diff or a search/replace block ends where it says itself, also where one
+Read line by line, not by a Markdown parser: a diff or a search/replace block ends where it says itself, even if one
 of its lines looks like the end of the fence around it.
 """
 
@@ -19,7 +19,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A code block; `name` is the file that it names, "" for none, and `labelled` whether its first line does so."""
+    """A code block; `name` is the file that it names, or "", and `labelled` whether its first line does so."""
 
     info: str
     lines: tuple[str, ...]
@@ -30,7 +30,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A search/replace block: lines that are to become others."""
+    """A search/replace block: lines that replace others."""
 
     name: str
     search: tuple[str, ...]
@@ -42,19 +42,19 @@ Block = Fence | Exchange | FilePatch
 
 
 def blocks(answer: str) -> list[Block]:
-    """What is in an answer, without what the model thought before it."""
+    """The blocks of an answer, without its thoughts."""
     return _Reader(_said(answer)).read()
 
 
 def _said(answer: str) -> str:
-    """The text after the thoughts; nothing while they go on."""
+    """The text after the thoughts; "" while they go on."""
     if end := _THOUGHT_END.search(answer):
         return answer[end.end() :]
     return "" if answer.lstrip().startswith("<think>") else answer
 
 
 class _Reader:
-    """Goes through the lines once."""
+    """Reads the lines once, from the front to the back."""
 
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -70,7 +70,7 @@ class _Reader:
         return self._found
 
     def _marked(self, end: int) -> bool:
-        """A block with marks of its own, which may begin at this line."""
+        """The diff or search/replace block that begins at this line, if one does."""
         if _SEARCH.match(self._lines[self._at]):
             self._found.append(self._exchange())
         elif patches.begins(self._lines, self._at):
@@ -103,7 +103,7 @@ class _Reader:
 
     @staticmethod
     def _holds_marks(info: str, inside: list[str]) -> bool:
-        """Whether to look for diffs and search/replace blocks: a file's text may happen to have some."""
+        """Whether to look for diffs and search/replace blocks; a file's own text may happen to hold such marks."""
         first = [at for at, line in enumerate(inside) if line.strip()][:2]
         if naming.is_diff(info) or any(_SEARCH.match(inside[at]) for at in first):
             return True
@@ -138,7 +138,7 @@ class _Reader:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
     def _exchange_name(self) -> str:
-        """Of the lines above, the fence's own among them; else the file of the block before."""
+        """The file named in the lines above, the fence's own included; else that of the block before."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
             if found := naming.in_info(fence[3]) if fence else naming.above(line, "") or naming.in_comment(line):

@@ -1,4 +1,4 @@
-"""The same turn answered plainly and with drafting, to feel the difference and to see that the text is the same."""
+"""Answer the same turn plainly and with drafting, to feel the difference and to check that the text is the same."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class ComparedWay:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both ways. `identical`: None before both were heard. `running`: what is being done, "" at the end."""
+    """Both ways. `identical` is None until both have answered; `running` says what is being done, "" at the end."""
 
     plain: ComparedWay = ComparedWay()
     drafting: ComparedWay = ComparedWay()
@@ -39,13 +39,13 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast drafting is; None before both were heard."""
+        """How many times faster drafting is; None until both have answered."""
         return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One of the answers."""
+    """The text and numbers of one answer."""
 
     text: str
     done: Done
@@ -59,9 +59,9 @@ async def compare(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer the last question of these messages both ways in turn; `say` gets how far that is.
+    """Answer the last question of these messages both ways in turn; `say` is told how far that is.
 
-    What is drawn is drawn with one seed. Cancelling this stops the engine within a step.
+    Sampling uses one seed for both. Cancelling this stops the engine within a step.
     """
     await answerer.ready()
     if not answerer.ours:
@@ -88,7 +88,7 @@ def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 async def _ask(answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings) -> _Answer:
-    """A whole answer. EngineGone where it was interrupted: its numbers would be wrong."""
+    """One whole answer. EngineGone if it was interrupted, because its numbers would be wrong."""
     parts: list[str] = []
     async with aclosing(answerer.answer(messages, settings, system=system)) as events:
         async for event in events:

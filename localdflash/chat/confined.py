@@ -1,7 +1,7 @@
-"""The files that an answer may change: below one root, by names that are allowed, reached without following a link.
+"""The files that an answer may change: below one root, by allowed names, reached without following a link.
 
 Every folder on the way is opened from the one before, as in `localdflash.workspace.files`: a link that is put in the
-place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; who shows it adds the name.
+place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; the caller adds the name.
 """
 
 import os
@@ -23,7 +23,7 @@ _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the l
 
 
 class FoundFile(NamedTuple):
-    """What is on disk: the bytes of a plain file, its mode, and what tells it from another one in its place."""
+    """A file on disk: its bytes, its mode, and what tells it from another one in its place."""
 
     data: bytes
     mode: int
@@ -37,7 +37,7 @@ class Folder:
         self.path = os.path.realpath(root)
 
     def check(self, name: str) -> str:
-        """A name as the file system will get it; UsageError where no answer may change such a file."""
+        """A name as the file system will get it; UsageError if no answer may change such a file."""
         plain = checked(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
@@ -49,7 +49,7 @@ class Folder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[int, str] | None]:
-        """The open folder of a file, and the file's name in it; None where a folder on the way is missing.
+        """The open folder of a file, and the file's name in it; None if a folder on the way is missing.
 
         With `created`, missing folders are made, and their names added to it.
         """
@@ -70,13 +70,13 @@ class Folder:
             os.close(here)
 
     def read(self, name: str) -> FoundFile | None:
-        """A file that may be changed, None where there is none; UsageError where it is no plain, small file."""
+        """A file that may be changed, or None; UsageError if it is not a plain, small file."""
         with reading(name), self.reach(name) as place:
             return read_at(*place) if place else None
 
 
 def checked(name: str) -> str:
-    """A name without `./`, by its letters alone; UsageError where it can be no file's below a root."""
+    """A normalised name, without `./`; UsageError if no file below a root can have it."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
         raise UsageError("has characters in its name that cannot be seen")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
@@ -95,7 +95,7 @@ def checked(name: str) -> str:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """What the system says, as a reason."""
+    """Turn the system's error in reading a file into a refusal."""
     try:
         yield
     except OSError as error:
@@ -103,7 +103,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def read_at(folder: int, name: str) -> FoundFile | None:
-    """The same for a file in an open folder."""
+    """Like `Folder.read`, for a file in an open folder."""
     try:
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The file of the chats: for this user alone, shared by any number of processes, set aside where it is broken.
+"""The database file of the chats: for this user alone, shared by any number of processes, set aside if it is broken.
 
-Only a process that is alone with a broken file may set it aside: another one that still has it open would go on to
+Only a process that is alone with a broken file may set it aside: another one that still has it open would otherwise
 remove the new file's write-ahead log when it leaves.
 """
 
@@ -43,13 +43,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """For statements that change nothing. StoreFailed where the file cannot be read."""
+        """A context for statements that change nothing. StoreFailed if the file cannot be read."""
         with self._gate, self._failures():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on the disk afterwards, nothing where StoreFailed is raised."""
+        """One transaction: all of it is on the disk afterwards, or nothing if StoreFailed is raised."""
         with self._gate, self._failures():
             self._look_for_the_file()
             self._connection.execute("BEGIN IMMEDIATE")
@@ -62,14 +62,14 @@ class Database:
                 raise
 
     def close(self) -> None:
-        """End the connection. A second call does nothing."""
+        """Close the connection. May be called again."""
         with self._gate:
             self._connection.close()
             if self._presence is not None:
                 self._presence.leave()
 
     def _entered(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
-        """Open the file, its folder made where there is none."""
+        """Open the file; its folder is made if there is none."""
         try:
             paths.create_private(path.parent)
         except LocaldflashError as error:
@@ -82,7 +82,7 @@ class Database:
             raise
 
     def _look_for_the_file(self) -> None:
-        """Go on with another file where ours was removed or replaced: what is written to it now would be lost."""
+        """Reopen the file if ours was removed or replaced, because writes to it would be lost."""
         if self._path is None or self._presence is None:
             return
         log = self._path.with_name(self._path.name + "-wal")
@@ -125,7 +125,7 @@ class Database:
             raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
 
     def _reindexed(self) -> StoreFailed:
-        """Make the search indexes anew from the texts."""
+        """Rebuild the search indexes from the texts."""
         try:
             for index in INDEXES:
                 self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
@@ -134,7 +134,7 @@ class Database:
         return StoreFailed(f"{self._path}: its search index was damaged and has been made anew; try again")
 
     def _begun_anew(self) -> StoreFailed:
-        """Set the file aside, if no other process has it open, and go on with a new one; says which."""
+        """Set the file aside, if no other process has it open, and start a new one; return a line that says so."""
         if self._path is None or self._presence is None:
             return StoreFailed("chats: damaged in memory")
         if not self._presence.alone():
@@ -162,7 +162,7 @@ class Database:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one of its name; None where there is none."""
+    """What tells a file from another one of its name; None if there is none."""
     try:
         about = path.stat()
     except OSError:
@@ -171,7 +171,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
-    """Make the file where there is none. `check` it, alone with it, after a process that did not close it."""
+    """Open the file, or make it. `check` it, alone with it, after a process that did not close it."""
     log = path.with_name(path.name + "-wal")
     try:
         with suppress(FileExistsError):  # SQLite gives its files the mode that this one has
@@ -210,7 +210,7 @@ def _connect(name: str, check: bool = False) -> sqlite3.Connection:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a broken file and what lies beside it to the first `<file>.broken-<n>` that is free."""
+    """Rename a broken file and those beside it to the first free `<file>.broken-<n>`."""
     for number in count(1):
         aside = path.with_name(f"{path.name}.broken-{number}")
         if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_BESIDE)):

@@ -1,8 +1,8 @@
 """A chat as one file: Markdown to read, JSON to process.
 
-Markdown: each message stands below a rule, a comment `<!-- message N -->` and a line that says whose it is, unchanged;
-what it leaves open (a fence, a comment, an HTML block) is closed after it, so that it does not swallow the next one.
-Where a message contains such a comment, the word is another one throughout the file: `<!-- message' N -->`.
+Markdown: each message stands below a rule, a comment `<!-- message N -->` and a line with its author, unchanged; what
+it leaves open (a fence, a comment, an HTML block) is closed after it, so that it does not swallow the next one. If a
+message contains such a comment, another word is used throughout the file: `<!-- message' N -->`.
 
 JSON: `{"format", "schema", "session", "messages"}`, one message a line, every field as in `Message`.
 """
@@ -41,7 +41,7 @@ _LONE = re.compile("[\ud800-\udfff]")  # not in UTF-8
 
 
 def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
-    """The chat to read; times are local."""
+    """The chat as Markdown; times are local."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").disable("inline")
@@ -61,7 +61,7 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
-    """The chat to process."""
+    """The chat as JSON."""
     session = {name: getattr(info, name) for name in ("id", "title", "folder", "model", "system", "created", "updated")}
     lines = ",\n".join(_json(_fields(message)) for message in messages)
     return (
@@ -71,7 +71,7 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a new file, or replace one: all of it or nothing. UsageError where it is there, StoreFailed if it fails."""
+    """Write a new file, or replace one, atomically. UsageError if it exists already, StoreFailed if that fails."""
     try:
         path = Path(os.path.realpath(path))  # a link stays one
         mode = _replaceable(path, overwrite)
@@ -96,7 +96,7 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
 
 
 def _replaceable(path: Path, overwrite: bool) -> int | None:
-    """The mode of the file that is to be replaced; None for a new one, whose name is ours now."""
+    """The mode of the file that is to be replaced; None for a new one, whose name is then reserved."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         return None
@@ -119,7 +119,7 @@ def _whose(number: int, message: Message) -> str:
 
 
 def _closed(parser: "MarkdownIt", text: str) -> str:
-    """The text, and below it what ends a block that it leaves open."""
+    """The text, followed by what closes a block that it leaves open."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
     for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
         whole = f"{text}\n{end}" if end else text
@@ -130,7 +130,7 @@ def _closed(parser: "MarkdownIt", text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One line of plain text that Markdown does not read as anything else."""
+    """One line of plain text, escaped so that Markdown reads it as nothing else."""
     return _SPECIAL.sub(r"\\\g<0>", sanitize(" ".join(text.split())))
 
 
@@ -155,7 +155,7 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null."""
+    """The value with infinity and NaN, which JSON lacks, replaced by null."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The text of a file as lines, changed so that all else stays: byte order mark, line ends, the missing last one."""
+"""The text of a file as lines, changed so that all else stays: byte order mark, line ends, a missing last one."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ _LARGE = 25_000_000  # product of lines from which a comparison would take secon
 
 
 class Splice(NamedTuple):
-    """Lines `start` to `stop`, from 0, become others."""
+    """Replaces the lines from `start` to `stop` (from 0) by others."""
 
     start: int
     stop: int
@@ -36,7 +36,7 @@ class ShownHunk:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines without their ends, and those: LF, CRLF, or nothing after the last."""
+    """Lines without their ends, and the ends: LF, CRLF, or nothing after the last."""
 
     lines: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class FileText:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """UsageError where the bytes are no text in UTF-8."""
+        """The text of some bytes; UsageError if they are not UTF-8."""
         if b"\0" in data:
             raise UsageError("is a binary file")
         try:
@@ -68,7 +68,7 @@ class FileText:
     def spliced(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
         """The file with some lines replaced: new ones end as most do, the last one as the last one did.
 
-        Splices are sorted and apart. `final` says whether there is to be an end after the last line.
+        Splices are sorted and do not overlap. `final` says whether the last line is to have an end.
         """
         usual = Counter(end for end in self.ends if end).most_common(1)
         new_end = usual[0][0] if usual else "\n"
@@ -94,24 +94,24 @@ class FileText:
 
 
 def splices(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
-    """What makes one text of the other."""
+    """The splices that turn one text into the other."""
     return [Splice(start, stop, new[first:last]) for start, stop, first, last in _changes(old, new)]
 
 
 def hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
-    """What is to be shown of a change, as `diff -u` does; both are text."""
+    """The hunks of a change as `diff -u` shows them."""
     old, new = _rows(before), _rows(after)
     return tuple(_hunk(old, new, group) for group in _groups(_changes(old, new)))
 
 
 def _rows(data: bytes | None) -> list[tuple[str, bool]]:
-    """Lines, and whether a line has an end."""
+    """Lines, each with whether it has an end."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
 
 
 def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
-    """Where `old[a:b]` became `new[c:d]`."""
+    """The ranges where `old[a:b]` became `new[c:d]`."""
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - head
@@ -124,7 +124,7 @@ def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
 
 
 def _groups(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
-    """Changes that are shown together, because their context touches."""
+    """Group changes whose context touches: they are shown together."""
     group: list[_Change] = []
     for change in changes:
         if group and change[0] - group[-1][1] > 2 * CONTEXT:

@@ -1,8 +1,9 @@
-"""The files of one folder that may go along with a message: found by some of their letters, and read.
+"""The files of one folder that may be attached to a message: found by some of their letters, and read.
 
-Only what rules allow is ever listed or read: no file whose name is on the list of secrets, none that ignore files leave
-out, none of version control's own, nothing outside the folder, also not through a link. What is asked for by name and
-may not be used is refused in one line. Lookups are for worker threads: the first one waits until the folder is listed.
+Only what the rules allow is ever listed or read: no file whose name is on the list of secrets, none that ignore files
+leave out, none of version control's own, nothing outside the folder, not even through a link. What is asked for by name
+and may not be used is refused in one line. Lookups are for worker threads: the first one waits until the folder is
+listed.
 """
 
 import os
@@ -37,19 +38,19 @@ class Hit:
 
     @property
     def name(self) -> str:
-        """As it is mentioned: box.py, box.py:Box.add."""
+        """The name as a message mentions it: box.py, box.py:Box.add."""
         return f"{self.path}:{self.symbol}" if self.symbol else self.path
 
 
 class _Defined(NamedTuple):
-    """What files define, and the file of each."""
+    """The definitions of all files, and the file of each."""
 
     names: Haystack
     paths: Sequence[str]
 
 
 class Files:
-    """The files below `root`. `say` gets lines that a user should read, from any thread."""
+    """The files below `root`. `say` is called with lines that a user should read, from any thread."""
 
     def __init__(self, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.root = os.path.realpath(root)
@@ -65,7 +66,7 @@ class Files:
         self._closed = False
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the work in the background."""
         self._closed = True
         if self._workspace is not None:
             self._workspace.close()
@@ -76,7 +77,7 @@ class Files:
         return self._walked > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[Hit]:
-        """The best matches first: files, and what they define once that is known; `box.py:ad` is a definition in it.
+        """The best matches first: files, and their definitions once these are known; `box.py:ad` is a definition in it.
 
         For an empty query what was mentioned last, and then the files nearest to the top.
         """
@@ -96,7 +97,7 @@ class Files:
         return list(unique.values())[:limit]
 
     def exists(self, path: str) -> bool:
-        """Whether something that is no folder has this name, whether it may be used or not."""
+        """Whether something other than a folder has this name, allowed or not."""
         full = self._full(path)
         return os.path.lexists(full) and not os.path.isdir(full)
 
@@ -108,7 +109,9 @@ class Files:
             return None
 
     def read(self, path: str, part: str = "") -> Attachment:
-        """A file, lines of it (`12-40`) or a definition (`Box.add`); UsageError where it may not be read or is not."""
+        """A file, lines of it (`12-40`) or a definition (`Box.add`); UsageError if it may not be read or does not
+        exist.
+        """
         below = self._allowed(path)
         text = self._text(below)
         name = f"{below}:{part}" if part else below
@@ -133,7 +136,7 @@ class Files:
         return [hit for one, hit in sorted(found, key=lambda pair: pair[0].tier)][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[Hit]:
-        """What the files that are called so define."""
+        """The definitions that have this name."""
         defined, paths = self._defined
         inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
@@ -142,7 +145,7 @@ class Files:
         return [Hit(hit.path, hit.symbol, matched(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
-        """List the folder again where that was a while ago; wait for it, but not long where there is an older list."""
+        """List the folder again if the list is old; wait for that, but not long if there is an older list."""
         first = not self.listed
         with self._lock:
             if not self._walking and (first or time.monotonic() - self._walked > FRESH):
@@ -174,7 +177,7 @@ class Files:
             self._indexing = False
 
     def _index(self) -> None:
-        """Take over what the workspace's index knows; the first time that is started."""
+        """Take over what the workspace's index knows; the first call starts it."""
         if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
             return  # everything that a user has is no project
         if self._workspace is None:
@@ -194,7 +197,7 @@ class Files:
         return os.path.abspath(os.path.join(self.root, path))
 
     def _allowed(self, path: str) -> str:
-        """The path below the root, without links, of a file that may be used; UsageError says why another may not."""
+        """The path below the root, without links, of a file that may be used; UsageError with the reason otherwise."""
         from localdflash.workspace.denied import is_secret
         from localdflash.workspace.files import clean
         from localdflash.workspace.ignore import IgnoreRules
@@ -249,7 +252,7 @@ class Files:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """A number of bytes as people say it."""
     if count < 1024:
         return f"{count} bytes"
     return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"

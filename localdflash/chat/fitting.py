@@ -1,4 +1,4 @@
-"""A conversation that no longer fits into the context: how many of its oldest messages have to be left out."""
+"""How many of its oldest messages a conversation must leave out to fit into the context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from localdflash.errors import ContextOverflow
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """`dropped` leading messages are left out; the others make `tokens` of a `context` (0: not known)."""
+    """The first `dropped` messages are left out; the rest takes `tokens` of a `context` (0: unknown)."""
 
     dropped: int
     tokens: int
@@ -23,9 +23,8 @@ async def plan_fit(
 ) -> FittedChat:
     """The fewest messages to leave out so that `reserve` tokens stay free for the answer.
 
-    Whole exchanges go: what stays begins with a message of the user's. The last one always stays, and so do the
-    instructions. Where they alone leave less than the reserve, what they leave is enough; ContextOverflow where that is
-    nothing.
+    Whole exchanges are left out: the rest begins with a message of the user's. The last one always stays, and so do the
+    instructions. If they alone leave less than the reserve, that is accepted; ContextOverflow if they leave nothing.
     """
     about = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]

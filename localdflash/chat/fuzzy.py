@@ -1,8 +1,8 @@
-"""Finding names by some of their letters, best first, fast enough for every key: 20 000 names in a few milliseconds.
+"""Find names by some of their letters, best first, fast enough for every key: 20 000 names in a few milliseconds.
 
-What counts, in this order: the last part of a name is what was typed, starts with it, has it in it; the first letters
-of its words are it; the whole name has it in it; its letters come in the name one after the other. Among equals the
-shorter name wins, and of letters one after the other those that stand closest. Case does not matter.
+A match ranks, in this order, by: the last part of the name is what was typed, starts with it, contains it; the first
+letters of its words are it; the whole name contains it; its letters appear in the name in this order. Among equals the
+shorter name wins, and of scattered letters those that are closest together. Case does not matter.
 """
 
 import heapq
@@ -18,14 +18,14 @@ _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
 class FuzzyMatch(NamedTuple):
-    """One of the names; the lower `tier` the better."""
+    """One of the names; a lower `tier` is better."""
 
     tier: int
     at: int  # in the names
 
 
 class Haystack:
-    """Names to find; `separator` ends what is before a name's last part."""
+    """The names to search; `separator` ends what comes before a name's last part."""
 
     def __init__(self, names: Sequence[str], separator: str) -> None:
         self.names = names
@@ -34,7 +34,7 @@ class Haystack:
         self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
 
     def best(self, query: str, limit: int) -> list[FuzzyMatch]:
-        """So many names at most, best first; none for an empty query."""
+        """The best names, at most so many; none for an empty query."""
         query, found, seen = query.lower(), list[FuzzyMatch](), set[int]()
         if not query:
             return []
@@ -75,7 +75,7 @@ class Haystack:
 
 
 def matched(query: str, name: str) -> tuple[int, ...]:
-    """Which characters of a name to mark for what was typed: together where they stand so, as far right as can be."""
+    """Which characters of a name to mark for what was typed: adjacent ones if possible, as far right as can be."""
     small, wanted = [character.lower() for character in name], query.lower()
     at = "".join(one if len(one) == 1 else "\0" for one in small).rfind(wanted)
     if at >= 0:

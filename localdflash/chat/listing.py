@@ -1,4 +1,4 @@
-"""Lists of chats: the newest, and those in which words are found."""
+"""Lists of chats: the newest, and those that contain some words."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _NEWEST = "ORDER BY updated DESC, sessions.id DESC LIMIT ?"
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One chat of a list. `messages` are those of the branch that is shown; times are seconds since 1970."""
+    """One chat of a list. `messages` counts those of the branch that is shown; times are seconds since 1970."""
 
     id: int
     title: str
@@ -33,19 +33,19 @@ class SessionInfo:
 
 
 def one(database: Connection, session: int) -> SessionInfo:
-    """A chat that is there."""
+    """One chat, which must exist."""
     return _info(database.execute(f"{_INFO} WHERE sessions.id = ?", (session,)).fetchone())
 
 
 def newest(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
-    """Those written to last, of this folder if one is given; chats without messages are left out."""
+    """The chats written to last, of this folder if one is given, without empty ones."""
     here = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
     values = (limit,) if folder is None else (stored(folder), limit)
     return [_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
 
 
 def found(database: Connection, query: Query, limit: int) -> list[SessionInfo]:
-    """Those with all of the words in one message or in the title, the newest first."""
+    """The chats that have all of the words in one message or in the title, the newest first."""
     if not query.words:
         return []
     messages: dict[int, int] = {}  # by session, the newest that was found

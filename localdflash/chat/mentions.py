@@ -1,7 +1,7 @@
 """Files that a message mentions: `@path`, `@path:12-40`, `@path:Symbol`, and `@"path with spaces"`.
 
-The text stays as it was typed. A mention counts where such a file exists, or where it was picked from a list; anything
-else behind an @ is text: an address, a decorator, a handle. In a code fence only what was picked counts.
+The text stays as it was typed. A mention counts if such a file exists, or if it was picked from a list; anything else
+behind an @ is text: an address, a decorator, a handle. In a code fence only what was picked counts.
 """
 
 import re
@@ -33,33 +33,33 @@ class Mention:
 
     @property
     def name(self) -> str:
-        """Of what is attached for it."""
+        """The name of the attachment that it makes."""
         return f"{self.path}:{self.part}" if self.part else self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What goes along with a text, and a line for each mention that may not be used."""
+    """The attachments of a text, and a line for each mention that may not be used."""
 
     attachments: tuple[Attachment, ...] = ()
     refused: tuple[str, ...] = ()
 
 
 def spelled(path: str, part: str = "") -> str:
-    """A mention as it is typed: `mentions` finds exactly this path in it."""
+    """A mention as it is typed, in which `mentions` finds exactly this path."""
     plain = _PLAIN.fullmatch(path) and not path.endswith(tuple(_ENDS))
     quoted = path if plain else '"' + re.sub(r'(["\\])', r"\\\1", path) + '"'
     return f"@{quoted}:{part}" if part else f"@{quoted}"
 
 
 def spellings(name: str) -> set[str]:
-    """The mentions that a thing of this name may have been attached for."""
+    """The mentions that may have led to an attachment of this name."""
     found = _WITH_PART.fullmatch(name)
     return {spelled(name)} | ({spelled(found[1], found[2])} if found else set())
 
 
 def parted(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
-    """Path and part of a name that stands alone: box.py:12-40."""
+    """Path and part of a name: box.py:12-40."""
     found = None if exists(name) else _WITH_PART.fullmatch(name)
     return (found[1], found[2]) if found else (name, "")
 
@@ -70,7 +70,7 @@ def mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] =
 
 
 def attach(text: str, files: Files, picked: Collection[str] = ()) -> Attached:
-    """Read what a text mentions; for worker threads. A file that is mentioned twice goes along once."""
+    """Read what a text mentions; for worker threads. A file that is mentioned twice is attached once."""
     attachments: dict[str, Attachment] = {}
     refused: list[str] = []
     for count, mention in enumerate({one.name: one for one in _mentions(text, files.exists, picked)}.values()):
@@ -104,7 +104,7 @@ def _mentions(text: str, exists: Callable[[str], bool], picked: Collection[str])
 
 
 def _readings(token: str, start: int) -> list[tuple[int, str, str]]:
-    """What a token may mean, the longest first: all of it, or less of the punctuation that follows it."""
+    """What a token may mean, the longest first: all of it, or less of the punctuation at its end."""
     readings = []
     while token:
         readings.append((start + len(token), token, ""))
@@ -117,7 +117,7 @@ def _readings(token: str, start: int) -> list[tuple[int, str, str]]:
 
 
 def _fences(text: str) -> list[tuple[int, int]]:
-    """Where code is, from one row of ticks to the next that closes it."""
+    """The ranges of code, from one row of ticks to the next that closes it."""
     fences, opened = [], None
     for found in _FENCE.finditer(text):
         if opened is None:

@@ -1,4 +1,4 @@
-"""What a conversation is made of. Values: whoever changes one makes another one."""
+"""The values that a conversation is made of; a change makes a new one."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Finish = Literal["", "stop", "length", "context", "cancelled", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Text that goes with a message: a file, one definition of it (`name` is then path:name), or what was pasted."""
+    """Text sent with a message: a file, one definition of it (`name` is then path:name), or a paste."""
 
     kind: AttachmentKind
     name: str
@@ -37,7 +37,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` is to the byte what was typed or received, what is attached stands beside it."""
+    """One message; `text` is to the byte what was typed or received, attachments are kept beside it."""
 
     role: Role
     text: str
@@ -50,12 +50,12 @@ class Message:
 
 
 def prompt_text(message: Message) -> str:
-    """What the model reads: each attachment in a fence under its name, then the text."""
+    """The text that the model reads: each attachment in a fence under its name, then the message."""
     return "\n\n".join([*(f"{one.name}:\n{fenced(one.text)}" for one in message.attachments), message.text])
 
 
 def fenced(text: str) -> str:
-    """The text in a fence that is longer than any in it."""
+    """The text in a fence longer than any inside it."""
     ticks = 3
     while "`" * ticks in text:
         ticks += 1

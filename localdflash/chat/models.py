@@ -1,4 +1,4 @@
-"""What models there are and whether one fits here, asked of the command line in a process of its own.
+"""Which models there are and whether one fits here, asked of the command line in a process of its own.
 
 So the chat imports neither torch nor llama.cpp, and what is slow or broken there does not stop it.
 """
@@ -20,7 +20,7 @@ FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A pair. `memory`: about what it needs, "" where that is not known; `runs`: whether a backend has it today."""
+    """A pair. `memory`: roughly what it needs, "" if unknown; `runs`: whether a backend runs it today."""
 
     id: str
     description: str
@@ -30,12 +30,12 @@ class ModelRow:
 
 
 async def rows() -> list[ModelRow]:
-    """All pairs of the registry and those that were downloaded; LocaldflashError where they cannot be listed."""
+    """All pairs of the registry and those that were downloaded; LocaldflashError if they cannot be listed."""
     return [_row(pair) for pair in await _json(LIST_SECONDS, "models", "list", "--json")]
 
 
 async def fit(pair: str) -> list[str]:
-    """Lines on whether a pair fits on this machine, and how fast it can be; LocaldflashError where nobody knows."""
+    """Lines on whether a pair fits on this machine, and how fast it can be; LocaldflashError if that is unknown."""
     return list(_fit_lines(await _json(FIT_SECONDS, "models", "plan", "--json", "--", pair)))
 
 
@@ -59,7 +59,7 @@ def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _json(seconds: float, *arguments: str) -> Any:
-    """What a command prints as JSON; it is killed where it takes too long or nobody waits any more."""
+    """A command's JSON output; the command is killed if it takes too long or nobody waits any more."""
     from localdflash.server.spawn import PROGRAM
 
     process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
-"""Which file a piece of an answer is meant for, by what stands in and above its fence.
+"""Which file a block of an answer is meant for, by what stands in and above its fence.
 
-Conservative: a word counts as a file's name only if it has the form of a path and an ending that belongs to files, and
-a line above a fence only if it is about nothing else, or ends with a colon and its one path fits the fence's language.
+Conservative: a word counts as a file's name only if it has the form of a path and a file's extension, and a line above
+a fence only if it is about nothing else, or ends with a colon and its one path fits the fence's language.
 """
 
 import re
@@ -106,7 +106,7 @@ _QUOTED = re.compile(r"`([^`\s]+)`")
 
 
 def language(info: str) -> str:
-    """What a fence calls its language, in one spelling; "" where it does not say."""
+    """The language that a fence names, in one spelling; "" if it names none."""
     first = re.split(r"[\s,{:=]", info.strip().lstrip("{."), maxsplit=1)[0].casefold()
     return _OTHER_NAMES.get(first, first)
 
@@ -155,7 +155,7 @@ def above(line: str, info: str) -> str:
 
 
 def is_diff(info: str) -> bool:
-    """Whether a fence says that it is one."""
+    """Whether a fence calls itself a diff."""
     return language(info) in ("diff", "patch", "udiff")
 
 

@@ -1,8 +1,8 @@
 """Unified diffs as models write them: read from the lines of an answer, and placed in a file without guessing.
 
-Line counts and line numbers in a hunk's head are often wrong. The counts are used where they agree with the lines;
-otherwise a hunk goes on to the next head or to the end of its fence. A hunk belongs where it says, if its old lines are
-there; else to the only place where they are, first to the letter, then without regard to blanks at the ends of lines.
+Line counts and line numbers in a hunk's head are often wrong. The counts are used if they agree with the lines;
+otherwise a hunk extends to the next head or to the end of its fence. A hunk belongs where it says, if its old lines are
+there; else to the only place where they are, first exactly, then ignoring blanks at the ends of lines.
 """
 
 import ast
@@ -25,7 +25,7 @@ _GOES_ON = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the hea
 
 @dataclass(frozen=True, slots=True)
 class PatchHunk:
-    """`at`: where it says that it begins, from 0; None where it does not. Lines have a sign and no end."""
+    """One hunk. `at` is where it says that it begins, from 0, or None. Lines have a sign and no end."""
 
     at: int | None
     lines: tuple[str, ...]
@@ -40,7 +40,7 @@ class PatchHunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """All hunks of one file. The names are without `a/` and `b/`, one of them may be `NOTHING`."""
+    """All hunks of one file. The names have no `a/` and `b/`; one of them may be `NOTHING`."""
 
     old: str
     new: str
@@ -70,7 +70,9 @@ def read(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Hunks from a line on, the first perhaps without a head; the line after them; what is wrong with one of them."""
+    """Hunks from a line on, the first perhaps without a head; the line after them; and what is wrong with one of
+    them.
+    """
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):
@@ -84,9 +86,9 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Where the hunks belong, sorted, and whether they say that the last line is to have an end.
+    """Where the hunks belong, sorted, and whether they say that the last line has an end.
 
-    UsageError where one fits nowhere, or in more than one place.
+    UsageError if one fits nowhere, or in more than one place.
     """
     placed = []
     for number, hunk in enumerate(hunks, 1):
@@ -109,7 +111,7 @@ def splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], b
 
 
 def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
-    """The line, from 0, where these lines are; UsageError with the reason where that is not one place."""
+    """The line, from 0, where these lines are; UsageError with the reason if that is not exactly one place."""
     if not old:
         if lines:
             raise UsageError("does not say next to which lines it belongs")
@@ -129,7 +131,7 @@ def place(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> in
 
 
 def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """The first two places. Searched as one text, which takes no longer however often a line is there."""
+    """The first two places. Searched as one text, which takes the same time however often a line occurs."""
     text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
     starts: list[int] = []
     if (found := text.find(part)) >= 0:
@@ -141,7 +143,7 @@ def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 def _splices(start: int, hunk: PatchHunk) -> list[Splice]:
-    """Only what changes: lines of context stay as the file has them."""
+    """The splices of a hunk without its context, which stays as the file has it."""
     found: list[Splice] = []
     at = first = start
     new: list[str] = []
@@ -159,7 +161,7 @@ def _splices(start: int, hunk: PatchHunk) -> list[Splice]:
 
 
 def _names(old: str, new: str) -> tuple[str, str]:
-    """Without times, quotes and git's prefixes."""
+    """The two names, without times, quotes and git's prefixes."""
     old, new = (_unquoted(name.split("\t")[0].strip()) for name in (old, new))
     bare_old, bare_new = (found[1] if (found := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
     if bare_old and (new == NOTHING or bare_old == bare_new):
@@ -170,7 +172,7 @@ def _names(old: str, new: str) -> tuple[str, str]:
 
 
 def _unquoted(name: str) -> str:
-    """As git quotes names with unusual characters."""
+    """A name that git quoted because of unusual characters."""
     if not name.startswith('"'):
         return name
     try:
@@ -198,7 +200,7 @@ def _body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -
 
 
 def _counted(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
-    """The lines that the head counts, also beyond what looks like the end of a fence; None where they do not agree."""
+    """The lines that the head counts, even past what looks like the end of a fence; None if they do not agree."""
     body: list[str] = []
     while at < len(lines) and (old or new or lines[at].startswith("\\")):
         line = lines[at] or " "
@@ -219,7 +221,7 @@ def _is_named(lines: Sequence[str], at: int) -> bool:
 
 
 def _hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
-    """A remark says that the line before it has no end."""
+    """A hunk of these lines; a remark says that the line before it has no end."""
     open_after = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}
     at = max(int(head[1]) - 1, 0) if head else None
     lines = tuple(line for line in body if line[0] != "\\")

@@ -22,14 +22,14 @@ class Presence:
             raise self._failed(error) from error
 
     def alone(self) -> bool:
-        """Be the only one from here on; False, and shared, where others are there."""
+        """Become the only one from here on; False, and still shared, if others are there."""
         if self._taken(fcntl.LOCK_EX):
             return True
         self.share()
         return False
 
     def share(self) -> None:
-        """Be one of many. StoreFailed where another process stays alone for long."""
+        """Become one of many. StoreFailed if another process stays alone for long."""
         end = time.monotonic() + PATIENCE
         while not self._taken(fcntl.LOCK_SH):
             if time.monotonic() > end:
@@ -37,7 +37,7 @@ class Presence:
             time.sleep(_PAUSE)
 
     def leave(self) -> None:
-        """Use the file no more."""
+        """Stop using the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -28,9 +28,9 @@ ProposalKind = Literal["change", "new", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A file as it is and as it would be: None where there is no file. `path` is relative to the root.
+    """A file as it is and as it would be; None stands for no file. `path` is relative to the root.
 
-    With a `problem`, which goes on from the path, nothing can be applied, and there is nothing else to show.
+    With a `problem`, a sentence that continues the path, nothing can be applied, and there is nothing else to show.
     """
 
     path: str
@@ -53,7 +53,7 @@ def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[Propo
 
 
 class _Drafts:
-    """The files while block after block changes them."""
+    """The texts of the files while block after block changes them."""
 
     def __init__(self, folder: Folder, attached: Sequence[str]) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class _Drafts:
         self._problems: list[Proposal] = []
 
     def take(self, block: Block) -> None:
-        """Change the file that a block names, or note why that cannot be."""
+        """Apply a block to the file that it names, or note why that is impossible."""
         name = _name(block) or self._unnamed(block)
         if not name and isinstance(block, Fence):
             return  # code to read, for no file
@@ -76,12 +76,12 @@ class _Drafts:
                 self._problems.append(Proposal(clean(name) or "?", None, None, problem=str(error)))
 
     def proposals(self) -> list[Proposal]:
-        """Those that can be applied, then those that cannot."""
+        """The proposals that can be applied, then those that cannot."""
         changed = [path for path, after in self._after.items() if after != self._before[path]]
         return [_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 
     def _unnamed(self, block: Block) -> str:
-        """The attached file, where a block may be meant for it."""
+        """The attached file, if a block may be meant for it."""
         if isinstance(block, Fence) and language(block.info) and not fits(block.info, self._only):
             return ""
         return self._only
@@ -107,7 +107,7 @@ def _name(block: Block) -> str:
 
 
 def _changed(path: str, before: bytes | None, block: Block) -> bytes | None:
-    """The file after a block; UsageError where that cannot be told."""
+    """The file after a block; UsageError if that is unclear."""
     text = FileText.read(before or b"")
     if isinstance(block, FilePatch):
         return _patched(before, text, block)

@@ -1,8 +1,8 @@
-"""A code block as a new text of a file: all of it, or definitions that the file has under the same names.
+"""A code block as a new text of a file: all of it, or definitions that replace those of the same names.
 
-A block is taken for the whole file only if it names all that the file defines at its top level and keeps most of what
-else stands there; where there is no grammar for the language, if it begins as the file does and keeps half of its
-lines. A block that says that it leaves something out is never taken for more than it shows.
+A block is taken for the whole file only if it has everything that the file defines at its top level and keeps most of
+the rest; without a grammar for the language, if it begins as the file does and keeps half of its lines. A block that
+says that it leaves something out is never taken for more than it shows.
 """
 
 import re
@@ -49,7 +49,7 @@ class _Unit(NamedTuple):
 
 
 def rewritten(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice]:
-    """What the code changes in a file; UsageError where that cannot be told."""
+    """The splices of the code in a file; UsageError if they cannot be told."""
     if sum(1 for line in code if _FENCE.match(line)) % 2:
         raise UsageError("has a fence within the fence: where it ends cannot be told")
     elided = _elision(code, old, path)
@@ -71,7 +71,7 @@ def rewritten(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice
 
 
 def _elision(code: Sequence[str], old: Sequence[str], path: str) -> str:
-    """The line with which code says that it leaves something out, "" for none; a line that the file has is none."""
+    """The line with which code says that it leaves something out, or ""; a line that the file has does not count."""
     there = {line.strip() for line in old}
     if path.endswith((".py", ".pyi")):
         there.add("...")  # a body
@@ -86,14 +86,14 @@ def _not_whole(elided: str) -> str:
 
 
 def _resembles(old: Sequence[str], code: Sequence[str]) -> bool:
-    """Without a grammar: the same beginning, and half of the lines or more."""
+    """Whether, without a grammar, a block can be the whole file: the same beginning, and half of the lines or more."""
     there, here = ([line.strip() for line in lines if line.strip()] for lines in (old, code))
     kept = (Counter(there) & Counter(here)).total()
     return bool(here) and here[0] == there[0] and 2 * kept >= len(there)
 
 
 class _Outline:
-    """What a text defines, and what else stands at its top level."""
+    """The definitions of a text, and what else stands at its top level."""
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
         from localdflash.text.syntax import parse
@@ -115,29 +115,29 @@ class _Outline:
         ]
 
     def names(self) -> set[tuple[str, str]]:
-        """Of everything, each with the definition that it stands in."""
+        """The names of all definitions, each with the definition around it."""
         tops = [unit for unit in self.units if unit.top]
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
         return {("" if unit.top else owners.get(unit.start, ""), unit.name) for unit in self.units}
 
     def members(self, unit: _Unit) -> set[str]:
-        """Names within a definition."""
+        """The names within a definition."""
         inside = (one for one in self.units if not one.top and unit.start <= one.start < unit.stop)
         return {one.name for one in inside if one != unit}
 
     def covers(self, old: "_Outline") -> bool:
-        """Whether this can be all of a file that was another text."""
+        """Whether this can be all of a file that had another text."""
         kept = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * kept >= len(old.others) and (not self.broken or old.broken)
 
     def named(self, name: str) -> list[_Unit]:
-        """Definitions of a name, those at the top level first and alone."""
+        """The definitions of a name; those at the top level first, and only those if there are any."""
         found = [unit for unit in self.units if unit.name == name]
         return [unit for unit in found if unit.top] or found
 
 
 def _definitions(old: _Outline, new: _Outline, elided: str) -> list[Splice]:
-    """Each definition of the block in the place of the one that the file has."""
+    """Each definition of the block in the place of the file's one."""
     tops = [unit for unit in new.units if unit.top]
     if elided or not tops:
         raise UsageError(_not_whole(elided))
@@ -174,14 +174,14 @@ def _replaced(old: _Outline, new: _Outline, unit: _Unit) -> Splice:
 
 
 def _same_kind(place: _Unit, unit: _Unit, code: Sequence[str]) -> bool:
-    """A class is no function; a function alone in a fence may be a method, if it looks like one."""
+    """Whether both are of one kind; a function alone in a fence may be a method, if it looks like one."""
     if place.kind == "method" and unit.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
     return place.kind == unit.kind
 
 
 def _indented(code: Sequence[str], like: str) -> tuple[str, ...]:
-    """Moved to the column of the line that it replaces."""
+    """The lines moved to the column of the line that they replace."""
     wanted = like[: len(like) - len(like.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
     if wanted == indent:
@@ -209,7 +209,7 @@ def _unit(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -
 
 
 def _leads(node: "Node", lines: Sequence[str]) -> bool:
-    """A comment on lines of its own."""
+    """Whether this is a comment on lines of its own."""
     return "comment" in node.type and not _before(node, lines).strip()
 
 
@@ -226,6 +226,6 @@ def _before(node: "Node", lines: Sequence[str]) -> str:
 
 
 def _last_row(node: "Node") -> int:
-    """Some comments take the end of their line with them."""
+    """A node's last row; some comments include the end of their line."""
     end = node.end_point
     return end.row if end.column else end.row - 1

@@ -1,6 +1,6 @@
-"""Roles: instructions by name that stand before a chat.
+"""Roles: named instructions that stand before a chat.
 
-The user's own are files `roles/NAME.md` in the configuration folder, and win over those that come along.
+The user's own are files `roles/NAME.md` in the configuration folder; they replace shipped ones of the same name.
 """
 
 import os
@@ -54,12 +54,12 @@ BUILTIN: Mapping[str, str] = MappingProxyType(
 
 
 def roles_folder() -> Path:
-    """The folder of the user's own roles, which need not be there."""
+    """The folder of the user's own roles, which need not exist."""
     return config_folder() / "roles"
 
 
 def roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
-    """Name and text of every role, by name; `say` hears of each file that is left out, and why."""
+    """Name and text of every role, by name; `say` is told of each file that is left out, and why."""
     found = dict(BUILTIN)
     for file in _files(say):
         try:

@@ -1,6 +1,6 @@
-"""Stores chats while they go on: what is not on disk yet, or is there as it was before, in order.
+"""Stores chats while they go on: whatever is not on disk yet, or has changed since, in order.
 
-What cannot be stored stays in memory, also of a chat that is no longer shown, and is stored with whatever can be.
+What cannot be stored stays in memory, even for a chat that is no longer shown, and is stored as soon as possible.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Chat:
-    """The path of a chat that is shown; `session` None: nothing of it is stored yet."""
+    """The path of a chat that is shown; `session` is None until something of it is stored."""
 
     messages: list[Message] = field(default_factory=list)
     session: int | None = None
@@ -30,7 +30,7 @@ class Chat:
 
 
 class Saver:
-    """Chats of a folder in the file `path`, or in memory alone for None. `tell` gets lines, on the event loop."""
+    """Chats of a folder, in the file `path`, or in memory alone for None. `tell` gets lines, on the event loop."""
 
     def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None]) -> None:
         self._path, self._folder, self._tell = path, folder, tell
@@ -42,16 +42,16 @@ class Saver:
 
     @property
     def unsaved(self) -> bool:
-        """Whether there is something that could not be stored."""
+        """Whether something could not be stored."""
         return bool(self._unsaved)
 
     async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
-        """Run a method of the store, in its thread."""
+        """Run a method of the store in its thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
 
     def _opened(self, loop: asyncio.AbstractEventLoop) -> ChatStore:
-        """The store; one in memory where that on disk cannot be had."""
+        """The store; one in memory if that on disk cannot be opened."""
         if self._store is None:
 
             def tell(line: str) -> None:
@@ -65,7 +65,7 @@ class Saver:
         return self._store
 
     async def close(self) -> None:
-        """Close the store. A second call does nothing."""
+        """Close the store. May be called again."""
         if not self._closed:
             self._closed = True
             if self._store:
@@ -73,11 +73,11 @@ class Saver:
             self._disk.shutdown()
 
     def forget(self, session: int) -> None:
-        """A chat was deleted: it is not to be stored again."""
+        """Never store a chat again: it was deleted."""
         self._unsaved = [chat for chat in self._unsaved if chat.session != session]
 
     async def save(self, chat: Chat) -> None:
-        """Store what is to be stored; what fails is told once. Whoever is cancelled here only does not wait for it."""
+        """Store everything that is to be stored; a failure is reported once. Cancelling the caller does not stop it."""
         await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
     async def _save_all(self, chat: Chat) -> None:
@@ -104,7 +104,7 @@ class Saver:
             await self._save(chat)
 
     async def _save(self, chat: Chat) -> None:
-        """Messages may come, grow and be taken back meanwhile."""
+        """Store the messages; they may come, grow and be taken back meanwhile."""
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
             if parent == 0 or (not message.id and _is_empty(message)):

@@ -1,4 +1,4 @@
-"""The tables of the chats, as a list of migrations: the database's `user_version` counts those that it has had.
+"""The tables of the chats, as a list of migrations: the database's `user_version` counts those that were applied.
 
 Messages form a tree within their session, whose head is the newest message of the branch that is shown. Text that a
 user or a model wrote may hold what UTF-8 cannot, so it is stored as TEXT through `stored` and read through `shown`:
@@ -64,7 +64,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """How many migrations the database has had; 0 for a new one."""
+    """The number of migrations applied to the database; 0 for a new one."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
 
@@ -87,12 +87,12 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def stored(text: str) -> bytes:
-    """Text for `CAST(? AS TEXT)`: UTF-8, and lone surrogates in the same way."""
+    """Bytes for `CAST(? AS TEXT)`: UTF-8, with lone surrogates encoded in the same way."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def shown(data: bytes) -> str:
-    """Text as it was before `stored`; bytes that a failing disk changed do not hide the rest."""
+    """The text as it was before `stored`; bytes that a failing disk changed do not hide the rest."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

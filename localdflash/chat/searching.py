@@ -1,7 +1,7 @@
 """Search words as queries, and what a list shows of a chat: its title, and the passage that was found.
 
 A word is looked up in the index; the last one may be the beginning of a word. One that the index does not know as a
-word (`->`, or part of a text in Chinese, which has no spaces) is looked for in the texts themselves.
+word (`->`, or part of a text in Chinese, which has no spaces) is searched in the texts themselves.
 """
 
 import re
@@ -21,7 +21,7 @@ _UNKNOWN = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`index` is in FTS5's language, "" without a word; `parts` must stand in the text as they are."""
+    """What to search for. `index` is in FTS5's language, "" without a word; `parts` must be in the text literally."""
 
     words: tuple[str, ...]
     index: str
@@ -29,7 +29,7 @@ class Query:
 
 
 def query(text: str) -> Query:
-    """What to look for: every word of it, in one message or in a title."""
+    """The query for some words: all of them, in one message or in a title."""
     words = tuple(dict.fromkeys(_UNKNOWN.sub(" ", text).split()))
     known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
     terms = ['"' + word.replace('"', '""') + '"' for word in known]
@@ -39,7 +39,7 @@ def query(text: str) -> Query:
 
 
 def title(message: Message) -> str:
-    """What a chat is called that begins with this message: its first line with a word, or what is attached."""
+    """The title of a chat that begins with this message: its first line with a word, or what is attached."""
     lines = (*message.text.split("\n"), *(one.name for one in message.attachments))
     named = next((line for line in lines if any(map(str.isalnum, line))), "")
     return shortened(" ".join(named.split()), TITLE)
@@ -55,7 +55,7 @@ def excerpt(text: str, words: tuple[str, ...] = ()) -> str:
 
 
 def _place(word: str, text: str) -> int:
-    """Where a word stands in a text, rather at the beginning of one; -1 for nowhere, as it may be spelled otherwise."""
+    """The place of a word in a text, preferably at the beginning of one; -1 if it is spelled otherwise."""
     sought = re.escape(word)
     match = re.search(rf"(?<!\w){sought}", text, re.IGNORECASE) or re.search(sought, text, re.IGNORECASE)
     return match.start() if match else -1

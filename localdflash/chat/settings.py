@@ -1,4 +1,4 @@
-"""How answers are drawn, by the names that `/set` takes."""
+"""The sampling settings of a chat, by the names that `/set` takes."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from localdflash.files.strict_toml import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Of the next answer. `max_tokens` 0 is all the room that is left in the context."""
+    """Settings of the next answer. `max_tokens` 0 means all the room that is left in the context."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -24,7 +24,7 @@ class ChatSettings:
     draft: bool = True
 
     def changed(self, name: str, value: str) -> Self:
-        """With one of them set from what a user typed; UsageError says what would do."""
+        """The settings with one of them set from what a user typed; UsageError says what is allowed."""
         if name not in _READ:
             raise UsageError(f"no setting {name!r}{did_you_mean(name, _READ) or ': one of ' + ', '.join(_READ)}")
         expected, read = _READ[name]

@@ -1,7 +1,7 @@
 """The user's chats in one SQLite file, which any number of processes may use at once.
 
-What a call has returned from is on the disk. Calls may come from any thread, and wait for each other. StoreFailed says
-what the file does not allow (full disk, read-only folder, damage); UsageError that there is no such chat.
+When a call returns, its changes are on the disk. Calls may come from any thread, and wait for each other. StoreFailed
+says what the file does not allow (full disk, read-only folder, damage); UsageError that there is no such chat.
 """
 
 import time
@@ -40,15 +40,15 @@ class ChatStore:
 
     @classmethod
     def open(cls, path: Path | None, say: Callable[[str], None]) -> Self:
-        """Open or make the file, its folder too; None keeps everything in memory. `say` hears of a damaged file."""
+        """Open or make the file and its folder; None keeps everything in memory. `say` is told of a damaged file."""
         return cls(Database(path, say))
 
     def close(self) -> None:
-        """Use the file no more."""
+        """Close the file."""
         self._database.close()
 
     def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
-        """A new chat, not listed before its first message; without a title it is called after that."""
+        """Make a new chat, not listed before its first message; without a title it is called after that."""
         now, line = time.time(), searching.shortened(" ".join(title.split()), searching.TITLE)
         with self._database.writing() as database:
             return _inserted(
@@ -61,16 +61,16 @@ class ChatStore:
     def add(self, session: int, parent: int | None, message: Message) -> Message:
         """Store a message below another one of the chat, None for a first one, and make it the head.
 
-        Returned with its id. StoreLost where the chat was deleted meanwhile.
+        Returns the message with its id. StoreLost if the chat was deleted meanwhile.
         """
         with self._database.writing() as database:
             return _added(database, session, parent, message)
 
     def update(self, message: Message, before: Message | None = None) -> Message:
-        """Store a message that has an id as it is now. StoreLost where its chat was deleted meanwhile.
+        """Store a message that has an id as it is now. StoreLost if its chat was deleted meanwhile.
 
-        With `before`, as it was stored: where another process has changed the text since, that stays, and this message
-        is another version of it. Returned with its id.
+        With `before`, the message as it was stored: if another process has changed the text since, that stays, and this
+        message becomes another version of it. Returns the message with its id.
         """
         changes = ", ".join(
             f"{column} = {place}" for column, place in zip(rows.COLUMNS, rows.PLACES.split(", "), strict=True)
@@ -125,13 +125,13 @@ class ChatStore:
         return message if number is None else int(number)
 
     def info(self, session: int) -> SessionInfo:
-        """What a list shows of this chat."""
+        """The entry of this chat in a list."""
         with self._database.reading() as database:
             _head(database, session)
             return listing.one(database, session)
 
     def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
-        """Chats that have messages, the newest first: those with all of the words in one message or in the title."""
+        """Chats that have messages, newest first; only those with all words in one message or in the title."""
         with self._database.reading() as database:
             if words.strip():
                 return listing.found(database, searching.query(words), limit)
@@ -143,7 +143,7 @@ class ChatStore:
             return next(iter(listing.newest(database, folder, 1)), None)
 
     def rename(self, session: int, title: str) -> None:
-        """Give the chat a title; "" for that of its first message."""
+        """Give the chat a title; "" means that of its first message."""
         with self._database.writing() as database:
             _head(database, session)
             _change(database, session, "title", searching.shortened(" ".join(title.split()), searching.TITLE))
@@ -156,7 +156,7 @@ class ChatStore:
             _change(database, session, "system", text)
 
     def fork(self, session: int, message: int | None) -> int:
-        """A new chat with a copy of the branch up to this message, None for the one that is shown."""
+        """Make a new chat with a copy of the branch up to this message; None means the whole branch that is shown."""
         columns = ", ".join(("depth", *rows.COLUMNS))
         with self._database.writing() as database:
             last = _branch_end(database, session, message)
@@ -196,7 +196,7 @@ class ChatStore:
 
 
 def _head(database: Connection, session: int) -> int | None:
-    """The message up to which the chat is shown, None before the first; UsageError where there is no such chat."""
+    """The message up to which the chat is shown, None before the first; UsageError if there is no such chat."""
     if 0 < session < 2**63:
         row = database.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
         if row:
@@ -205,7 +205,7 @@ def _head(database: Connection, session: int) -> int | None:
 
 
 def _branch_end(database: Connection, session: int, message: int | None) -> int | None:
-    """The message, None for the head; UsageError where the chat has no such message."""
+    """The message, None for the head; UsageError if the chat has no such message."""
     head = _head(database, session)
     if message is None:
         return head
@@ -216,7 +216,9 @@ def _branch_end(database: Connection, session: int, message: int | None) -> int 
 
 
 def _depth(database: Connection, session: int, parent: int | None) -> int:
-    """How deep a message stands, 0 for None; StoreFailed where the chat, or the message in it, is no longer there."""
+    """How deep a message is in the tree, 0 for None; StoreFailed if the chat, or the message in it, no longer
+    exists.
+    """
     row = database.execute(
         "SELECT CASE WHEN ?1 IS NULL THEN 0 ELSE (SELECT depth FROM messages WHERE session = ?2 AND id = ?1) END"
         " FROM sessions WHERE id = ?2",
@@ -253,7 +255,7 @@ def _change(database: Connection, session: int, column: str, text: str) -> None:
 
 
 def _name(database: Connection, session: int) -> None:
-    """Call a chat without a title after its first message of the user's."""
+    """Name a chat without a title after its first message of the user's."""
     row = database.execute(
         f"SELECT messages.id, {', '.join(f'messages.{column}' for column in rows.COLUMNS)} FROM sessions"
         " JOIN messages ON messages.session = sessions.id"

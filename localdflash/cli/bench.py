@@ -26,26 +26,50 @@ KEYS = 150  # of a file: about half a minute
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...")
 @click.option(
-    "--limit", type=click.IntRange(1), default=None, help="Prompts of each category, completions, files or tasks."
+    "--limit",
+    type=click.IntRange(1),
+    default=None,
+    help="How many prompts of each category, completions, files or tasks.",
 )
 @click.option(
-    "--repeats", type=click.IntRange(1, 20), default=2, show_default=True, help="Runs of each prompt and way."
+    "--repeats",
+    type=click.IntRange(1, 20),
+    default=2,
+    show_default=True,
+    help="Runs of each prompt, drafted and plain.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here.")
 @click.option("--server", "of_server", is_flag=True, help="Measure the shared engine as its clients feel it instead.")
 @click.option("--typing", "by_typing", is_flag=True, help="Type files through the language server instead.")
 @click.option(
-    "--as", "style", type=click.Choice(("neovim", "vscode")), default="neovim", help="With --typing: whose client."
+    "--as",
+    "style",
+    type=click.Choice(("neovim", "vscode")),
+    default="neovim",
+    help="With --typing: the editor to imitate.",
 )
 @click.option("--commit", "revision", help="With --typing: the lines that a commit of this repository added.")
 @click.option(
-    "--keys", type=click.IntRange(1), default=KEYS, show_default=True, help="With --typing: keys of a file at most."
+    "--keys",
+    type=click.IntRange(1),
+    default=KEYS,
+    show_default=True,
+    help="With --typing: most keys to type of a file.",
 )
 @click.option(
-    "--speed", type=click.FloatRange(0.1, 100), default=1.0, help="With --typing: times as fast as a person, for tests."
+    "--speed",
+    type=click.FloatRange(0.1, 100),
+    default=1.0,
+    help="With --typing: how many times faster than a person, for tests.",
 )
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="With --typing: draw a .png or .svg.")
-@click.option("--seed", type=int, default=0, show_default=True, help="With --typing: of the gaps and the parts.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="With --typing: seed of the gaps between keys and of the parts typed.",
+)
 @click.option(
     "--infill",
     "tasks_file",
@@ -72,7 +96,7 @@ def command(
     tasks_file: Path | None,
     **options: Any,
 ) -> int:
-    """Run the prompt set with drafting and without, in turn. Exit code 1 where an output differs.
+    """Run the prompt set with drafting and without, in turn. Exit code 1 if an output differs.
 
     With --server: completions alone and beside a streaming chat, cancellations, round trips; --limit completions each.
 

@@ -25,24 +25,24 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
-@click.option("-p", "--prompt", help="Answer this and leave. Without it, text piped to stdin is the prompt.")
-@click.option("--system", default="", help="Instructions that stand before the conversation.")
-@click.option("--role", metavar="NAME", help="The same by name, as /role has them.")
-@click.option("-c", "--continue", "goes_on", is_flag=True, help="Go on with the latest chat of this folder.")
-@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Go on with this chat.")
+@click.option("-p", "--prompt", help="Answer this prompt and exit. Without it, text piped to stdin is the prompt.")
+@click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
+@click.option("--role", metavar="NAME", help="Named instructions, as /role lists them.")
+@click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
+@click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue this chat.")
 @click.option("--no-log", is_flag=True, help="Keep nothing of this chat on disk.")
-@click.option("--plain", is_flag=True, help="Line by line instead of a full screen, as screen readers like it.")
+@click.option("--plain", is_flag=True, help="Print line by line instead of on a full screen, for screen readers.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Longest answer. [default: {ANSWER}; on a full screen all there is room for]",
+    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen all there is room for]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
 @click.option(
     "--no-draft",
     is_flag=True,
-    help="Decode plainly, to compare: the same text. What is printed then comes from an engine of its own.",
+    help="Decode without drafting, to compare; the text is the same. A printed answer comes from an engine of its own.",
 )
 @daemon_option
 @pair_options
@@ -108,7 +108,7 @@ def command(
 
 
 def chats_file() -> Path:
-    """Where chats are kept."""
+    """The database of chats."""
     return paths.data_folder() / "chats.db"
 
 
@@ -170,7 +170,7 @@ def _has_screen() -> bool:
 def _source(
     ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
 ) -> "ServerSource":
-    """Where answers come from."""
+    """The engine or server that answers."""
     from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server

@@ -26,14 +26,18 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL")
-@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Longest insertion.")
+@click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Most tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option(
     "--explain",
     is_flag=True,
     help="Print the prompt that an editor would send: its budget, its parts, what was left out.",
 )
-@click.option("--no-draft", is_flag=True, help="Decode plainly, without the shared engine: the same text, to compare.")
+@click.option(
+    "--no-draft",
+    is_flag=True,
+    help="Decode without drafting and without the shared engine, to compare; the text is the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
 @pair_options
@@ -108,7 +112,7 @@ class FillPlace:
 
 
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
-    """By a pair that this process loads."""
+    """Complete with a pair that this process loads."""
     from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import FillContext, Hole
@@ -130,7 +134,7 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
 def _fill_by_server(
     place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
-    """By the shared engine, or the server that the settings name."""
+    """Complete with the shared engine, or the server that the settings name."""
     config, fields = load_config(), sampling_fields(place.params, place.max_tokens)
     if config.server.url:
         if explain:

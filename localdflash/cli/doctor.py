@@ -16,7 +16,7 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 where something failed."""
+    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 if something failed."""
     checks = []
     for check in _checks():
         checks.append(check)

@@ -5,13 +5,13 @@ import sys
 import click
 
 from localdflash.cli.output import print_json
-from localdflash.pairs.export import ENGINES, Wishes
+from localdflash.pairs.export import LAUNCHERS, Wishes
 from localdflash.pairs.registry import load_registry
 from localdflash.text.sanitize import printable
 
 
 @click.command()
-@click.argument("engine", type=click.Choice(list(ENGINES)))
+@click.argument("engine", type=click.Choice(list(LAUNCHERS)))
 @click.argument("pair_id", metavar="ID")
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--target", metavar="REPO", help="For vllm and sglang: the target's repository, owner/name, or a folder.")
@@ -29,9 +29,9 @@ def command(
     context: int | None,
     as_json: bool,
 ) -> None:
-    """Print the command that runs the pair ID in another ENGINE. What that needs goes to stderr."""
+    """Print the command that runs the pair ID in another ENGINE. What has to be there first goes to stderr."""
     pair = load_registry().resolve(pair_id, drafter)
-    launch = ENGINES[engine](pair, Wishes(target, draft_tokens, context))
+    launch = LAUNCHERS[engine](pair, Wishes(target, draft_tokens, context))
     if as_json:
         print_json({"argv": launch.argv, "needs": launch.needs})
         return

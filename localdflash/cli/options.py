@@ -29,7 +29,7 @@ def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[C
 
 
 _PAIR = (
-    _setting("--pair", "model.pair", "A pair of the registry, or a .gguf file."),
+    _setting("--pair", "model.pair", "A pair of the registry, a .gguf file, or hf:owner/name/file.gguf."),
     _setting(
         "--backend",
         "model.backend",
@@ -47,24 +47,28 @@ _PAIR = (
     _setting(
         "--kv",
         "model.kv",
-        "Keys and values of the cuda backend; int8 and fp8 hold nearly twice the context, fp8 from RTX 40 on.",
+        "Type of the cuda backend's keys and values; int8 and fp8 (from RTX 40 on) hold nearly twice the context.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(
         "--drafter-bits",
         "model.drafter_bits",
-        "To what the cuda backend quantizes the weights of a safetensors drafter.",
+        "Bits to which the cuda backend quantizes a safetensors drafter.",
         type=click.Choice(DRAFTER_BITS),
     ),
     click.option(
         "--native-fp4",
         is_flag=True,
-        help="Multiply FP4 weights by FP4 activations on Blackwell RTX: another text than without, drafted or not.",
+        help="Multiply FP4 weights by FP4 activations on Blackwell RTX; changes the text, drafted or not.",
     ),
 )
 _SAMPLING = (
     click.option(
-        "--temperature", type=float, default=0.0, show_default=True, help="0 always takes the likeliest token."
+        "--temperature",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Randomness of sampling; Randomness of sampling; 0 always takes the likeliest token.",
     ),
     click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
     click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),

@@ -25,7 +25,7 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
     type=click.Choice(PLANNED),
     default="auto",
     show_default=True,
-    help="What would run the pair: auto is what would run it here.",
+    help="The backend to plan for; auto is the one that would be chosen here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(spec: str, context: int, backend: "Backend", as_json: bool) -> int:

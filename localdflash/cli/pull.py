@@ -28,10 +28,10 @@ LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) -> None:
-    """Fetch the files of a pair that are not here: target, drafter, its configuration.
+    """Download the missing files of a pair: target, drafter, its configuration.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
-    left in the Hugging Face cache is taken from there. Interrupted, the next pull goes on where it stopped.
+    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes.
     """
     from localdflash.pairs import fetching
     from localdflash.pairs.registry import load_registry

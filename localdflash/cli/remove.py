@@ -16,7 +16,7 @@ from localdflash.text.sanitize import printable
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Delete what was downloaded of a pair and no other pair here uses.
+    """Delete the downloaded files of a pair, but none that another pair here uses.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf.
     """

@@ -22,14 +22,18 @@ MB = 1_000_000
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on TCP too, for other programs.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen on TCP.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="TCP address to listen on.")
 @click.option("--i-know", is_flag=True, help="Allow a --host that other machines can reach.")
 @click.option(
-    "--idle", type=click.FloatRange(0), default=0, metavar="MINUTES", help="Leave after so long without a request."
+    "--idle",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="MINUTES",
+    help="Exit after so many minutes without a request.",
 )
-@click.option("--stop", "stops", is_flag=True, help="Stop the engine that runs, and leave.")
+@click.option("--stop", "stops", is_flag=True, help="Stop the running engine and exit.")
 @click.option(
-    "--log", type=click.Path(path_type=Path), help="Write what stderr would get to this file, 2 MB of it at most."
+    "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
 )
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @pair_options
@@ -45,7 +49,8 @@ def command(
 ) -> int:
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
-    They find it on a Unix socket, and start it when it is missing; start it here to choose how it runs, or for TCP.
+    They find it on a Unix socket and start it if it is missing. Start it here to choose how it runs, or to listen on
+    TCP.
     """
     if stops:
         _stop()

@@ -13,12 +13,14 @@ import click
 from localdflash.errors import TrainingError, UsageError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-_device = click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Without it, cuda where there is one.")
+_device = click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="Where to train; by default cuda, if there is one."
+)
 _threads = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose.")
 _minutes = click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
 )
-_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+_seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 
 
 class Steps(click.Group):
@@ -61,11 +63,17 @@ def corpus(folder: Path, vocab_size: int, seed: int) -> int:
     type=click.IntRange(2048),
     default=2048,
     show_default=True,
-    help="Tokens of one pass; less memory.",
+    help="Tokens of one pass; fewer take less memory.",
 )
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Its peak.")
 @click.option(
-    "--quantization", type=click.Choice(["Q8_0", "Q4_0"]), default="Q8_0", show_default=True, help="Of the GGUF file."
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Peak learning rate."
+)
+@click.option(
+    "--quantization",
+    type=click.Choice(["Q8_0", "Q4_0"]),
+    default="Q8_0",
+    show_default=True,
+    help="Weight type of the GGUF file.",
 )
 @_device
 @_threads
@@ -108,7 +116,7 @@ def target(
 @_folder
 @_minutes
 @click.option(
-    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Answers to learn from."
+    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Tokens of answers to learn from."
 )
 @click.option("--layers", type=click.IntRange(1), default=3, show_default=True, help="Blocks of the drafter.")
 @click.option(
@@ -116,7 +124,9 @@ def target(
 )
 @click.option("--taps", default="1,3,4", show_default=True, help="Target blocks whose output the drafter reads.")
 @click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
-@click.option("--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Its peak.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Peak learning rate."
+)
 @_device
 @_threads
 @_seed
@@ -170,12 +180,16 @@ def drafter(
 @command.command(short_help="Choose the tokens that the drafter proposes from.")
 @_folder
 @click.option(
-    "--size", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens; fewer than the target has."
+    "--size",
+    type=click.IntRange(1),
+    default=32_768,
+    show_default=True,
+    help="How many tokens; fewer than the target has.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write, beside a drafter; FOLDER/short_vocabulary.safetensors without it.",
+    help="File to write, beside a drafter; by default FOLDER/short_vocabulary.safetensors.",
 )
 def vocabulary(folder: Path, size: int, out: Path | None) -> int:
     """Choose the tokens that FOLDER/target.gguf writes most often in FOLDER/answers.

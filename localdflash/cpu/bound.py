@@ -1,4 +1,4 @@
-"""What the library's structs point to: the caches of keys and values, the packed arrays, the shape of a model."""
+"""What the library's structs point to: caches of keys and values, packed arrays, the shape of a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,11 +31,11 @@ class KeysAndValues:
         return self.keys.nbytes + self.values.nbytes
 
     def save(self, length: int) -> bytes:
-        """Those of the first `length` positions."""
+        """Keys and values of the first `length` positions."""
         return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()
 
     def load(self, state: bytes, length: int) -> None:
-        """Put saved ones back; ValueError where they are not of this shape."""
+        """Restore saved ones; ValueError if they are not of this shape."""
         keys, values = self.keys[:, :, : -(-length // KEYS)], self.values[:, :, :length]
         saved = np.frombuffer(state, np.float16)
         keys[...] = saved[: keys.size].reshape(keys.shape)
@@ -43,7 +43,7 @@ class KeysAndValues:
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
-    """Zeros from a multiple of 64 bytes on; the system gives the memory when it is first touched."""
+    """Zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -61,7 +61,7 @@ def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
 
 
 def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
-    """A matrix, or the first of a mixture's."""
+    """The struct of a matrix, or of the first one of a mixture."""
     p = packed
     return library.MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
 
@@ -69,7 +69,7 @@ def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
 def bound_layers(
     layers: Sequence[PackedLayer], cache: KeysAndValues, causal: Sequence[bool], windows: Sequence[int]
 ) -> Any:
-    """The blocks as an array of structs; whoever keeps it keeps layers and cache too."""
+    """The blocks as an array of structs; whoever keeps it must keep layers and cache too."""
     bound = (library.LayerStruct * len(layers))()
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
         for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
@@ -82,7 +82,7 @@ def bound_layers(
 
 
 def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
-    """The shape of a model; weights and memory are the caller's to fill in."""
+    """The struct of a model's shape; weights and memory are the caller's to fill in."""
     model = library.ModelStruct()
     model.blocks, model.hidden = blocks, config.hidden_size
     model.heads, model.kv_heads, model.head_dim = (
@@ -98,7 +98,7 @@ def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
 
 
 def check_shape(config: DecoderConfig) -> str:
-    """Why the kernels cannot run a decoder, or empty."""
+    """Why the kernels cannot run a decoder, or ""."""
     c = config
     if c.head_dim % 32 or c.head_dim > 512:
         return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"

@@ -135,7 +135,7 @@ class CpuDFlashDrafter:
 
 
 def check_drafter(config: DFlashConfig) -> str:
-    """Why the kernels cannot run a drafter, or empty."""
+    """Why the kernels cannot run a drafter, or ""."""
     c = config
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"

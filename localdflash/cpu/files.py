@@ -1,6 +1,6 @@
-"""The files of packed models: written under a passing name, complete when they get their own, removed when orphaned.
+"""The files of packed models: written under a temporary name, renamed when complete, removed when orphaned.
 
-Every failure to write is a `NotKept`, so that none of them is taken for one to read the source.
+Every failure to write is a `NotKept`, so that it is not mistaken for a failure to read the source.
 """
 
 import os
@@ -17,7 +17,7 @@ class NotKept(Exception):
 
 
 class Output:
-    """A new file for this user alone."""
+    """A new file, readable by this user alone."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class Output:
             raise NotKept(error.strerror) from None
 
     def finish(self, name: Path) -> None:
-        """Give it its name once all of it is on disk."""
+        """Give the file its name once all of it is on disk."""
         try:
             os.fsync(self._descriptor)
             self._path.replace(name)

@@ -1,8 +1,8 @@
-"""The form of a packed model in memory and on disk: a header, and arrays whose places follow from it.
+"""The format of a packed model in memory and on disk: a header, and arrays whose places follow from it.
 
 A prefix (magic, version, length and digest of what follows), the header as JSON, then for each entry its arrays, each
-on a multiple of 64 bytes. Nothing in the file says where an array lies, so nothing can point outside it: a header that
-its digest vouches for and a size that is right to the byte are all there is to check.
+on a multiple of 64 bytes. Nothing in the file says where an array is, so nothing can point outside it: the header's
+digest and the exact size are all there is to check.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ALIGNMENT = 64
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """Which file an image was packed from."""
+    """Identifies the file that an image was packed from."""
 
     path: bytes  # absolute, links followed
     size: int
@@ -44,7 +44,7 @@ class ImageEntry:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What it consists of."""
+        """The arrays of the entry."""
         return self.matrix.arrays if self.matrix else (Array(np.float32, self.shape),)
 
 
@@ -74,7 +74,7 @@ class PlacedArray(NamedTuple):
 
 
 class ImageLayout:
-    """Where everything lies in an image with this header, its size in all and that of the arrays alone."""
+    """Where every array is in an image with this header, the image's size, and that of the arrays alone."""
 
     def __init__(self, header: Header) -> None:
         self.places: dict[str, tuple[PlacedArray, ...]] = {}
@@ -91,7 +91,7 @@ class ImageLayout:
 
 
 def read_header(start: bytes | mmap.mmap) -> Header | None:
-    """The header of an image, or None where this is not one, or one of another version."""
+    """The header of an image; None if this is not one, or one of another version."""
     if len(start) < PREFIX.size:
         return None
     magic, version, length, digest = PREFIX.unpack_from(start)
@@ -110,7 +110,7 @@ def as_json(config: object) -> msgspec.Raw:
 
 
 def mapped(path: Path) -> mmap.mmap | None:
-    """A file's bytes, read-only; None where it is not there or empty."""
+    """A file's bytes, read-only; None if it does not exist or is empty."""
     try:
         with path.open("rb") as stream:
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -119,7 +119,7 @@ def mapped(path: Path) -> mmap.mmap | None:
 
 
 def parts_of(header: Header, buffer: mmap.mmap) -> dict[str, PackedMatrix | NDArray[np.float32]]:
-    """The entries of an image by name, as views that keep the buffer; its size has been checked."""
+    """The entries of an image by name, as views that keep the buffer alive; its size has been checked."""
     places = ImageLayout(header).places
     return {entry.name: _part(entry, buffer, iter(places[entry.name])) for entry in header.entries}
 

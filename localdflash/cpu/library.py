@@ -1,6 +1,6 @@
 """The C++ library of the CPU engine, bound by ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls.
 
-The library is built with the package where there is a C++ compiler. `available` says why it is not there.
+The library is built with the package if there is a C++ compiler. `available` says why it is missing.
 """
 
 import ctypes
@@ -157,7 +157,7 @@ class Library:
 
     @property
     def instruction_sets(self) -> list[str]:
-        """What this processor can run."""
+        """The instruction sets that this processor can run, best first."""
         names, name = [], self._dll.ldf_instruction_set(0)
         while name:
             names.append(name.decode())
@@ -165,7 +165,7 @@ class Library:
         return names
 
     def kernels(self, instruction_set: str = "") -> Any:
-        """The table of an instruction set, of the best one by default; NoDevice where this processor has it not."""
+        """The functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
         name = instruction_set or self.instruction_sets[0]
         table = self._dll.ldf_kernels(name.encode())
         if not table:
@@ -177,7 +177,7 @@ class Library:
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
-        """Threads of which the own ones run on these logical CPUs only; to be freed with `delete_pool`."""
+        """A pool of threads; all but the caller's own run on these logical CPUs only. Free it with `delete_pool`."""
         wanted = np.array(cpus, np.int32)
         pool = self._dll.ldf_pool_new(threads, address(wanted), len(cpus))
         if not pool:
@@ -185,12 +185,12 @@ class Library:
         return int(pool)
 
     def delete_pool(self, pool: int) -> None:
-        """End its threads."""
+        """End a pool's threads."""
         self._dll.ldf_pool_delete(pool)
 
 
 def address(array: NDArray[Any] | None) -> int | None:
-    """Where a C-contiguous array lies; whoever hands it over keeps the array."""
+    """The address of a C-contiguous array; the caller must keep the array alive."""
     if array is None:
         return None
     assert array.flags.c_contiguous
@@ -215,13 +215,13 @@ def _load() -> Library | str:
 
 
 def available() -> str:
-    """Empty where the library can be used, else why not and what to do."""
+    """Why the library cannot be used and what to do, or ""."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""
 
 
 def load() -> Library:
-    """The library; NoDevice where there is none."""
+    """The library; NoDevice if there is none."""
     loaded = _load()
     if isinstance(loaded, str):
         raise NoDevice(f"the CPU engine is not there: {loaded}")

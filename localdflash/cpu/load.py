@@ -55,7 +55,7 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
-    """Every array that they hold."""
+    """Bytes of every array that they hold."""
     parts = {TARGET: target.packed.nbytes, TARGET_KV: target.cache.nbytes, SCRATCH: target.scratch_bytes}
     if drafter:
         parts |= {DRAFTER: drafter.packed.nbytes, DRAFTER_KV: drafter.cache.nbytes}

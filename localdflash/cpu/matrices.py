@@ -46,7 +46,7 @@ KINDS = {
 
 
 class Array(NamedTuple):
-    """The type and the shape of an array."""
+    """The type and shape of an array."""
 
     dtype: DTypeLike
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class MatrixShape:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Codes and scales, and super-scales where there are any: what `pack_rows` returns, for every expert."""
+        """Codes and scales, and super-scales if there are any: what `pack_rows` returns, for every expert."""
         lead = (self.experts, -(-self.n // PANEL))
         groups, supers = (*lead, self.k // GROUP), (*lead, self.k // SUPER)
         match self.kind:
@@ -100,7 +100,7 @@ class PackedMatrix:
 def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
     """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, super-scales.
 
-    Rows are padded with weights of zero to whole panels. ModelError where a scale is not finite.
+    Rows are padded with weights of zero to whole panels. ModelError if a scale is not finite.
     """
     blocks = _whole_panels(blocks)
     if ggml_type in FLOATS:
@@ -112,7 +112,7 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
 
 
 def floats_of(raw: Bytes, ggml_type: GGMLType) -> NDArray[np.float32]:
-    """Numbers of an unquantized type, bytes [..., row], in float32."""
+    """Numbers of an unquantized type, bytes [..., row], as float32."""
     return FLOATS[ggml_type](raw)
 
 

@@ -1,9 +1,9 @@
 """Packed models: a file is packed once, kept in the cache folder and mapped into memory from then on.
 
 A packed file is for this user alone, and complete: it gets its name when everything is on disk. One of the wrong size,
-with a damaged header, of another version or of an older source is packed again; weights themselves are not summed up at
-every opening. Where it cannot be kept, the packed weights live in memory, and
-`notice` says so. Opening a packed model imports no torch.
+with a damaged header, of another version or of an older source is packed again; the weights themselves are not hashed
+at every opening. If it cannot be kept, the packed weights live in memory, and `notice` says so. Opening a packed model
+imports no torch.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ SPARE_BYTES = 1 << 28  # what stays free on the disk
 
 
 def open_target(path: Path, progress: Progress | None = None) -> PackedDecoder:
-    """The packed model of a GGUF file; ModelError says what is wrong with that."""
+    """The packed model of a GGUF file; ModelError says what is wrong with the file."""
     config, parts, notice = _opened(path, DecoderConfig, target_source, progress)
     head = parts.get("head", parts["embedding"])
     layers = _layers(parts, config.num_hidden_layers)
@@ -58,7 +58,7 @@ def _layers(parts: dict[str, Any], count: int) -> tuple[PackedLayer, ...]:
 def _opened(
     path: Path, kind: type[Config], read_source: Callable[[Path], CheckedFile[Config]], progress: Progress | None
 ) -> tuple[Config, dict[str, Any], str]:
-    """Configuration, parts and notice of a model, packed before or now."""
+    """Configuration, parts and notice of a model that was packed before or is packed now."""
     path = Path(os.path.abspath(path))
     with open_model(path):
         file = _file_of(path)
@@ -80,7 +80,7 @@ def _opened(
 
 
 def _file_of(path: Path) -> Path:
-    """The packed file of a source: there is one for each path."""
+    """The path of a source's packed file; there is one for each path."""
     name = hashlib.blake2b(_real(path), digest_size=16).hexdigest()
     return paths.cache_folder() / "cpu" / f"{name}{SUFFIX}"
 
@@ -101,7 +101,7 @@ def _stamp(path: Path, kind: type[Config], header_bytes: int) -> Stamp:
 
 
 def _kept(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str, Any]] | None:
-    """What a packed file holds; None where it is not there, not sound, or not of the source as that is now."""
+    """The content of a packed file; None if it does not exist, is damaged, or is older than the source."""
     if (buffer := mapped(file)) is None:
         return None
     header = read_header(buffer)
@@ -146,7 +146,7 @@ def _keep(file: Path, source: CheckedFile[Config], header: Header, progress: Pro
 
 
 def _in_memory(source: CheckedFile[Config], header: Header, progress: Progress | None) -> mmap.mmap:
-    """The image of a source; OutOfMemory where there is no room for it."""
+    """The image of a source; OutOfMemory if there is no room for it."""
     import psutil
 
     size, free = ImageLayout(header).size, psutil.virtual_memory().available

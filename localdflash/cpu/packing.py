@@ -1,4 +1,4 @@
-"""Packing a model file into an image, some rows at a time: memory stays small whatever the size."""
+"""Pack a model file into an image, some rows at a time, so that little memory is needed whatever the size."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Write = Callable[[int, Any], None]  # at an offset, the bytes of an array
 
 
 class _Rows(NamedTuple):
-    """Some rows of a part, which start with a panel."""
+    """Some rows of a part, starting at a panel."""
 
     part: FileTensor
     expert: int
@@ -35,7 +35,7 @@ def header_of(source: CheckedFile[Config], stamp: Stamp) -> Header:
 
 
 def pack(source: CheckedFile[Config], header: Header, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source, of `ImageLayout(header).size` bytes; whatever lies between arrays is left out.
+    """Write the image of a source, of `ImageLayout(header).size` bytes; gaps between arrays are left out.
 
     ModelError names the tensor that cannot be packed, or says that the file became shorter meanwhile.
     """
@@ -78,7 +78,7 @@ def _write_rows(source: CheckedFile[Config], descriptor: int, layout: ImageLayou
 
 
 def _offset(place: PlacedArray, rows: _Rows) -> int:
-    """Where the first of some rows go in an array [experts, panels, ...]."""
+    """The place of the first of some rows in an array [experts, panels, ...]."""
     _, panels, *rest = place.array.shape
     panel = np.dtype(place.array.dtype).itemsize * int(np.prod(rest))
     return place.offset + (rows.expert * panels + rows.first // PANEL) * panel

@@ -1,4 +1,4 @@
-"""The memory of a pair on our own CPU engine, part by part, from the files' headers.
+"""The memory of a pair on our CPU engine, part by part, from the files' headers.
 
 Packed weights are mapped from the cache folder: they count as used, though the system may drop and read them again.
 """
@@ -24,7 +24,7 @@ FLOAT, HALF = 4, 2  # bytes
 
 
 class CpuSizes:
-    """See `Sizes`. ModelError where the CPU engine cannot run the pair, NoDevice where it was not built.
+    """See `Sizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
 
     Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
     """
@@ -62,7 +62,7 @@ class CpuSizes:
 
 
 def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
-    """A drafter's configuration, if it runs with this target."""
+    """A drafter's configuration, checked to run with this target."""
     config = config_of_file(path)
     check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
     if wrong := check_drafter(config):
@@ -93,7 +93,7 @@ def _matrix_bytes(matrix: MatrixShape) -> int:
 
 
 def _kv_bytes(config: DecoderConfig, context: int) -> int:
-    """Keys and values in float16, of so many tokens in whole groups of keys."""
+    """Bytes of keys and values in float16, of so many tokens in whole groups of keys."""
     c = config
     return c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * _room(context) * HALF
 

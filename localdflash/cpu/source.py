@@ -1,4 +1,4 @@
-"""What a model file holds for the CPU engine: every tensor with its name here, checked before a byte of it is read.
+"""What a model file holds for the CPU engine: every tensor with our name for it, checked before a byte of it is read.
 
 ModelError of one line for a tensor that is missing, has another shape or a type that the kernels do not know, or has no
 place in the model (a bias, for example). Imports no torch.
@@ -141,7 +141,7 @@ def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
 def _parts(
     path: Path, tensors: Mapping[str, TensorInfo], names: Mapping[str, str], shapes: Mapping[str, Shape], paired: int
 ) -> tuple[FileTensor, ...]:
-    """The parts that `shapes` asks for; `names` are ours of the file's tensors."""
+    """The parts that `shapes` asks for; `names` maps our names to the file's."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         ours = names.get(name, "")

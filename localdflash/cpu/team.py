@@ -23,11 +23,11 @@ class Team:
 
     @property
     def instruction_set(self) -> str:
-        """That of its kernels."""
+        """The name of the instruction set in use."""
         return str(self.kernels.name.decode())
 
     def keep(self, *parts: object) -> None:
-        """Keep a model's structs until the threads have ended: one of them may still be on its way out of a pass."""
+        """Keep a model's structs until the threads have ended: one of them may still be leaving a pass."""
         self._models += parts
 
     def forward(self, model: library.ModelStruct, job: library.PassStruct) -> None:

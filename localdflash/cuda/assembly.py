@@ -1,4 +1,4 @@
-"""A `CudaPair` put together: files checked, weights repacked on the device, steps captured and measured."""
+"""Assembles a `CudaPair`: files checked, weights repacked on the device, steps captured and measured."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class CudaSettings:
 
 @dataclass(frozen=True)
 class _TargetFiles:
-    """A target whose headers were read, but that was not put on the device."""
+    """A target whose headers were read, but that is not on the device yet."""
 
     config: DecoderConfig
     source: TensorSource
@@ -81,7 +81,7 @@ class _TargetFiles:
 
 @dataclass(frozen=True)
 class _DrafterFile:
-    """A drafter that was read, but not put on the device."""
+    """A drafter that was read, but is not on the device yet."""
 
     config: DFlashConfig
     source: TensorSource
@@ -222,7 +222,7 @@ def _ways(stepper: Stepper, settings: CudaSettings) -> tuple[Way, ...]:
 
 
 def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
-    """Milliseconds of a step by each way, with the graphs of short contexts captured. Leaves nothing behind."""
+    """Milliseconds of a step by each way, with the graphs of short contexts captured. Empties the pair afterwards."""
     times = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for way in ways:

@@ -1,6 +1,6 @@
 """A target from a Hugging Face folder: config.json with safetensors, in one file or in shards with an index.
 
-Linear layers keep their quantization (weights/checkpoints.py lists the formats); what the checkpoint has in float
+Linear layers keep their quantization (repack/checkpoints.py lists the formats); what the checkpoint has in float
 (the embedding and the head as a rule, or every layer) is quantized to int8; norms and routers become float32. Every
 tensor must have a place in the decoder, and every place a tensor: that is checked before one of them is read.
 
@@ -52,7 +52,7 @@ FP4 = {"F8_E4M3": (5.0, 16), "U8": (4.5, 32)}  # by the dtype of the scales: NVF
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A place for a linear layer [n, k], or for one of every expert."""
+    """The place of a linear layer [n, k], or of one of every expert."""
 
     prefixes: tuple[str, ...]
     n: int
@@ -61,7 +61,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Vector:
-    """A place for a tensor in float32."""
+    """The place of a tensor in float32."""
 
     name: str
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ class CheckpointSource:
         return None if vector is None else self._read(vector.name).float().to(self._device)
 
     def _linear(self, place: _Matrix, expert: int) -> Planes:
-        """One linear layer. A bias for which there is no place must be zero, as some tools write it."""
+        """One linear layer. A bias that the decoder has no place for must be zero, as some tools write it."""
         prefix = place.prefixes[expert]
         ends = self._layers[prefix]
         tensors = {f"{prefix}.{end}": self._read(f"{prefix}.{end}").to(self._device) for end in ends if end in CODES}
@@ -154,7 +154,7 @@ class CheckpointSource:
         return tensor
 
     def _check(self) -> None:
-        """ModelError for a place without a tensor, and for a tensor without a place."""
+        """Raise ModelError for a place without a tensor, and for a tensor without a place."""
         prefixes = {prefix for place in self._matrices.values() for prefix in place.prefixes}
         for prefix in prefixes:
             if not any(end in self._layers.get(prefix, ()) for end in WEIGHTS):
@@ -254,7 +254,7 @@ def _vectors(config: DecoderConfig) -> Iterator[tuple[str, _Vector]]:
 
 
 def _by_layer(headers: Iterable[SafetensorsHeader]) -> dict[str, dict[str, SafetensorInfo]]:
-    """All tensors by what is before and after the last dot of their names."""
+    """All tensors by the parts of their names before and after the last dot."""
     layers: dict[str, dict[str, SafetensorInfo]] = {}
     for header in headers:
         for name, info in header.tensors.items():
@@ -264,7 +264,7 @@ def _by_layer(headers: Iterable[SafetensorsHeader]) -> dict[str, dict[str, Safet
 
 
 def _quantization(document: Mapping[str, object], folder: Path) -> Mapping[str, object]:
-    """config.json's `quantization_config`, empty where there is none."""
+    """The `quantization_config` of config.json; empty if there is none."""
     found = document.get("quantization_config") or {}
     if not isinstance(found, dict):
         raise ModelError(f"{folder / 'config.json'}: quantization_config is no object; {AGAIN}")

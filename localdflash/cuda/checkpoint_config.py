@@ -27,7 +27,7 @@ QWEN3_HEAD_DIM = 128  # of a config.json that leaves it out
 
 @dataclass(frozen=True)
 class _Fields:
-    """An object of a JSON document; null is as good as absent."""
+    """An object of a JSON document; null counts as absent."""
 
     where: str
     values: Mapping[str, object]
@@ -60,12 +60,12 @@ class _Fields:
         return default if value is None else value
 
     def bad(self, name: str) -> NoReturn:
-        """ModelError: the field is missing or makes no sense."""
+        """A ModelError: the field is missing or makes no sense."""
         found = f"is {str(self.values[name])[:60]!r}, which makes no sense" if name in self.values else "is missing"
         raise ModelError(f"{self.where}: {name} {found}; download the checkpoint again")
 
     def refuse(self, name: str) -> NoReturn:
-        """ModelError: the engine does not know what the field asks for."""
+        """Raise ModelError: the engine does not know what the field asks for."""
         found = str(self.values[name])[:60]
         raise ModelError(f"{self.where}: the CUDA engine does not run {name} {found!r}; {INSTEAD}")
 
@@ -123,7 +123,7 @@ def _experts(fields: _Fields) -> int:
 
 
 def _rope(fields: _Fields, head_dim: int) -> tuple[float, tuple[float, ...]]:
-    """Theta, and the divisors of the frequencies; older files scale in `rope_scaling` and have theta outside."""
+    """Theta, and the divisors of the frequencies; older files scale in `rope_scaling` and have theta outside it."""
     rope = _Fields(fields.where, {**fields.inner("rope_scaling").values, **fields.inner("rope_parameters").values})
     name = "type" if rope.values.get("rope_type") is None else "rope_type"
     kind = rope.values.get(name) or "default"

@@ -53,7 +53,7 @@ class Features:
         return self.capability[0] == 12
 
     def summary(self) -> str:
-        """For `doctor`: which path was chosen and why."""
+        """A line for `doctor`: which path was chosen and why."""
         major, minor = self.capability
         parts = [
             f"sm_{major}{minor}",

@@ -43,7 +43,7 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def measured(stepper: Stepper) -> Parts:
-    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved beside it."""
+    """Bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
     seen = set[int]()
     parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
     if stepper.block:
@@ -55,7 +55,7 @@ def measured(stepper: Stepper) -> Parts:
 
 
 def _bytes_of(weights: object, seen: set[int]) -> int:
-    """Bytes of its tensors, each storage once: target and drafter share some."""
+    """Bytes of an object's tensors, each storage counted once: target and drafter share some."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
     fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
     seen.update(fresh)

@@ -1,7 +1,7 @@
 """How much device memory a pair takes, before it is loaded; and the largest context that fits.
 
-Weights by the planes' own sizes, keys and values by token, and what is the same for every context. Not in it: the CUDA
-context and the kernels themselves, for which `RESERVE` is kept free.
+Weights by the planes' own sizes, keys and values by token, and what is the same for every context. The CUDA context and
+the kernels themselves are not in it: `RESERVE` is kept free for them.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ INT8, INT4 = (8.25, 32), (4.25, 32)
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes."""
+    """Bytes of each part of a pair."""
 
     target: int
     drafter: int
@@ -44,7 +44,7 @@ class Memory:
     per_token: int
 
     def total(self, context: int) -> int:
-        """All of it, for a context of so many tokens."""
+        """The sum for a context of so many tokens."""
         return self.target + self.drafter + self.fixed + self.per_token * (context + SLACK)
 
     def largest_context(self, free: int) -> int:
@@ -63,17 +63,10 @@ def choose_context(memory: Memory, wanted: int, trained: int, free: int) -> int:
     return wanted or min(trained, largest)
 
 
-def predict(
-    header: GGUFHeader, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
-) -> Memory:
-    """What a GGUF target, and a drafter whose weights take `drafter_bytes`, will need."""
-    return predict_bytes(file_bytes(header), config, drafter, drafter_bytes, kv)
-
-
 def predict_bytes(
     target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
 ) -> Memory:
-    """The same for a target whose weights take `target_bytes`."""
+    """What a target, whose weights take `target_bytes`, and its drafter will need."""
     per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
     fixed = _activation_bytes(config) + DOCUMENTS * 4
     if drafter:
@@ -85,7 +78,7 @@ def predict_bytes(
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
-    """Bytes on the device of a GGUF drafter, whose k and v are there twice: with q, and stacked for the context."""
+    """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
     twice = (info for name, info in header.tensors.items() if name.endswith(("attn_k.weight", "attn_v.weight")))
     return file_bytes(header) + sum(tensor_bytes(info.ggml_type, info.shape) for info in twice)
 
@@ -101,7 +94,7 @@ def file_bytes(header: GGUFHeader) -> int:
 
 
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
-    """Bytes of a drafter's weights that are quantized at load; k and v are there twice."""
+    """Bytes of a drafter's weights that are quantized at load; k and v are held twice."""
     c = config.decoder
     h, q, kv, f = (
         c.hidden_size,
@@ -114,7 +107,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
-    """Bytes on the device of a GGUF tensor; what is no matrix stays float32."""
+    """Bytes on the device of a GGUF tensor; anything but a matrix stays float32."""
     if len(shape) < 2:
         return prod(shape) * 4
     bits, rows = PLANES.get(kind, INT8)
@@ -137,7 +130,7 @@ def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
 
 
 def _scratch_bytes(config: DecoderConfig) -> int:
-    """Attention's scratch by token: a row's sums for every chunk."""
+    """Bytes of attention's scratch per token: a row's sums for every chunk."""
     return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
 
 

@@ -37,7 +37,7 @@ class NativeFp4:
         self._products: dict[int, Tensor] = {}  # by width: matrices of a width run one after another
 
     def convert(self, target: TargetWeights) -> TargetWeights:
-        """The target with its FP4 matrices converted; ModelError where it has none."""
+        """The target with its FP4 matrices converted; ModelError if it has none."""
         layers = []
         for layer in target.layers:
             heads = tuple(replace(part, planes=self._native(part.planes)) for part in layer.qkv)
@@ -54,7 +54,7 @@ class NativeFp4:
         return [plan(native.matrix) for native in self._natives.values()]
 
     def ops(self) -> Ops:
-        """The kernels, for planes of a product preceded by the FP4 GEMM that makes it."""
+        """The kernels; where a matrix is FP4, its GEMM runs first and they take over its product."""
         return replace(
             KERNELS,
             qkv=self._after_product(KERNELS.qkv),
@@ -63,7 +63,7 @@ class NativeFp4:
         )
 
     def _native(self, planes: Planes) -> Planes:
-        """Planes of the product of an FP4 matrix, which replaces these; other planes stay."""
+        """The planes of the product that an FP4 matrix makes; other planes stay."""
         if planes.code != "e2m1" or planes.experts != 1:
             return planes
         matrix, width = fp4_matrix(planes), -(-planes.n // COLUMNS) * COLUMNS

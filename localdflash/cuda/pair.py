@@ -35,7 +35,7 @@ AHEAD = 2  # steps on their way at most, the one waited for among them
 
 @dataclass(frozen=True, slots=True)
 class _Flying:
-    """A step on its way."""
+    """A step that was started but not read yet."""
 
     way: Way
     number: int
@@ -62,11 +62,11 @@ class CudaPair:
         self._documents: Sequence[Sequence[int]] = ()
 
     def only(self, way: Way) -> "CudaPair":
-        """A pair over the same device memory that steps in one way alone; `forget` before the other one goes on."""
+        """A pair over the same device memory that steps in one way alone; `forget` before using the other one again."""
         return CudaPair(self.stepper, self.runner, Ways({way: 1.0}))
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """What lookup may copy from besides the text itself; the newest tokens of it where it is too long."""
+        """Set the texts that lookup may copy from; the newest tokens of them if they are too long."""
         if documents == self._documents:
             return
         self._documents = documents
@@ -115,7 +115,7 @@ class CudaPair:
         self._seen = min(self._seen + ROWS, self._computed)
 
     def step(self, sampler: Sampler, limit: int) -> Step:
-        """See `Pair`. LocaldflashError where the model gives no numbers; the sequence is dropped then."""
+        """See `Pair`. LocaldflashError if the model gives no numbers; the sequence is then dropped."""
         room = min(limit, self.room)
         if room < 1:
             raise ContextOverflow(f"the context of {self.stepper.context} tokens is full")
@@ -146,7 +146,7 @@ class CudaPair:
         self.stepper.set_sampling(floats, (min(p.top_k, MOST), low, high, min(sampler.window, MOST)))
 
     def _launch(self) -> bool:
-        """Start one more step; False where the drafter must first be told of tokens that are still on their way."""
+        """Start one more step; False if the drafter must first see tokens of steps that are still under way."""
         way: Way = "plain"
         if self.drafting:
             way = self._waiting = self._waiting or self.ways.choose()
@@ -190,7 +190,7 @@ class CudaPair:
         return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
 
     def _set_back(self, length: int) -> None:
-        """Wait for what is on its way and forget it: the device's context is `length` tokens of `ids` from here on."""
+        """Wait for the steps under way and discard them: the device's context becomes `length` tokens of `ids`."""
         self._ahead = True  # until all of this is done
         self._flying.clear()
         self.runner.synchronize()

@@ -21,7 +21,7 @@ WARM_UPS = 2  # runs before a capture: kernels compile in the first
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A step on its way; `event` is None on a CPU, where it has happened already."""
+    """A step that was started; `event` is None on a CPU, where it has already happened."""
 
     event: torch.cuda.Event | None
 
@@ -53,7 +53,7 @@ class Runner:
         self._records.copy_(self.stepper.records, non_blocking=True)
 
     def record(self, arrival: Arrival, number: int) -> list[int]:
-        """Wait for a step, the `number`-th of the stepper; its record."""
+        """Wait for a step, the `number`-th of the stepper; return its record."""
         with device_errors():
             if arrival.event:
                 arrival.event.synchronize()

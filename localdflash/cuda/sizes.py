@@ -1,4 +1,4 @@
-"""The memory of a pair on the CUDA engine, part by part: `cuda/memory.py` for what a plan names."""
+"""The memory of a pair on the CUDA engine, part by part: adapts `cuda/memory.py` to what a plan names."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ BITS = {"8 bits": 8, "4 bits": 4}
 
 
 class CudaSizes:
-    """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError where CUDA cannot run the pair."""
+    """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self._header = read_header(target)

@@ -48,7 +48,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class TapRing:
-    """Where the target leaves the hidden states that the drafter reads: sixteenths, by position modulo the length."""
+    """Where the target leaves the hidden states for the drafter: divided by 16, by position modulo the length."""
 
     ring: Tensor  # [length, n_taps * H]
     blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept

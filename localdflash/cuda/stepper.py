@@ -1,4 +1,4 @@
-"""Everything of a pair that lives on the device, and the ways it can go one step further.
+"""Everything of a pair that lives on the device, and the ways it can take a step.
 
 A step is a fixed sequence of launches over static buffers, so that a CUDA graph can replay it: lengths, tokens and
 decisions are in device memory and nothing is read back inside. The ways to step:
@@ -39,7 +39,7 @@ BEATS_NOTHING = 2  # the same where there is no other draft
 
 
 class SamplingBuffers:
-    """What requests that sample need: their parameters, the logits of all rows, scratch memory."""
+    """Buffers for requests that sample: their parameters, the logits of all rows, scratch memory."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.floats = torch.zeros(4, device=device)  # temperature, top_p, min_p, repetition penalty
@@ -167,7 +167,7 @@ class Stepper:
             self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
 
     def set_sampling(self, floats: Sequence[float], whole: Sequence[int]) -> None:
-        """Parameters of the request that steps next, in the order of `SamplingBuffers`."""
+        """Set the parameters of the request that steps next, in the order of `SamplingBuffers`."""
         if self.sampling is None:
             self.sampling = SamplingBuffers(self.target.config.vocab_size, self.device)
         self.sampling.floats.copy_(torch.tensor(floats))
@@ -212,7 +212,7 @@ class Stepper:
         ops.caught_up(self.state)
 
     def fill_block(self, splits: int) -> None:
-        """The drafter's proposals for the slots after the anchor."""
+        """Write the drafter's proposals into the slots after the anchor."""
         block = self.block
         assert block is not None
         config, stack = block.weights.config, block.stack

@@ -1,4 +1,4 @@
-"""Which way to step: the drafter's block costs a forward of its own, lookup is nearly free, and both are measured.
+"""Chooses the way to step: the drafter's block costs a forward of its own, lookup is nearly free, both are measured.
 
 On a GPU a verify of 16 rows costs what one token costs, so only the drafter's time is at stake. Every way keeps a
 running mean of its milliseconds and of the tokens that it commits; the best ratio wins, and the other way is tried
@@ -17,7 +17,7 @@ SHARE = 0.02  # of the time may go into trying the way that looks worse
 
 @dataclass
 class WayRecord:
-    """What one way has done."""
+    """The running means of one way."""
 
     ms: float
     tokens: float = HOPE

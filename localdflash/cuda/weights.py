@@ -33,13 +33,13 @@ class TensorSource(Protocol):
     """Where a model's tensors come from, by their GGUF names."""
 
     def kind(self, name: str) -> object:
-        """What must agree for tensors to share one matrix."""
+        """The properties that tensors must share to form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
         """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
 
     def vector(self, name: str) -> Tensor | None:
-        """A small tensor in float32, None where the model has none."""
+        """A small tensor in float32; None if the model has none."""
 
 
 class GGUFSource:

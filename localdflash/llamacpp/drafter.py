@@ -27,8 +27,8 @@ INJECT_ROWS = 256  # most features that one decode injects
 WAITING_BYTES = 32 * 1024 * 1024
 
 
-def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
-    """How a drafter's context, beside a target's context handle for so many tokens, is asked of llama.cpp."""
+def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
+    """The parameters of a drafter's context, beside a target's context handle, for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + config.block_size
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
@@ -36,8 +36,7 @@ def context_params(config: DFlashConfig, target: Any, context: int, threads: int
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.no_perf = True
     params.ctx_other = target
-    if gpu_layers == 0:
-        params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
+    params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
 
@@ -48,12 +47,12 @@ class LlamaCppDFlashDrafter:
     name = "dflash"
     reads_taps = True
 
-    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0, gpu_layers: int = 0) -> None:
+    def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         self.config = config_of_gguf(read_header(path))
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
-        self.model = library.load_model(path, gpu_layers)
+        self.model = library.load_model(path)
         self.handle = library.new_context(
-            self.model, context_params(self.config, target.handle, target.context, threads, gpu_layers)
+            self.model, context_params(self.config, target.handle, target.context, threads)
         )
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")

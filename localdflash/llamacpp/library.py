@@ -47,13 +47,13 @@ def quiet() -> None:
 
 
 def last_message() -> str:
-    """The library's newest warning or error, for an error line of ours."""
+    """The library's newest warning or error, for one of our error lines."""
     return _MESSAGES[-1] if _MESSAGES else "no reason given"
 
 
 @contextmanager
 def said_sizes() -> Iterator[list[str]]:
-    """The lines in which the library says how much memory it takes, while the context lasts."""
+    """A context that collects the lines in which the library says how much memory it takes."""
     quiet()
     lines: list[str] = []
     _SIZES.append(lines)
@@ -65,7 +65,7 @@ def said_sizes() -> Iterator[list[str]]:
 
 @contextmanager
 def interrupts_held() -> Iterator[list[int]]:
-    """SIGINT becomes an entry of the list, and itself again afterwards: raised in a callback it would be lost."""
+    """Collect SIGINTs in a list and raise one at the end: raised in a callback it would be lost."""
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -81,20 +81,20 @@ def interrupts_held() -> Iterator[list[int]]:
 
 
 def new_context(model: Any, params: Any) -> Any:
-    """A `llama_context` pointer, or None where there is no memory for it: see `last_message`."""
+    """A `llama_context` pointer; None if there is no memory for it (see `last_message`)."""
     with interrupts_held():
         return api.llama_init_from_model(model, params)
 
 
-def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simulate: bool = False) -> Any:
-    """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError where it cannot be loaded.
+def load_model(path: Path, vocab_only: bool = False, simulate: bool = False) -> Any:
+    """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError if it cannot be loaded.
 
     `simulate` reads no weights and allocates nothing: contexts of such a model say how much memory they would take.
     """
     read_header(path)
     quiet()
     params = api.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
+    params.n_gpu_layers = 0
     params.vocab_only = vocab_only
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
@@ -109,9 +109,9 @@ def load_model(path: Path, gpu_layers: int = 0, vocab_only: bool = False, simula
 
 
 def release_pages(path: Path) -> None:
-    """Unload a mapped file's pages from this process; what is read again comes back from the page cache.
+    """Unload a mapped file's pages from this process; later reads take them from the page cache.
 
-    Weights that were repacked at load lie in memory of their own, and their pages of the file would count twice.
+    Weights that were repacked at load have memory of their own, and their pages of the file would count twice.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""A pair on llama.cpp: memory planned before it is taken, the target loaded, its drafter by llama.cpp or in torch."""
+"""A pair on llama.cpp: memory planned before it is taken, the target loaded, its drafter in llama.cpp or torch."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -55,7 +55,7 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def _planned(target: Path, drafter: Path | None, context: int) -> Fit | None:
-    """What fits; None where loading itself has to say what is wrong, or llama.cpp does not tell its sizes."""
+    """What fits; None if loading itself has to say what is wrong, or llama.cpp does not report its sizes."""
     try:
         with sizes.LlamaCppSizes(target, drafter) as needed:
             return None if context > needed.trained else fit(needed, free.system_budget(), context)

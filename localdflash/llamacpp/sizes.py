@@ -1,7 +1,7 @@
 """The memory of a pair in llama.cpp on this CPU: weights by the files' headers, the rest by llama.cpp itself.
 
 llama.cpp can plan its buffers without allocating them (`no_alloc`), so caches and compute buffers of every architecture
-are its own numbers. A file may be a stand-in that has only the header (see remote.py): no weights are read.
+are its own numbers. A file may be a stand-in that has only the header (plan/stand_in.py): no weights are read.
 """
 
 import re
@@ -31,14 +31,14 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Said:
-    """What llama.cpp said of one context: bytes of its caches, and of its compute and output buffers."""
+    """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers."""
 
     cache: int
     scratch: int
 
 
 def sizes_said(lines: Iterable[str]) -> Said:
-    """Read the library's lines of one context; ModelError where it does not tell its cache."""
+    """Read the library's lines about one context; ModelError if it does not report its cache."""
     caches, buffers = [], {}
     for line in lines:
         if found := _CACHE.search(line):
@@ -96,7 +96,7 @@ class LlamaCppSizes:
         return parts | added
 
     def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
-        """A context that allocates nothing, and what llama.cpp says of it."""
+        """Make a context that allocates nothing, and return what llama.cpp reports of it."""
         with library.said_sizes() as lines:
             handle = library.new_context(model, params)
         if not handle:

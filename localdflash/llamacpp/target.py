@@ -21,19 +21,18 @@ from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageE
 from localdflash.llamacpp import library
 from localdflash.machine.cores import physical_cores
 
-EXACT_ROWS = 32  # on a CPU, decodes of 2 to this many rows agree to the bit
-FAST_ROWS = 512
+EXACT_ROWS = 32  # decodes of 2 to this many rows agree to the bit
 WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in float32: no conversion on every step
 
 
-def context_params(model: Any, context: int, threads: int = 0, gpu_layers: int = 0) -> Any:
-    """How a target's context for so many tokens is asked of llama.cpp."""
+def context_params(model: Any, context: int, threads: int = 0) -> Any:
+    """The parameters of a target's context for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + 1  # a filler row may stand behind the last token
-    params.n_batch = params.n_ubatch = FAST_ROWS if gpu_layers else EXACT_ROWS
+    params.n_batch = params.n_ubatch = EXACT_ROWS
     params.n_seq_max = 1
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    if not gpu_layers and _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
+    if _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
         params.type_k = params.type_v = api.GGML_TYPE_F32
     params.no_perf = True
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
@@ -48,27 +47,26 @@ def _wide_cache_bytes(model: Any, context: int) -> int:
 
 
 class LlamaCppTarget:
-    """See `Target`. Chains only. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
-    def __init__(
-        self, path: Path, context: int = 0, threads: int = 0, taps: Sequence[int] = (), gpu_layers: int = 0
-    ) -> None:
-        self.model = library.load_model(path, gpu_layers)
+    max_rows = EXACT_ROWS
+
+    def __init__(self, path: Path, context: int = 0, threads: int = 0, taps: Sequence[int] = ()) -> None:
+        self.model = library.load_model(path)
         trained = api.llama_model_n_ctx_train(self.model)
         self.context = context or trained
         if not 8 <= self.context <= trained:
             raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = library.new_context(self.model, self._params(threads, gpu_layers))
+        self.handle = library.new_context(self.model, self._params(threads))
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
-        self._rows = FAST_ROWS if gpu_layers else EXACT_ROWS
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._memory = api.llama_get_memory(self.handle)
-        self._batch = api.llama_batch_init(self._rows, 0, 1)
-        for i in range(self._rows):
+        self._batch = api.llama_batch_init(self.max_rows, 0, 1)
+        for i in range(self.max_rows):
             self._batch.n_seq_id[i] = 1
             self._batch.seq_id[i][0] = 0
         self._logits_address = library.logits_reader()
@@ -76,13 +74,8 @@ class LlamaCppTarget:
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
 
-    def _params(self, threads: int, gpu_layers: int) -> Any:
-        return context_params(self.model, self.context, threads, gpu_layers)
-
-    @property
-    def max_rows(self) -> int:
-        """See `Target`."""
-        return self._rows
+    def _params(self, threads: int) -> Any:
+        return context_params(self.model, self.context, threads)
 
     def set_taps(self, blocks: Sequence[int]) -> None:
         """Keep the outputs of these blocks, and of no others."""

@@ -16,7 +16,7 @@ CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 
 
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
-    """The pair, and what runs it; a notice says why where that is not the first choice."""
+    """The pair, and the backend that runs it; a notice says why if that is not the first choice."""
     if not device.driver_present():
         return _on_processor(files, options, "")
     try:
@@ -27,7 +27,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
 
 
 def _on_processor(files: LocalPair, options: Options, why: str) -> tuple[Runner, Running]:
-    """The engine that is faster here; `why` tells why it is not the GPU."""
+    """The pair on the engine that is faster here; `why` says why it is not on the GPU."""
     if choose(files, options).backend == "cpu":
         try:
             running = load_on("cpu", files, options)

@@ -1,4 +1,4 @@
-"""Which of two engines runs a pair on the processor, our own or llama.cpp: by what was timed here, or else by rule."""
+"""Chooses the engine that runs a pair on the processor, ours or llama.cpp: by what was timed here, or else by rule."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,7 +17,7 @@ NOT_TIMED = "not timed yet"
 
 @dataclass(frozen=True)
 class HostChoice:
-    """An engine, and why in a few words."""
+    """An engine, with the reason in a few words."""
 
     backend: HostBackend
     why: str
@@ -25,7 +25,7 @@ class HostChoice:
 
 @dataclass(frozen=True)
 class Case:
-    """What is run, and how: all that decides how fast it is."""
+    """What is run, and how: everything that decides how fast it is."""
 
     target: Path
     drafter: Path | None
@@ -33,7 +33,7 @@ class Case:
     draft: bool = True  # from the text at least, where there is no drafter
 
     def name(self, backend: HostBackend) -> str:
-        """Under what its milliseconds a token are kept."""
+        """The name under which its milliseconds per token are kept."""
         files = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in self._files()]
         how = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
         if backend == "llama.cpp":
@@ -51,7 +51,7 @@ class Case:
 
 
 def likely(case: Case) -> HostChoice:
-    """The engine to load: the faster one of those that were timed; ours, unless it has no fast instructions here."""
+    """The engine to load: the faster of those that were timed; else ours, unless it has no fast instructions here."""
     from localdflash.cpu.sizes import CpuSizes
 
     try:

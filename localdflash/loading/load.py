@@ -60,11 +60,11 @@ class LoadedPair:
         return repr((stats, self.backend, self.options.draft, self._running.identity, version("localdflash")))
 
     def fim_format(self) -> FimFormat:
-        """The fill-in-the-middle format of this target; ModelError where it has none."""
+        """The fill-in-the-middle format of this target; ModelError if it has none."""
         return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)
 
     def before_close(self, wait: Callable[[], object]) -> None:
-        """Have this called before the pair is freed: it waits for who still reads the vocabulary."""
+        """Call `wait` before the pair is freed: it waits for whoever still reads the vocabulary."""
         self._closing.callback(wait)
 
     def close(self) -> None:

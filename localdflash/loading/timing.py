@@ -1,8 +1,8 @@
-"""Timing the two engines that run a pair on the processor, so that the faster one is chosen: our own or llama.cpp.
+"""Times the two engines that run a pair on the processor, ours and llama.cpp, so that the faster one is chosen.
 
 Both are timed when a pair is loaded for the first time, one after the other, and the result is kept: later loads only
-recall it. Where the file is too large for two loads in a row, or the machine too busy for a timing that is kept, the
-rule of choice.py decides instead.
+recall it. If the file is too large for two loads in a row, or the machine too busy for a timing worth keeping, the rule
+of choice.py decides instead.
 """
 
 import os
@@ -31,7 +31,7 @@ ACCEPTED = 0.8  # probability of a drafted token to be right that engines are co
 
 
 def choose(files: LocalPair, options: Options) -> HostChoice:
-    """The engine to load, both of them timed if they have to be and can be."""
+    """The engine to load; both are timed first if that is needed and possible."""
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = Case(files.target, drafter, options.threads, options.draft)
     choice = likely(case)
@@ -48,7 +48,7 @@ def choose(files: LocalPair, options: Options) -> HostChoice:
 
 
 def _busy() -> bool:
-    """Whether more programs want to run than there are cores: what is timed then says nothing, in either's favour."""
+    """Whether more programs want to run than there are cores: a timing would then say nothing."""
     return os.getloadavg()[0] > len(physical_cores())
 
 
@@ -71,7 +71,7 @@ def _unknown(_target: Target, drafters: Sequence[Drafter]) -> Controller:
 
 
 def _timed(engine: HostBackend, files: LocalPair, options: Options) -> float:
-    """Milliseconds a token of a pair, 0 where it cannot be loaded."""
+    """Milliseconds per token of a pair; 0 if it cannot be loaded."""
     try:
         running = load_on(engine, files, options)
     except LocaldflashError:
@@ -82,7 +82,7 @@ def _timed(engine: HostBackend, files: LocalPair, options: Options) -> float:
 
 
 def _ms(target: Target, drafters: Sequence[Drafter]) -> float:
-    """The fastest of some rounds: what disturbs a measurement only ever makes it longer."""
+    """The fastest of some rounds: a disturbance only ever makes one longer."""
     best, began = float("inf"), time.perf_counter()
     while best == float("inf") or time.perf_counter() - began < SECONDS:
         costs = calibrate(target, drafters, WIDTHS, rounds=1)

@@ -103,7 +103,7 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     return Launch(tuple(argv), tuple(needs))
 
 
-ENGINES: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
+LAUNCHERS: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
     "vllm": vllm,
     "sglang": sglang,
     "llama-server": llama_server,
@@ -116,23 +116,23 @@ def _drafter(pair: PairEntry) -> DrafterSource:
     return pair.drafter
 
 
-def _published(pair: PairEntry, engine: str) -> tuple[DrafterSource, str]:
+def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     """The drafter and its repository, which must hold it as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
         raise ModelError(
-            f"{engine} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
+            f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
             f" {drafter.name}: export it to llama-server"
         )
     return drafter, drafter.repository
 
 
-def _target(pair: PairEntry, wishes: Wishes, engine: str, drafter_repository: str) -> str:
+def _target(pair: PairEntry, wishes: Wishes, server: str, drafter_repository: str) -> str:
     if wishes.target is None:
         if known := TRAINED_FOR.get(drafter_repository):
             return known
         raise ModelError(
-            f"{engine} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
+            f"{server} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
             " --target"
         )
     if wishes.target and (folder := Path(wishes.target).expanduser()).is_dir():

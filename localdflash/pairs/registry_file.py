@@ -82,7 +82,7 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
 
 
 def _source(table: TomlTable, base: Path, *suffixes: str) -> tuple[str | None, str, str | None, str | None, int | None]:
-    """The fields of a Source. An entry gives repository and file, or a path and no repository."""
+    """The fields of a FileSource. An entry gives repository and file, or a path and no repository."""
     if ("path" in table) == ("repository" in table or "file" in table):
         raise table.error(None, "expected either repository and file, or path")
     key, convert = ("path", text) if "path" in table else ("file", names.file_in_repository)

@@ -123,7 +123,7 @@ class Experts(nn.Module):
 
 
 class SparseMLP(nn.Module):
-    """A mixture of experts: the router gives every row the few that it is for.
+    """A mixture of experts: the router sends every row to a few of them.
 
     A row's result depends on that row alone, to the bit: an expert that any row needs runs over all of them, so that
     no matrix product has a shape of its own, and a row adds up its own experts in the order of their ids.
@@ -207,5 +207,5 @@ class Decoder(nn.Module):
 
 
 def causal(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Each row sees itself and the rows before it: a forward with nothing cached."""
+    """Attention of each row to itself and the rows before it: a forward with nothing cached."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -13,7 +13,7 @@ from localdflash.weights import gguf
 
 
 def state_name(tensor: str) -> str | None:
-    """The state-dict name of a GGUF tensor, None where a decoder has no place for it."""
+    """The state-dict name of a GGUF tensor; None if a decoder has no place for it."""
     stem, _, kind = tensor.rpartition(".")
     if stem in TOP_TENSORS:
         return f"{TOP_TENSORS[stem]}.{kind}"
@@ -25,7 +25,7 @@ def state_name(tensor: str) -> str | None:
 
 
 def rotate_half_order(heads: int, head_dim: int) -> Tensor:
-    """Where the rows of a rotate-half q or k lie in a `llama` file: int64 [heads * head_dim], `file[order]` is ours.
+    """Where a `llama` file has the rows of a rotate-half q or k: int64 [heads * head_dim], `file[order]` is ours.
 
     llama.cpp turns neighbours 2i and 2i + 1 of a Llama head together; rotate-half turns i and i + head_dim / 2.
     """

@@ -1,4 +1,4 @@
-"""The daemon's HTTP app: which path is answered by what, errors in one shape, every request counted."""
+"""The daemon's HTTP app: which handler answers which path, errors in one shape, every request counted."""
 
 import logging
 import traceback
@@ -48,9 +48,9 @@ def create_app(
     stop: Callable[[], None] | None = None,
     idle: Callable[[], float] = lambda: 0.0,
 ) -> Starlette:
-    """The app over an engine, which whoever calls this starts and closes.
+    """The app over an engine, which the caller starts and closes.
 
-    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` tells the seconds without a request.
+    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` returns the seconds without a request.
     """
     metrics = metrics or Metrics()
     metrics.watch(worker)
@@ -65,7 +65,9 @@ def create_app(
 
 
 class Counted:
-    """ASGI middleware: counts requests by path and status; of an unexpected error a 500 and a line of the log."""
+    """ASGI middleware that counts requests by path and status, and turns an unexpected error into a 500 and a log
+    line.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -97,6 +99,6 @@ class Counted:
 
 
 def _where(error: Exception) -> str:
-    """The kind of an error and where it arose; not its message, which may hold text of a user."""
+    """The kind of an error and where it arose, without its message, which may hold a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

@@ -1,4 +1,4 @@
-"""What stands before the app on TCP, where any process, and any page in a browser, may knock.
+"""The checks before the app on TCP, which any process, and any page in a browser, may reach.
 
 In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
 no Origin (no page may ask, so no CORS either), the key. Loading and stopping are for the Unix socket alone.
@@ -20,7 +20,7 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of the TCP listener at `port`. `hosts`: names a request may call us by, IPv6 in brackets."""
+    """ASGI middleware of the TCP listener at `port`. `hosts`: names that a request may call us by, IPv6 in brackets."""
 
     def __init__(self, app: ASGIApp, *, key: str, port: int, hosts: Collection[str] = LOOPBACK) -> None:
         if not key:

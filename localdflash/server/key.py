@@ -1,4 +1,4 @@
-"""The key that requests over TCP must have: a file for this user alone, made when it is first needed."""
+"""The key that requests over TCP need: a file for this user alone, created when it is first needed."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ LARGEST = 4096  # bytes
 
 
 def own_key(path: Path) -> str:
-    """The key in this file, which is made with a new one where there is none. Two processes get the same key."""
+    """The key in this file, which is created if there is none. Two processes get the same key."""
     if not path.exists():
         paths.create_private(path.parent)
         _create(path, secrets.token_urlsafe(32))
@@ -21,7 +21,7 @@ def own_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> str:
-    """The key in this file; UsageError where it is missing, empty, or may be read by others."""
+    """The key in this file; UsageError if it is missing or empty, or others may read it."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

@@ -1,4 +1,4 @@
-"""An engine for one process alone: a child that leaves with it, however that ends."""
+"""An engine for one process alone: a child that ends with it, however that ends."""
 
 import subprocess
 import tempfile
@@ -17,7 +17,7 @@ LEAVES = 1.0  # seconds that a child may take to end
 
 
 def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
-    """A child that serves this socket, as soon as its pair is loaded; raise what it says where it ends before.
+    """A child that serves this socket, returned once its pair is loaded; if it ends before, what it said is raised.
 
     `look`: see `spawn.connect`.
     """
@@ -45,7 +45,9 @@ def start(wanted: Wanted, path: Path, look: Look) -> "subprocess.Popen[bytes]":
 
 
 def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
-    """Have the child of this socket leave, and wait until it has; one that cannot, for it loads, is killed."""
+    """Ask the child of this socket to leave, and wait until it has; one that cannot, because it is loading, is
+    killed.
+    """
     assert child.stdin
     with suppress(OSError):
         child.stdin.close()

@@ -1,4 +1,4 @@
-"""The errors that a server's answers tell of: those that the engine would have raised in this process."""
+"""The errors that a server's answers report, as those that the engine would have raised in this process."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ _ERRORS: dict[str, type[LocaldflashError]] = {
 
 
 def refusal(content: str | bytes, status: int) -> LocaldflashError:
-    """The error that the body of an answer with this status tells of."""
+    """The error in the body of an answer with this status."""
     try:
         return error_of(json_object(content), status)
     except LocaldflashError:
@@ -36,7 +36,7 @@ def refusal(content: str | bytes, status: int) -> LocaldflashError:
 
 
 def error_of(content: Json, status: int) -> LocaldflashError:
-    """The error that a body in OpenAI's shape tells of; servers that say less get a line with the status."""
+    """The error in a body of OpenAI's shape; for servers that say less, a line with the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
     nonsense = f"status {status}" if status >= 300 else "something that makes no sense"
@@ -46,7 +46,7 @@ def error_of(content: Json, status: int) -> LocaldflashError:
 
 
 def json_object(content: str | bytes) -> Json:
-    """A body that has to be a JSON object."""
+    """The body as a JSON object; LocaldflashError if it is none."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

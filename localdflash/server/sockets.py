@@ -1,7 +1,7 @@
-"""Where the daemon listens: a Unix socket for this user alone, and TCP where it was asked for.
+"""Where the daemon listens: a Unix socket for this user alone, and TCP if that was asked for.
 
 The folder of the Unix socket is 0700, the socket 0600, and every connection's peer must have this process's user id.
-`Lifetime` is held by the one daemon that there is; only its holder may bind the path, so what lies there is stale.
+`lifetime` is held by the only daemon; only its holder may bind the path, so what it finds there is stale.
 """
 
 import errno
@@ -28,9 +28,9 @@ class AlreadyRunning(LocaldflashError):
 
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
-    """Be the daemon of this socket path; AlreadyRunning where another process is. The kernel lets go when it dies.
+    """A context in which this process is the daemon of this socket path; AlreadyRunning if another process is.
 
-    One that holds on but no longer listens is about to leave: that is waited for.
+    The kernel releases it when the process dies. A holder that no longer listens is about to leave: it is waited for.
     """
     lock = FileLock(lock_of(path), mode=0o600)
     try:
@@ -42,25 +42,25 @@ def lifetime(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path) -> Path:
-    """The lock of the one process that may listen at this path."""
+    """The lock file of the one process that may listen at this path."""
     return path.with_suffix(".lock")
 
 
 def is_listening(path: Path) -> bool:
-    """Whether a process takes connections at this Unix socket."""
+    """Whether a process accepts connections at this Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(str(path)) == 0
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of the socket for this user alone; LocaldflashError where it is not."""
+    """Create the folder of the socket for this user alone; LocaldflashError if it is not private."""
     paths.create_private(path.parent)
     paths.check_private(path.parent)
 
 
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """Listen at this path, which is gone afterwards. Only under `lifetime`: whatever lies there is removed."""
+    """A listening socket at this path, removed afterwards. Only under `lifetime`: whatever is there is replaced."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)  # never open to others, not even before a chmod
@@ -79,7 +79,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:
-    """Listen on TCP; UsageError where the port is taken or the address is none of this machine's. Port 0: any."""
+    """A listening TCP socket; UsageError if the port is taken or the address is not this machine's. Port 0: any."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:

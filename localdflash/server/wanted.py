@@ -1,4 +1,4 @@
-"""Which engine a user wants: a value of its own, since whoever only names it need not know how to reach one."""
+"""Which engine a user wants, as a value: naming one needs no code that reaches one."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wanted:
-    """The engine that a user wants: fields of `localdflash.backend.options.Options`, and which of them have to hold.
+    """The engine that a user wants: fields of `localdflash.backend.options.Options`, and which of them must hold.
 
-    The others are for a daemon that is started; what runs already may have other ones. `idle`: minutes until such a
+    The others apply to a daemon that is started; a running one may have other values. `idle`: minutes until such a
     daemon leaves.
     """
 

@@ -52,7 +52,6 @@ def encode_chat(
     template: str,
     messages: Sequence[TemplateMessage],
     *,
-    add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
 ) -> list[int]:
     """The ids of a conversation, with BOS if the model wants one.
@@ -62,7 +61,7 @@ def encode_chat(
     known = {**tokenizer.template_tokens(), **(variables or {})}
     ids: list[int] = []
     text = ""
-    for piece in render(template, messages, add_generation_prompt=add_generation_prompt, variables=known):
+    for piece in render(template, messages, variables=known):
         for part in [piece.text] if piece.from_user else tokenizer.split_markers(piece.text):
             if isinstance(part, str):
                 text += part

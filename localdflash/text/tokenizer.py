@@ -58,11 +58,6 @@ class Tokenizer:
         self._line_break = line_break if self.spell(line_break).startswith(b" ") else []
 
     @classmethod
-    def of_model(cls, model: Any) -> Self:
-        """The vocabulary of a loaded `llama_model`, which stays the caller's and must outlive this object."""
-        return cls(model)
-
-    @classmethod
     def load(cls, path: Path) -> Self:
         """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or llama.cpp refuses it."""
         model = load_model(path, vocab_only=True)
@@ -107,10 +102,6 @@ class Tokenizer:
     def bos(self) -> int | None:
         """The id that the model wants in front of every prompt, if any."""
         return int(api.llama_vocab_bos(self._vocab)) if api.llama_vocab_get_add_bos(self._vocab) else None
-
-    def is_end(self, token: int) -> bool:
-        """Whether this id ends an answer."""
-        return token in self.ends
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""

@@ -111,10 +111,8 @@ def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
     return torch.frombuffer(mapped, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
 
 
-def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = None) -> "torch.Tensor":
-    """Read and dequantize a tensor: `info.shape`, float32 unless another dtype is given."""
-    import torch
-
+def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
+    """Read and dequantize a tensor: `info.shape`, float32."""
     from localdflash.weights import quants
 
     info = find(header, name)
@@ -124,7 +122,7 @@ def load_tensor(header: GGUFHeader, name: str, dtype: "torch.dtype | None" = Non
             f"{header.path}: tensor {name} is {info.ggml_type.name}, which the torch backend cannot read;"
             f" use the llama.cpp backend or one of {supported}"
         )
-    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape, dtype or torch.float32)
+    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape)
 
 
 def find(header: GGUFHeader, name: str) -> TensorInfo:

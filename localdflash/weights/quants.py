@@ -19,13 +19,13 @@ from localdflash.weights.ggml_types import GGMLType
 CHUNK_WEIGHTS = 1 << 18
 
 
-def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Unpack raw blocks (uint8, any shape, contiguous) into a new tensor of the given shape, on the device of `raw`."""
+def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...]) -> Tensor:
+    """Unpack raw blocks (uint8, any shape, contiguous) into a new float32 tensor of this shape, on their device."""
     unpack = _UNPACKERS.get(ggml_type)
     if unpack is None:
         raise ModelError(f"torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
     blocks = raw.view(-1, ggml_type.block_bytes)
-    weights = torch.empty(prod(shape), dtype=dtype, device=raw.device).view(-1, ggml_type.block_weights)
+    weights = torch.empty(prod(shape), device=raw.device).view(-1, ggml_type.block_weights)
     if len(blocks) != len(weights):
         raise ValueError(f"{raw.numel()} bytes of {ggml_type.name} are not a tensor of shape {shape}")
     step = CHUNK_WEIGHTS // ggml_type.block_weights

@@ -1,7 +1,6 @@
 """The scripts that measure the CPU engine: what they compute is right, on tiny models."""
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))  # bench/ is no package of the wheel
-
-from bench import cpu_kernels, cpu_quality  # noqa: E402
-from localdflash.bench import synthetic  # noqa: E402
-from localdflash.cpu import library  # noqa: E402
-from localdflash.cpu.matrices import Kind, MatrixShape  # noqa: E402
-from localdflash.reference.decoder import causal  # noqa: E402
-from localdflash.reference.gguf_decoder import load_decoder  # noqa: E402
-from localdflash.reference.target import TorchTarget  # noqa: E402
-from localdflash.weights.ggml_types import GGMLType  # noqa: E402
+from bench import cpu_kernels, cpu_quality, synthetic
+from localdflash.cpu import library
+from localdflash.cpu.matrices import Kind, MatrixShape
+from localdflash.reference.decoder import causal
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
+from localdflash.weights.ggml_types import GGMLType
 
 needs_library = pytest.mark.skipif(bool(library.available()), reason=library.available())
 IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 9  # more than one forward

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from bench.gpu import boundary, embedded, kernel_rates, llama, projection, steps
+from bench.gpu.correctness import outcome
+from bench.gpu.setup import BenchReport, Setup
+from bench.gpu.summary import goals, lines
+
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))  # bench/ is no package of the wheel
-
-from bench.gpu import boundary, embedded, kernel_rates, llama, projection, steps  # noqa: E402
-from bench.gpu.correctness import outcome  # noqa: E402
-from bench.gpu.setup import BenchReport, Setup  # noqa: E402
-from bench.gpu.summary import goals, lines  # noqa: E402
-
 SCRIPT = ROOT / "bench" / "gpu" / "run.py"
 BLOCKED = "llama_cpp gguf click psutil platformdirs jinja2 tokenizers"
 

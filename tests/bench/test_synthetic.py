@@ -7,7 +7,7 @@ import llama_cpp
 import pytest
 import torch
 
-from localdflash.bench import synthetic
+from bench import synthetic
 from localdflash.engine.draft import NOTHING
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import check_fit, config_of_gguf

@@ -97,15 +97,12 @@ def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
         script = Script(*[answer("a")] * 3)
         async with scripted(script, path) as source, asking(source) as answerer:
             await ask(answerer, settings=ChatSettings(temperature=0.5))
-            await ask(
-                answerer, settings=ChatSettings(temperature=0.5, seed=3, draft=False, thinking=False), prediction="x"
-            )
+            await ask(answerer, settings=ChatSettings(temperature=0.5, seed=3, draft=False, thinking=False))
             await ask(answerer, settings=ChatSettings())
         drawn, asked, greedy = script.asked
         assert isinstance(drawn["seed"], int)
         assert (asked["seed"], asked["draft"]) == (3, False)
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
-        assert asked["prediction"] == {"type": "content", "content": "x"}
         assert {*greedy} == {"messages", "temperature", "stream", "stream_options", "steps"}
 
     run(test())

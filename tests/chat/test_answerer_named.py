@@ -42,7 +42,7 @@ def test_it_is_asked_in_openais_words() -> None:
             assert await answerer.ready() == About("first")
             assert (await ask(answerer, settings=ChatSettings())).text == "Hello"
             everything = ChatSettings(1.0, 5, 0.9, 0.1, 1.5, 7, 99, thinking=False, draft=False)
-            await ask(answerer, settings=everything, system="Be brief.", prediction="x", goes_on=True)
+            await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
             assert await answerer.count(QUESTION, system="", settings=everything) is None
         plainly, fully = script.asked
         assert {*plainly} == OPENAI - {"top_p", "max_tokens", "seed"}

@@ -42,7 +42,6 @@ def test_every_pair_of_the_registry_is_a_row() -> None:
     assert not rows["gpt-oss-120b"].runs
 
 
-@pytest.mark.slow
 def test_the_fit_of_a_pair_that_is_here() -> None:
     fits, context, speed = asyncio.run(models.fit("embedded"))
     assert fits.startswith(("Fits on cpu: ", "Fits on llama.cpp: "))

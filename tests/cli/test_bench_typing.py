@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.support import instant_engine
 from tests.support import daemons
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n"
@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
     """An engine that knows the file; the file."""
-    command = [sys.executable, "-P", str(root / "tests" / "support" / "instant_engine.py"), str(file)]
+    command = [*instant_engine.COMMAND, str(file)]
     engine = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         daemons.until(lambda: engine.poll() is not None or daemons.is_ready())

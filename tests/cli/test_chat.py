@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from bench.support.scripted_answers import Answer
+from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import SharedDaemon
@@ -28,8 +30,6 @@ from localdflash.server import spawn
 from localdflash.server.address import Address
 from localdflash.server.wanted import Wanted
 from tests.support import daemons
-from tests.support.scripted_answers import Answer
-from tests.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())")
@@ -77,6 +77,7 @@ def test_json_has_the_statistics(chat: Callable[..., Any]) -> None:
     assert told["steps"] + told["accepted"] == told["tokens"] <= 24
 
 
+@pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "40")])
 def test_drafting_changes_nothing(sampling: tuple[str, ...], chat: Callable[..., Any]) -> None:
     arguments = ("-p", "Write a function that adds.", "--max-tokens", 120, *sampling)

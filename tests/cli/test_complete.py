@@ -149,6 +149,7 @@ def test_json_has_the_statistics(file: Path, complete: Callable[..., Any]) -> No
     assert sum(told["steps_by_drafter"].values()) == told["steps"]
 
 
+@pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize("place", ["1:1", "3:5", "5:7", "6:1"])
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.9", "--seed", "7"), ("--repetition-penalty", "1.3")])
 def test_drafting_changes_nothing(
@@ -162,6 +163,7 @@ def test_drafting_changes_nothing(
     assert plain["steps"] == plain["tokens"]
 
 
+@pytest.mark.usefixtures("drafting")
 def test_the_embedded_pair_drafts_and_changes_nothing(file: Path, run: Callable[..., Any]) -> None:
     arguments = ("complete", "--no-daemon", f"{file}:3:5", "--max-tokens", 24, "--threads", 1, "--json")
     drafted, plain = run(*arguments), run(*arguments, "--no-draft")

@@ -7,38 +7,40 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for the compiler
+pytestmark = pytest.mark.timeout(900)  # the first test of a chip waits for the compiler
 
 SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
 CONSTANT = {"gain", "gain_ptr"}  # what a kernel may read before its predecessors have finished
 Facts = dict[str, Any]
-on_each = pytest.mark.parametrize("chip", SHARED)
+on_each = pytest.mark.parametrize("chip", [pytest.param(86, marks=pytest.mark.slow), 120])
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Facts]:
+@cache
+def compiled(chip: int) -> dict[str, Facts]:
+    """What is known of each pair."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
-    command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", *map(str, SHARED)]
+    command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Facts] = json.loads(done.stdout)
-    return found
+    found: dict[str, dict[str, Facts]] = json.loads(done.stdout)
+    return found[str(chip)]
 
 
-def kernels(results: dict[str, Facts], chip: int) -> list[Facts]:
-    return [kernel for pair in results[str(chip)].values() for kernel in pair["kernels"]]
+def kernels(chip: int) -> list[Facts]:
+    return [kernel for pair in compiled(chip).values() for kernel in pair["kernels"]]
 
 
 @on_each
-def test_every_kernel_of_every_way_fits(results: dict[str, Facts], chip: int) -> None:
-    found = kernels(results, chip)
+def test_every_kernel_of_every_way_fits(chip: int) -> None:
+    found = kernels(chip)
     names = {kernel["kernel"] for kernel in found}
     assert {"_embed", "_qkv", "attention_kernel", "merge_kernel", "_residual", "_swiglu", "_head", "_accept"} <= names
     assert {"_lookup", "_gather_taps", "_propose", "_draw", "_route", "_gate_up", "_down", "_combine"} <= names
@@ -49,20 +51,20 @@ def test_every_kernel_of_every_way_fits(results: dict[str, Facts], chip: int) ->
 
 
 @on_each
-def test_every_kernel_waits_for_its_predecessor(results: dict[str, Facts], chip: int) -> None:
-    for kernel in kernels(results, chip):
+def test_every_kernel_waits_for_its_predecessor(chip: int) -> None:
+    for kernel in kernels(chip):
         assert kernel["waits"] is (chip >= 90)
         assert set(kernel["before_wait"]) <= CONSTANT
 
 
 @on_each
-def test_a_sequence_is_launches_alone(results: dict[str, Facts], chip: int) -> None:
+def test_a_sequence_is_launches_alone(chip: int) -> None:
     """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
-    assert [pair["others"] for pair in results[str(chip)].values()] == [[], []]
+    assert [pair["others"] for pair in compiled(chip).values()] == [[], []]
 
 
 @on_each
-def test_steps_do_not_compile_anything_twice(results: dict[str, Facts], chip: int) -> None:
+def test_steps_do_not_compile_anything_twice(chip: int) -> None:
     """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
-    assert len(results[str(chip)]["dense"]["kernels"]) <= 37
-    assert len(results[str(chip)]["experts"]["kernels"]) <= 21
+    assert len(compiled(chip)["dense"]["kernels"]) <= 37
+    assert len(compiled(chip)["experts"]["kernels"]) <= 21

@@ -15,8 +15,9 @@ from localdflash.cuda.memory import (
     Memory,
     choose_context,
     drafter_bytes,
+    file_bytes,
     gguf_drafter_bytes,
-    predict,
+    predict_bytes,
     tensor_bytes,
 )
 from localdflash.cuda.ops import KERNELS
@@ -79,7 +80,7 @@ def test_the_whole_pair_takes_what_is_planned(monkeypatch: pytest.MonkeyPatch) -
     held = sum(storages(pair.stepper, set()))
     header, own = read_header(target), read_header(drafter)
     config = decoder_config(header)
-    memory = predict(header, config, config_of_gguf(own), gguf_drafter_bytes(own), torch.float16)
+    memory = predict_bytes(file_bytes(header), config, config_of_gguf(own), gguf_drafter_bytes(own), torch.float16)
     assert memory.total(1024) == pytest.approx(held, rel=0.05)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.editors import fetch, nvim_scene
-from tests.editors.nvim_scene import Scene
+from bench.editors import fetch, nvim_scene
+from bench.editors.nvim_scene import Scene
 
 
 @pytest.fixture(scope="session")

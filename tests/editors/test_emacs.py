@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.editors import fetch_emacs
+from bench.support import instant_engine
 from localdflash.files import paths
-from tests.editors import fetch_emacs
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors
@@ -52,7 +53,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     known = [tmp_path / name for name in ("known.py", "known.css", "known.js")]
     for file, text in zip(known, (ADD, BOX, SUM), strict=True):
         file.write_text(text, "utf-8")
-    command = [sys.executable, "-P", str(FOLDER.parent / "support" / "instant_engine.py"), *map(str, known)]
+    command = [*instant_engine.COMMAND, *map(str, known)]
     with daemons.short_home(monkeypatch), subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
         yield

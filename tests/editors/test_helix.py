@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.editors import fetch_helix
+from bench.support import instant_engine
 from localdflash.files import paths
-from tests.editors import fetch_helix
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors
 
-ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 SECONDS, PAUSE = 20.0, 0.5
 COMPLETE = "\x18"  # C-x
 LANGUAGES = """
@@ -88,7 +88,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """One that knows BOX."""
     known = tmp_path / "known.py"
     known.write_text(BOX, "utf-8")
-    command = [sys.executable, "-P", str(ENGINE), str(known)]
+    command = [*instant_engine.COMMAND, str(known)]
     with daemons.short_home(monkeypatch), subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
         yield

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.editors import nvim_scene
-from tests.editors.nvim_scene import ADD, BODY
+from bench.editors import nvim_scene
+from bench.editors.nvim_scene import ADD, BODY
 
 pytestmark = pytest.mark.editors
 SETUP = """

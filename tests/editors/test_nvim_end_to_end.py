@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.editors import nvim_scene
+from bench.editors.nvim import Editor
+from bench.editors.nvim_scene import ADD
+from bench.support import instant_engine
 from localdflash.files import paths
-from tests.editors import nvim_scene
-from tests.editors.nvim import Editor
-from tests.editors.nvim_scene import ADD
 from tests.support import daemons
 
 pytestmark = [pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
-ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 
@@ -29,7 +29,7 @@ def instant(short_home: Path) -> Iterator[None]:
     """The engine that knows ADD."""
     known = short_home / "add.py"
     known.write_text(ADD)
-    process = subprocess.Popen([sys.executable, "-P", str(ENGINE), str(known)])
+    process = subprocess.Popen([*instant_engine.COMMAND, str(known)])
     daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
     yield
     process.kill()

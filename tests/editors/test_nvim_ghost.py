@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.editors.nvim_scene import ADD, BODY, Scene
+from bench.editors.nvim_scene import ADD, BODY, Scene
 
 pytestmark = pytest.mark.editors
 ENCODED = """

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.editors.nvim_scene import SETUP, Scene
+from bench.editors.nvim_scene import SETUP, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.editors import nvim_scene
-from tests.editors.nvim import PLUGIN
-from tests.editors.nvim_scene import ADD, BODY, SERVER, Scene
+from bench.editors import nvim_scene
+from bench.editors.nvim import PLUGIN
+from bench.editors.nvim_scene import ADD, BODY, SERVER, Scene
 
 pytestmark = pytest.mark.editors
 Begin = Callable[..., AbstractContextManager[Scene]]

@@ -12,7 +12,7 @@ from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import SplitWorkspace
 from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
-from tests.kernels.random_planes import LAYOUTS, activations, group_sums, random_planes
+from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
 def _workspace(n: int, k: int) -> Callable[[torch.device], SplitWorkspace]:

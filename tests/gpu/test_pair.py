@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.bench import synthetic
+from bench import synthetic
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair

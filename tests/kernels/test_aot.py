@@ -9,15 +9,16 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for the compilers
+pytestmark = pytest.mark.timeout(900)  # the first test of a chip waits for the compilers
 
-EVERY, MOST = (86, 89, 90, 120), (86, 90, 120)
+EVERY, MOST, FIRST = (86, 89, 90, 120), (86, 90, 120), 120  # FIRST has every case
 SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes that one block may ask for
 Limits = dict[int, float]
 
@@ -61,6 +62,7 @@ OTHERS = dict.fromkeys(
     ),
     MOST,
 ) | {"taken over": (120,)}
+SMALL = (("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120))
 REFUSED = {("attention fp8", 86)}  # e4m3 came with compute capability 8.9
 TRAPS = ("reads before it waits", "ticket without order", "shared memory", "blocking loads", "spills")
 HALF_MMA = ".f32.f16.f16"
@@ -74,62 +76,72 @@ TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_top_k", "_lookup", "_fp4_m
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
 Facts = dict[str, Any]
-Results = dict[str, dict[str, Any]]
+Results = dict[str, list[Facts] | str]
 PAIRS = [(name, chip) for name, chips in (BUDGETS | OTHERS).items() for chip in chips]
-on_each = pytest.mark.parametrize(("case", "chip"), PAIRS)
-on_each_loop = pytest.mark.parametrize(("case", "chip"), [pair for pair in PAIRS if pair[0] in BUDGETS])
 
 
-@pytest.fixture(scope="module")
-def results() -> Results:
-    """By case and compute capability, what is known about each kernel that the case launches."""
+def first(*values: Any) -> Any:
+    """A parameter of a test, of which the last is the chip: the others are compiled for by `make test-all`."""
+    return pytest.param(*values, marks=() if values[-1] == FIRST else pytest.mark.slow)
+
+
+on_each = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS])
+on_each_loop = pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in PAIRS if pair[0] in BUDGETS])
+on_every_chip = pytest.mark.parametrize("chip", [first(chip) for chip in EVERY])
+
+
+@cache
+def compiled(chip: int) -> Results:
+    """By case, what is known about each kernel that the case launches."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}  # triton 3.9 announces another default
-    command = [sys.executable, "-m", "tests.kernels.aot"]
+    command = [sys.executable, "-m", "tests.kernels.aot", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return {case: chips[str(chip)] for case, chips in json.loads(done.stdout).items()}
 
 
-def kernels(results: Results, case: str, chip: int) -> list[Facts]:
+def kernels(case: str, chip: int) -> list[Facts]:
     """Facts of a case that must compile."""
-    found = results[case][str(chip)]
+    found = compiled(chip)[case]
     assert not isinstance(found, str), found
     return found
 
 
-def loop(results: Results, case: str, chip: int) -> Facts:
+def loop(case: str, chip: int) -> Facts:
     """Facts of the only kernel of a case that uses the tensor cores."""
-    (found,) = (kernel for kernel in kernels(results, case, chip) if kernel["mma"])
+    (found,) = (kernel for kernel in kernels(case, chip) if kernel["mma"])
     return found
 
 
-def test_the_table_here_names_every_case(results: Results) -> None:
-    compiled = {(name, int(chip)) for name, chips in results.items() for chip in chips}
-    assert compiled == {*PAIRS, *REFUSED, *((f"trap: {name}", 120) for name in TRAPS)}
+@on_every_chip
+def test_the_table_here_names_every_case(chip: int) -> None:
+    named = {*PAIRS, *REFUSED, *((f"trap: {name}", 120) for name in TRAPS)}
+    assert compiled(chip).keys() == {case for case, on in named if on == chip}
 
 
-def test_what_a_chip_lacks_is_refused(results: Results) -> None:
-    assert {results[case][str(chip)] for case, chip in REFUSED} == {"refused: type fp8e4nv not supported"}
+@pytest.mark.slow
+def test_what_a_chip_lacks_is_refused() -> None:
+    assert all(compiled(chip)[case] == "refused: type fp8e4nv not supported" for case, chip in REFUSED)
 
 
 @on_each
-def test_resources(results: Results, case: str, chip: int) -> None:
-    for kernel in kernels(results, case, chip):
+def test_resources(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
         assert kernel["shared"] <= SHARED[chip]
         assert kernel["spills"] == 0
 
 
 @on_each
-def test_tickets_are_ordered_after_what_they_announce(results: Results, case: str, chip: int) -> None:
-    for kernel in kernels(results, case, chip):
+def test_tickets_are_ordered_after_what_they_announce(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
         assert kernel["ticket_fenced"] is not False
         assert kernel["ticket_fenced"] is True or kernel["kernel"] not in TICKETS or case == "taken over"
 
 
 @on_each
-def test_dependent_launch(results: Results, case: str, chip: int) -> None:
-    for kernel in kernels(results, case, chip):
+def test_dependent_launch(case: str, chip: int) -> None:
+    for kernel in kernels(case, chip):
         assert kernel["pdl"] is (chip >= 90)
         assert kernel["releases"] is (chip >= 90)
         assert (kernel["before_wait"] is not None) is (chip >= 90)
@@ -137,8 +149,8 @@ def test_dependent_launch(results: Results, case: str, chip: int) -> None:
 
 
 @on_each_loop
-def test_main_loop(results: Results, case: str, chip: int) -> None:
-    found = loop(results, case, chip)
+def test_main_loop(case: str, chip: int) -> None:
+    found = loop(case, chip)
     assert found["tiles"] >= 1
     assert found["per_4k"] <= BUDGETS[case][chip]
     assert found["blocking"] == 0
@@ -148,18 +160,19 @@ def test_main_loop(results: Results, case: str, chip: int) -> None:
     assert all(expected in name or HALF_MMA in name for name in found["mma"])  # minimums are always float16
 
 
-@pytest.mark.parametrize(("case", "chip"), [("int8", 86), ("int8", 89), ("int8", 120), ("fp8", 89), ("fp8", 120)])
-def test_small_keys_and_values_cost_at_most_twice_the_instructions(results: Results, case: str, chip: int) -> None:
-    small, full = loop(results, f"attention {case}", chip), loop(results, "attention fp16", chip)
+@pytest.mark.parametrize(("case", "chip"), [first(*pair) for pair in SMALL])
+def test_small_keys_and_values_cost_at_most_twice_the_instructions(case: str, chip: int) -> None:
+    small, full = loop(f"attention {case}", chip), loop("attention fp16", chip)
     assert small["loop"] / int(small["tiles"]) <= 2 * full["loop"] / int(full["tiles"])
 
 
-def test_no_integer_is_converted_to_a_float_in_the_loop_of_int4(results: Results) -> None:
-    assert all(loop(results, "matmul int4", chip)["conversions"] == 0 for chip in EVERY)
+@on_every_chip
+def test_no_integer_is_converted_to_a_float_in_the_loop_of_int4(chip: int) -> None:
+    assert loop("matmul int4", chip)["conversions"] == 0
 
 
-def test_the_checks_find_what_they_look_for(results: Results) -> None:
-    found = {name: kernels(results, f"trap: {name}", 120)[0] for name in TRAPS}
+def test_the_checks_find_what_they_look_for() -> None:
+    found = {name: kernels(f"trap: {name}", 120)[0] for name in TRAPS}
     assert found["reads before it waits"]["before_wait"] == ["x_ptr"]
     assert found["ticket without order"]["ticket_fenced"] is False
     assert found["shared memory"]["shared"] > SHARED[120]

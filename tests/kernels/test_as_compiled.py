@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CHIPS = (120, *(pytest.param(chip, marks=pytest.mark.slow) for chip in (86, 90)))
 TESTS = ("test_matmul.py", "test_norm.py")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("chip", [86, 90, 120])
+@pytest.mark.parametrize("chip", CHIPS)
 def test_compiled_kernels_multiply_as_the_interpreted_ones(chip: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"CHIP": str(chip), "PYTHONPATH": str(ROOT)}

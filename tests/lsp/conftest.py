@@ -12,10 +12,10 @@ import pytest
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
+from bench.support import instant_engine
 from tests.support import daemons
 
 URI = "file:///project/example.py"
-ORACLE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 
 
 class Editor:
@@ -136,7 +136,7 @@ def _oracle(home: Path, text: str, delay: float) -> Iterator[None]:
         return
     file = home / "oracle.txt"
     file.write_bytes(text.encode())
-    command = [sys.executable, "-P", str(ORACLE), str(file), "--delay", str(delay)]
+    command = [*instant_engine.COMMAND, str(file), "--delay", str(delay)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         daemons.until(daemons.is_ready)
         try:

@@ -7,7 +7,6 @@ document that a request was made in, as the editor has it, and what would be typ
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.support import instant_engine
 from tests.lsp.wire import Process, asking, change, changing, connected, notification, opening, request, serving
 from tests.support import daemons
 
 KEYS = 10_000
 DOCUMENTS = 3
 PENDING = 12  # requests that an impatient editor leaves unanswered
-ENGINE = Path(__file__).parent.parent / "support" / "instant_engine.py"
 INSTANT, CANCELLED = "textDocument/inlineCompletion", -32800
 
 
@@ -153,7 +152,7 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storm]:
     files = [folder / f"{seed}.py" for seed in range(DOCUMENTS)]
     for file, document in zip(files, documents, strict=True):
         file.write_text(document.truth, "utf-8")
-    engine = subprocess.Popen([sys.executable, "-P", str(ENGINE), *map(str, files), "--delay", "4"])
+    engine = subprocess.Popen([*instant_engine.COMMAND, *map(str, files), "--delay", "4"])
     try:
         with serving() as wire:
             daemons.until(daemons.is_ready)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.errors import ModelError, UsageError
-from localdflash.pairs.export import ENGINES, TRAINED_FOR, Launch, Wishes
+from localdflash.pairs.export import LAUNCHERS, TRAINED_FOR, Launch, Wishes
 from localdflash.pairs.pair import DrafterSource, PairEntry, TargetSource
 from localdflash.pairs.registry import load_registry
 
@@ -63,12 +63,12 @@ def flags(launch: Launch) -> dict[str, str]:
 
 def made(engine: str, pair: PairEntry, wishes: Wishes) -> Launch | None:
     try:
-        return ENGINES[engine](pair, wishes)
+        return LAUNCHERS[engine](pair, wishes)
     except ModelError:
         return None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LAUNCHERS)
 def test_every_flag_is_documented(engine: str, pair: PairEntry, tmp_path: Path) -> None:
     (tmp_path / "a target.gguf").touch()
     local = replace(pair.target, repository=None, file=str(tmp_path / "a target.gguf"))
@@ -84,7 +84,7 @@ def test_every_flag_is_documented(engine: str, pair: PairEntry, tmp_path: Path) 
 
 
 def test_vllm(pair: PairEntry) -> None:
-    launch = ENGINES["vllm"](pair, Wishes(context=8192))
+    launch = LAUNCHERS["vllm"](pair, Wishes(context=8192))
     assert launch.argv[:3] == ("vllm", "serve", "Qwen/Qwen3-4B")
     config = json.loads(flags(launch)["--speculative-config"])
     assert config == {"method": "dflash", "model": "z-lab/Qwen3-4B-DFlash-b16", "num_speculative_tokens": 15}
@@ -94,7 +94,7 @@ def test_vllm(pair: PairEntry) -> None:
 
 
 def test_sglang(pair: PairEntry) -> None:
-    launch = ENGINES["sglang"](pair, Wishes())
+    launch = LAUNCHERS["sglang"](pair, Wishes())
     assert launch.argv[:3] == ("python3", "-m", "sglang.launch_server")
     assert flags(launch) == {
         "--model-path": "Qwen/Qwen3-4B",
@@ -106,7 +106,7 @@ def test_sglang(pair: PairEntry) -> None:
 
 def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: PairEntry) -> None:
     assert pair.drafter
-    launch = ENGINES["llama-server"](pair, Wishes())
+    launch = LAUNCHERS["llama-server"](pair, Wishes())
     gguf = str(pair.drafter.path.with_suffix(".gguf"))
     assert flags(launch) == {
         "--hf-repo": "Qwen/Qwen3-4B-GGUF",
@@ -124,14 +124,14 @@ def test_llama_server_takes_the_files_that_are_here(pair: PairEntry) -> None:
     for path in (pair.target.path, pair.drafter.path.with_suffix(".gguf")):
         path.parent.mkdir(parents=True)
         path.touch()
-    launch = ENGINES["llama-server"](pair, Wishes())
+    launch = LAUNCHERS["llama-server"](pair, Wishes())
     assert flags(launch)["--model"] == str(pair.target.path)
     assert "--hf-repo" not in flags(launch)
     assert len(launch.needs) == 1
 
 
 def test_the_embedded_pair_goes_to_llama_server_by_path(root: Path) -> None:
-    launch = ENGINES["llama-server"](load_registry().pair("embedded"), Wishes())
+    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
     found = flags(launch)
     for flag, name in (("--model", "target.gguf"), ("--spec-draft-model", "drafter.gguf")):
         assert Path(found[flag]).is_absolute()
@@ -146,7 +146,7 @@ def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> Non
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     peer = module.LlamaServer(Path("llama-server"), Path("/t.gguf"), Path("/d.gguf"), 1)._command
-    launch = ENGINES["llama-server"](load_registry().pair("embedded"), Wishes(draft_tokens=3))
+    launch = LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes(draft_tokens=3))
     ours = flags(launch) | {"--model": "/t.gguf", "--spec-draft-model": "/d.gguf"}
     assert launch.argv[0] == peer[0]
     assert ours == {flag: peer[peer.index(flag) + 1] for flag in ours}
@@ -155,20 +155,20 @@ def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> Non
 
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])
 def test_draft_tokens_count_drafts_and_sglang_counts_rows(engine: str, tokens: int, pair: PairEntry) -> None:
-    words = " ".join(ENGINES[engine](pair, ALL).argv)
+    words = " ".join(LAUNCHERS[engine](pair, ALL).argv)
     flag = {"vllm": '"num_speculative_tokens": ', "sglang": "num-draft-tokens ", "llama-server": "n-max "}[engine]
     assert f"{flag}{tokens}" in words
     with pytest.raises(UsageError, match=r"--draft-tokens 16: .* drafts at most 15"):
-        ENGINES[engine](pair, Wishes(draft_tokens=16))
+        LAUNCHERS[engine](pair, Wishes(draft_tokens=16))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_named_target(engine: str, pair: PairEntry, tmp_path: Path) -> None:
-    assert "owner/name-AWQ" in ENGINES[engine](pair, Wishes(target="owner/name-AWQ")).argv
-    assert str(tmp_path) in ENGINES[engine](pair, Wishes(target=str(tmp_path))).argv
+    assert "owner/name-AWQ" in LAUNCHERS[engine](pair, Wishes(target="owner/name-AWQ")).argv
+    assert str(tmp_path) in LAUNCHERS[engine](pair, Wishes(target=str(tmp_path))).argv
     for wrong in ("-x", "--host", "name", "a/b/c", "../x/y", "a b/c", "$(id)/x", ""):
         with pytest.raises(UsageError, match="--target"):
-            ENGINES[engine](pair, Wishes(target=wrong))
+            LAUNCHERS[engine](pair, Wishes(target=wrong))
 
 
 def unknown_block(pair: PairEntry) -> PairEntry:
@@ -178,10 +178,10 @@ def unknown_block(pair: PairEntry) -> PairEntry:
 
 def test_an_unknown_block_is_left_to_the_engines_that_read_it(pair: PairEntry) -> None:
     with pytest.raises(ModelError, match=r"the block size of z-lab/.* is not known.*--draft-tokens"):
-        ENGINES["vllm"](unknown_block(pair), Wishes())
-    assert "--speculative-num-draft-tokens" not in ENGINES["sglang"](unknown_block(pair), Wishes()).argv
-    assert "--spec-draft-n-max" not in ENGINES["llama-server"](unknown_block(pair), Wishes()).argv
-    assert ENGINES["vllm"](unknown_block(pair), Wishes(draft_tokens=7))
+        LAUNCHERS["vllm"](unknown_block(pair), Wishes())
+    assert "--speculative-num-draft-tokens" not in LAUNCHERS["sglang"](unknown_block(pair), Wishes()).argv
+    assert "--spec-draft-n-max" not in LAUNCHERS["llama-server"](unknown_block(pair), Wishes()).argv
+    assert LAUNCHERS["vllm"](unknown_block(pair), Wishes(draft_tokens=7))
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -203,19 +203,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("engine", "other", "said"), REFUSED)
 def test_what_an_engine_cannot_run_is_refused(engine: str, other: dict[str, Any], said: str, pair: PairEntry) -> None:
     with pytest.raises(ModelError, match=said) as raised:
-        ENGINES[engine](replace(pair, **other), Wishes())
+        LAUNCHERS[engine](replace(pair, **other), Wishes())
     assert "\n" not in str(raised.value)
 
 
 def test_the_embedded_pair_has_no_repository() -> None:
     for engine in ("vllm", "sglang"):
         with pytest.raises(ModelError, match="export it to llama-server"):
-            ENGINES[engine](load_registry().pair("embedded"), Wishes())
+            LAUNCHERS[engine](load_registry().pair("embedded"), Wishes())
 
 
 def test_llama_server_has_no_other_target(pair: PairEntry) -> None:
     with pytest.raises(UsageError, match="--target is for vLLM and SGLang"):
-        ENGINES["llama-server"](pair, Wishes(target="a/b"))
+        LAUNCHERS["llama-server"](pair, Wishes(target="a/b"))
 
 
 def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_pa
         strange = replace(pair, target=TargetSource(None, str(tmp_path / name)))
         if not fine:
             with pytest.raises(ModelError, match="not a name to type into a shell"):
-                ENGINES["llama-server"](strange, Wishes())
+                LAUNCHERS["llama-server"](strange, Wishes())
             continue
-        launch = ENGINES["llama-server"](strange, Wishes())
+        launch = LAUNCHERS["llama-server"](strange, Wishes())
         assert shlex.split(launch.shell().replace("\\\n", ""))[2] == str(tmp_path / name)
 
 

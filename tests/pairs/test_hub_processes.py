@@ -22,13 +22,13 @@ import os, signal, sys
 from pathlib import Path
 from localdflash.cli.pull import LineReport
 from localdflash.errors import LocaldflashError
-from localdflash.weights import download, records
-from localdflash.pairs.download import Wanted, fetch, plan
+from localdflash.pairs import download, records
+from localdflash.pairs.download import WantedFile, fetch, plan
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {before}
 path = Path(sys.argv[1])
 try:
-    want = Wanted("o/n", "x.gguf", None, None, None, path)
+    want = WantedFile("o/n", "x.gguf", None, None, None, path)
     print("here" if want.fulfilled() else fetch(plan(want), LineReport()).sha256)
 except LocaldflashError as error:
     sys.exit(str(error))

@@ -168,7 +168,7 @@ def test_fuzz(tmp_path: Path, small_gguf: Path, c_parser_accepts: Callable[[Path
             is_safe(header, len(content) + hole)
             assert c_parser_accepts(path)
 
-    assert fuzz(st.tuples(mutated(small_gguf.read_bytes()) | MADE_UP, HOLES), one) > 100
+    fuzz(st.tuples(mutated(small_gguf.read_bytes()) | MADE_UP, HOLES), one)
     assert min(outcomes.values()) > 0, outcomes
 
 

@@ -326,6 +326,6 @@ def target(app: Starlette) -> Iterator[Target]:
 
 @long_enough
 def test_fuzz(target: Target) -> None:
-    assert fuzz(requests() | ANYTHING, target.check) > 100
+    fuzz(requests() | ANYTHING, target.check)
     assert target.answer() == target.usual
     assert {200, 400} <= target.statuses.keys(), target.statuses

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.support.scripted_answers import Answer
+from bench.support.terminal import Terminal
 from tests.security.terminal_payloads import MARKUP, UNSAFE
 from tests.support.chats import Scene, scene
 from tests.support.escape_sequences import Sequence, invisible, sequences
-from tests.support.scripted_answers import Answer
-from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 HARMLESS = """# A heading

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from bench.support.scripted_answers import Answer, Step
+from bench.support.terminal import Terminal
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
 from tests.support.escape_sequences import invisible, sequences
-from tests.support.scripted_answers import Answer, Step
-from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 ROWS, FEW, COLUMNS = 120, 40, 140

@@ -68,9 +68,10 @@ def test_a_stream_that_is_closed_frees_the_engine() -> None:
 
 
 def test_a_full_queue_says_so() -> None:
-    settings = "Settings(Options(backend='llama.cpp', threads=1), 10**8, 1)"
+    settings = "DaemonSettings(Options(backend='llama.cpp', threads=1), 10**8, 1)"
     program = (
-        f"{SLOW}from localdflash.server.daemon import Settings, serve; from localdflash.loading import Options;"
+        f"{SLOW}from localdflash.server.daemon import DaemonSettings, serve;"
+        "from localdflash.backend.options import Options;"
         f"serve({settings}, print)"
     )
     start(program=program)

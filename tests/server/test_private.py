@@ -24,7 +24,7 @@ pytestmark = [
 EMBEDDED = Wanted({"pair": "embedded", "threads": 1})
 PARENT = """
 import sys, time
-from localdflash import paths
+from localdflash.files import paths
 from localdflash.server import private
 from localdflash.server.wanted import Wanted
 look = lambda stage: print(stage, flush=True)
@@ -64,8 +64,8 @@ def test_there_may_be_a_shared_one_beside_it(short_home: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["starting", "loading", "pid"])
 def test_it_ends_with_a_parent_that_is_killed(short_home: Path, stage: str) -> None:
-    slow = "import time; from localdflash import loading; load = loading.LoadedPair.__init__;"
-    slow += "loading.LoadedPair.__init__ = lambda *a: (time.sleep(1), load(*a))[1];"
+    slow = "import time; from localdflash.loading.load import LoadedPair; load = LoadedPair.__init__;"
+    slow += "LoadedPair.__init__ = lambda *a: (time.sleep(1), load(*a))[1];"
     from localdflash.server import spawn
 
     program = f"from localdflash.server import spawn; spawn.PROGRAM = {slow + spawn.PROGRAM!r}\n{PARENT}"

@@ -113,9 +113,9 @@ def test_one_that_cannot_start_says_why(
 
 def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     slow = (
-        "import time; from localdflash import loading; from localdflash.errors import OutOfMemory\n"
+        "import time; from localdflash.loading.load import LoadedPair; from localdflash.errors import OutOfMemory\n"
         "def load(*_): time.sleep(1.5); raise OutOfMemory('too large for this machine')\n"
-        "loading.LoadedPair.__init__ = load\n"
+        "LoadedPair.__init__ = load\n"
     )
     monkeypatch.setattr(spawn, "PROGRAM", slow + PROGRAM)
     with ThreadPoolExecutor(2) as threads:

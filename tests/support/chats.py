@@ -9,15 +9,15 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support import daemons, terminal
-from tests.support.scripted_answers import Answer
-from tests.support.scripted_engine import ScriptedEngine, script, scripted
-from tests.support.terminal import Terminal
+from bench.support import terminal
+from bench.support.daemon import ROOT
+from bench.support.scripted_answers import Answer
+from bench.support.scripted_engine import ScriptedEngine, script, scripted
+from bench.support.terminal import READY, Terminal
+from tests.support import daemons
 
-ROOT = Path(__file__).resolve().parents[2]
-READY = "Ask something"  # what an empty prompt says
 # The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
-_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from tests.support.scripted_engine import main; main()"
+_ENGINE = f"import sys; sys.path.append({str(ROOT)!r}); from bench.support.scripted_engine import main; main()"
 SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
 
 

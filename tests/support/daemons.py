@@ -4,19 +4,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from localdflash.files import paths
-from localdflash.server.address import Address
-from localdflash.server.client import Client, find
+from bench.support.daemon import PROGRAM, client, is_ready, until
 
-PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
+__all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
+
 SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
@@ -72,26 +70,6 @@ def start(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
     process = begin(*arguments, program=program)
     until(lambda: process.poll() is not None or is_ready())
     return process
-
-
-def is_ready() -> bool:
-    """Whether a daemon answers and has loaded its pair."""
-    client = find()
-    return client is not None and client.health().get("status") == "ok"
-
-
-@contextmanager
-def client() -> Iterator[Client]:
-    """A client of the daemon, whether it answers or not."""
-    yield Client(Address(paths.engine_socket()))
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for a condition, which has to come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def killed(process: "subprocess.Popen[str]") -> None:

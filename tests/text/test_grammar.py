@@ -24,6 +24,7 @@ from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text import grammar_trial
 from localdflash.text.grammar import GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer
+from tests.support.costs import drafting_pays
 
 Make = Callable[[], GrammarConstraint]
 Check = Callable[[Any], bool]
@@ -385,7 +386,7 @@ def test_drafted_text_is_plain_text_and_json(name: str, tokenizer: Tokenizer) ->
     schema, check = SCHEMAS[name]
     texts = set()
     for draft in (True, False):
-        with LoadedPair(Options(threads=1, draft=draft, backend="llama.cpp")) as loaded:
+        with LoadedPair(Options(threads=1, draft=draft, backend="llama.cpp", costs=drafting_pays)) as loaded:
             constraint = Grammars(loaded.tokenizer).json_schema(schema)
             ids = loaded.tokenizer.encode("# An address as JSON:\n")
             ends = loaded.tokenizer.ends

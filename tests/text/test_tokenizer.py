@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.llamacpp.library import load_model
 from localdflash.text.tokenizer import STRETCH, Tokenizer
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"
@@ -124,8 +123,8 @@ def test_special_tokens(tokenizer: Tokenizer) -> None:
     token = tokenizer.special("<|im_end|>")
     assert tokenizer.piece(token) == b""
     assert tokenizer.piece(token, special=True) == b"<|im_end|>"
-    assert tokenizer.is_end(token)
-    assert not tokenizer.is_end(tokenizer.special("<|im_start|>"))
+    assert token in tokenizer.ends
+    assert tokenizer.special("<|im_start|>") not in tokenizer.ends
     assert tokenizer.has_special("<|im_end|>")
 
 
@@ -142,7 +141,6 @@ def test_ends_are_those_that_llama_cpp_knows(tokenizer: Tokenizer, sentencepiece
     for known in (tokenizer, sentencepiece):
         ends = {token for token in range(known.vocab_size) if api.llama_vocab_is_eog(known._vocab, token)}
         assert known.ends == ends != set()
-        assert {token for token in range(known.vocab_size) if known.is_end(token)} == ends
 
 
 def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Path]) -> None:
@@ -158,7 +156,6 @@ def test_user_defined_text_is_shown(tokenizer: Tokenizer) -> None:
 def test_an_id_outside_of_the_vocabulary(tokenizer: Tokenizer, token: int) -> None:
     with pytest.raises(ModelError, match="outside"):
         tokenizer.piece(token)
-    assert not tokenizer.is_end(token)
 
 
 def test_a_piece_longer_than_the_first_buffer(make_vocabulary: Callable[..., Path]) -> None:
@@ -182,16 +179,6 @@ def test_metadata(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
 
 def test_vocab_size_counts_every_token(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer) -> None:
     assert tokenizer.vocab_size == oracle.get_vocab_size() + 9 + 1 + 6
-
-
-def test_a_borrowed_model_stays_the_callers(vocabulary_file: Path) -> None:
-    model = load_model(vocabulary_file, vocab_only=True)
-    first = Tokenizer.of_model(model)
-    ids = first.encode(CODE)
-    del first
-    gc.collect()
-    assert Tokenizer.of_model(model).encode(CODE) == ids
-    api.llama_model_free(model)
 
 
 def test_a_loaded_model_is_freed_with_its_tokenizer(vocabulary_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

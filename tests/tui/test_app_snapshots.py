@@ -11,7 +11,7 @@ from tests.tui.chat_stage import answered, make, on_stage
 from tests.tui.chat_views import CHATS, script, view
 
 DARK, LIGHT = "localdflash-dark", "localdflash-light"
-LOOKS = [(40, DARK), (80, DARK), (140, DARK), (80, LIGHT)]
+LOOKS = [(80, DARK), *(pytest.param(*look, marks=pytest.mark.slow) for look in ((40, DARK), (140, DARK), (80, LIGHT)))]
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS)

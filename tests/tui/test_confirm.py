@@ -10,6 +10,7 @@ from localdflash.tui.screens.confirm import Confirm
 from tests.tui.stage import Stage, shown
 
 SIZES = [(20, 5), (40, 12), (100, 30)]
+THEMES = ["localdflash-dark", *(pytest.param(theme, marks=pytest.mark.slow) for theme in ("localdflash-light",))]
 
 
 def _stage(**changed: Any) -> Stage:
@@ -110,7 +111,7 @@ def test_nothing_of_anybody_is_obeyed() -> None:
     assert "\x1b" not in screen
 
 
-@pytest.mark.parametrize("theme", ["localdflash-dark", "localdflash-light"])
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_how_it_looks(snap_compare: Any, theme: str, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:

@@ -278,9 +278,13 @@ def test_ten_thousand_lines_open_fast() -> None:
 
 
 SIZES = [(20, 5), (60, 18), (120, 36)]
+THEMES = [
+    "localdflash-dark",
+    *(pytest.param(theme, marks=pytest.mark.slow) for theme in ("localdflash-light", "ansi-dark")),
+]
 
 
-@pytest.mark.parametrize("theme", ["localdflash-dark", "localdflash-light", "ansi-dark"])
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_how_it_looks(snap_compare: Any, theme: str, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:

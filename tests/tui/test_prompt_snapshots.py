@@ -10,7 +10,8 @@ from textual.pilot import Pilot
 from localdflash.chat.files import Hit
 from tests.tui.desk import Desk, type_in
 
-SIZES = [(40, 12), (80, 20), (120, 20)]
+DARK, LIGHT = "localdflash-dark", "localdflash-light"
+OTHERS = ((DARK, (40, 12)), (DARK, (120, 20)), (LIGHT, (80, 20)))
 HITS = [
     Hit("src/parser/box.py", marked=(11, 12, 13)),
     Hit("src/parser/box.py:Box", "", (18, 19, 20)),
@@ -20,7 +21,7 @@ HITS = [
 
 
 @pytest.mark.parametrize(
-    ("theme", "size"), [*(("localdflash-dark", size) for size in SIZES), ("localdflash-light", (80, 20))]
+    ("theme", "size"), [(DARK, (80, 20)), *(pytest.param(*look, marks=pytest.mark.slow) for look in OTHERS)]
 )
 @pytest.mark.parametrize("what", ["commands", "files", "chips", "text", "empty"])
 def test_prompt(

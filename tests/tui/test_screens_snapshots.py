@@ -29,7 +29,7 @@ from tests.tui.stage import Stage
 NOW = 1_700_000_000.0
 HEIGHT = 24
 DARK, LIGHT = "localdflash-dark", "localdflash-light"
-LOOKS = [(40, DARK), (80, DARK), (140, DARK), (80, LIGHT)]
+LOOKS = [(80, DARK), *(pytest.param(*look, marks=pytest.mark.slow) for look in ((40, DARK), (140, DARK), (80, LIGHT)))]
 
 
 @dataclass

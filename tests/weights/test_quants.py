@@ -67,12 +67,6 @@ def test_zero_scales_make_zeros(name: str) -> None:
     assert weights.abs().max() == 0
 
 
-def test_dtype_is_rounded_once(random_blocks: RandomBlocks) -> None:
-    blocks = torch.from_numpy(random_blocks("Q6_K", 10, 0))
-    full = dequantize(blocks, GGMLType.Q6_K, (10, 256))
-    assert torch.equal(dequantize(blocks, GGMLType.Q6_K, (10, 256), torch.bfloat16), full.bfloat16())
-
-
 def test_result_does_not_share_memory_with_the_blocks() -> None:
     raw = torch.zeros(16, dtype=torch.uint8)
     weights = dequantize(raw, GGMLType.F32, (4,))

@@ -1,4 +1,4 @@
-"""Writing planes: rows of codes and scales, as the readers of every file format unpack them, go in; `Planes` grow.
+"""Write planes from rows of codes and scales, as the readers of every file format unpack them.
 
 Rows come in as files store them, [rows, k]; planes hold columns, [k, rows]. Padding is already zero and stays so.
 """
@@ -49,7 +49,7 @@ def padded(size: int, multiple: int) -> int:
 
 
 def half_scales(scale: Tensor) -> Tensor:
-    """Float scales as float16; ModelError when one is too large."""
+    """Float scales as float16; ModelError if one is too large."""
     half = scale.to(torch.float16)
     if bool(half.isinf().any()):
         raise ModelError("its scales are too large for float16; use `--backend llama.cpp`")

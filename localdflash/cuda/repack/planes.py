@@ -1,8 +1,8 @@
 """GGUF tensors as planes: the codes and scales of the file, rearranged on the device that will use them.
 
-Exact for every quantized type; but where NVFP4 has a second scale, its product with the first is rounded to float16.
-F32, F16 and BF16 tensors are quantized to int8 (quantize.py). Raw blocks are uploaded as they are and unpacked some
-rows at a time, so that a matrix never lies there unpacked.
+Exact for every quantized type, except that NVFP4's product of two scales is rounded to float16. F32, F16 and BF16
+tensors are quantized to int8 (quantize.py). Raw blocks are uploaded as they are and unpacked some rows at a time, so
+that a whole matrix is never unpacked there.
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ def in_turn(n: int, count: int = 2) -> Tensor:
 
 
 def scaled(planes: Planes, power_of_two: float) -> Planes:
-    """The planes with all weights multiplied, exactly, through their float scales; ModelError where float16 ends."""
+    """The planes with all weights multiplied, exactly, through their float scales; ModelError if float16 overflows."""
     if planes.scaling == "block":
         minimum = None if planes.minimum is None else planes.minimum * power_of_two
         return replace(planes, scale=planes.scale * power_of_two, minimum=minimum)
@@ -138,7 +138,7 @@ def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
 
 
 def layout(planes: Planes) -> tuple[object, ...]:
-    """What planes must share to lie in one matrix or stack."""
+    """The properties that planes must share to form one matrix or stack."""
     p = planes
     return p.rows, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
 

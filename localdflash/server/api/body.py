@@ -1,4 +1,4 @@
-"""From the bytes of a request to its struct: size, media type, JSON, types and ranges, fields that we cannot honour."""
+"""Read the body of a request into a struct: size, media type, JSON, types and ranges, fields that we cannot honour."""
 
 import re
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The body of a request as a struct; ApiError where it is none."""
+    """The body of a request as a struct; ApiError if it is invalid."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "send JSON, with Content-Type: application/json", code="unsupported_media_type")
     data = await _read_all(request)
@@ -62,7 +62,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 
 async def _read_all(request: Request) -> bytes:
-    """The bytes, not one more than allowed."""
+    """The bytes of the body, not one more than allowed."""
     if (length := request.headers.get("content-length", "")).isdigit() and int(length) > LARGEST:
         raise _too_large()
     data = bytearray()

@@ -25,7 +25,7 @@ from localdflash.server.api.state import AppState
 
 
 async def health(http: HttpRequest) -> Response:
-    """Whether requests can be answered."""
+    """Report whether requests can be answered."""
     worker = http.app.state.shared.worker
     if worker.failed.is_set():
         return _unhealthy("the device is lost")
@@ -37,19 +37,19 @@ async def health(http: HttpRequest) -> Response:
 
 
 def _unhealthy(message: str) -> Response:
-    """In llama-server's shape, whose clients look for its words."""
+    """An error in llama-server's shape, whose clients look for its words."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"status": message.lower(), "error": error}, 503)
 
 
 async def models(http: HttpRequest) -> Response:
-    """The model that is loaded."""
+    """List the model that is loaded."""
     state: AppState = http.app.state.shared
     return json_response({"object": "list", "data": [_model(state, await state.ready())]})
 
 
 async def model(http: HttpRequest) -> Response:
-    """The same, by name."""
+    """Describe the model that is loaded, by name."""
     state: AppState = http.app.state.shared
     return json_response(_model(state, await state.ready(http.path_params["model"])))
 
@@ -70,12 +70,12 @@ def _model(state: AppState, loaded: LoadedPair) -> dict[str, Any]:
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:
-    """Whether a model drafts, not only the text."""
+    """Whether a model drafts, besides lookup."""
     return loaded.options.draft and (loaded.files.drafter_gguf or loaded.files.drafter_safetensors) is not None
 
 
 async def props(http: HttpRequest) -> Response:
-    """What llama-server tells of itself."""
+    """Report what llama-server tells of itself."""
     state: AppState = http.app.state.shared
     loaded = await state.ready()
     return json_response(
@@ -93,12 +93,12 @@ async def props(http: HttpRequest) -> Response:
 
 
 async def metrics(http: HttpRequest) -> Response:
-    """For Prometheus."""
+    """Report metrics for Prometheus."""
     return Response(http.app.state.shared.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def ps(http: HttpRequest) -> Response:
-    """What is loaded, how much memory it takes, and what it does."""
+    """Report what is loaded, how much memory it takes, and what it does."""
     state: AppState = http.app.state.shared
     worker, loaded, scheduler = state.worker, state.worker.loaded, state.worker.scheduler
     about = _about(loaded) if loaded else {"pair": worker.options.pair}
@@ -119,7 +119,7 @@ async def ps(http: HttpRequest) -> Response:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    """What /load takes."""
+    """The options of /load."""
     return {name: getattr(options, name) for name in LoadRequest.__struct_fields__}
 
 
@@ -137,7 +137,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest) -> Response:
-    """Another pair instead of the one that is loaded; requests that are there are answered first."""
+    """Load another pair; requests that are already there are answered first."""
     state: AppState = http.app.state.shared
     body = await read(http, LoadRequest)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
@@ -158,7 +158,7 @@ async def load(http: HttpRequest) -> Response:
 
 
 def _check_pair(pair: str) -> None:
-    """ModelError where there is no such pair, before the one that is there is given up."""
+    """Raise ModelError if there is no such pair, before the loaded one is given up."""
     try:
         load_registry().resolve(pair)
     except LocaldflashError as error:
@@ -166,7 +166,7 @@ def _check_pair(pair: str) -> None:
 
 
 async def stop(http: HttpRequest) -> Response:
-    """End the daemon."""
+    """Stop the daemon."""
     state: AppState = http.app.state.shared
     if state.stop is None:
         raise ApiError(404, "this server is not stopped this way", code="not_found")

@@ -1,4 +1,4 @@
-"""Errors over HTTP, always in OpenAI's shape: one line of message, never a prompt, never our insides."""
+"""Errors over HTTP, always in OpenAI's shape: one line of message, never a prompt, never our internals."""
 
 from http import HTTPStatus
 from typing import Any
@@ -33,7 +33,7 @@ _KINDS: dict[type[LocaldflashError], tuple[int, str | None]] = {
 
 
 class ApiError(LocaldflashError):
-    """An error whose status and code the place that raises it knows."""
+    """An error with a status and a code of its own."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str
@@ -44,7 +44,7 @@ class ApiError(LocaldflashError):
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of this error. Of one that we did not expect: nothing."""
+    """What a client is told of this error; nothing of one that we did not expect."""
     match error:
         case ApiError():
             return error
@@ -58,7 +58,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The error as JSON; `code` of an error without one is its status."""
+    """The error as JSON; without a code, the status is its code."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     if error.status == 401:
         kind = "authentication_error"
@@ -73,7 +73,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_response(error: BaseException) -> Response:
-    """The response that tells of an error."""
+    """The response for an error."""
     told = as_api_error(error)
     body = msgspec.json.encode(error_body(told))
     return Response(body, told.status, told.headers, "application/json")

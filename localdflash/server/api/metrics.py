@@ -1,6 +1,6 @@
-"""What Prometheus reads. Counters of the engine are read from it when somebody asks; only times are collected here.
+"""The metrics that Prometheus reads. Counters of the engine are read from it on request; only times are collected here.
 
-Numbers of the engine begin at 0 again when another pair is loaded.
+The engine's numbers start at 0 again when another pair is loaded.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 3
 
 
 class Metrics:
-    """Make it before the engine, whose `observe` it is, and hand both to the app."""
+    """Create it before the engine, whose `observe` it is, and give it to both engine and app."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -60,7 +60,7 @@ class Metrics:
 
 
 class _WorkerCollector:
-    """The engine's own counters at the moment of asking."""
+    """Reads the engine's own counters at the moment of asking."""
 
     def __init__(self, worker: PairWorker) -> None:
         self._worker = worker

@@ -27,7 +27,7 @@ TOKENS = 128  # where a request does not say
 
 
 async def infill(http: HttpRequest) -> Response:
-    """The text at a cursor, up to the end of the line, statement or block."""
+    """Answer with the text at a cursor, up to the end of the line, statement or block."""
     state: AppState = http.app.state.shared
     body = await read(http, InfillRequest)
     loaded = await state.ready(body.model)
@@ -36,7 +36,7 @@ async def infill(http: HttpRequest) -> Response:
 
 
 async def completion(http: HttpRequest) -> Response:
-    """What follows a prompt."""
+    """Answer with what follows a prompt."""
     state: AppState = http.app.state.shared
     body = await read(http, RawRequest)
     loaded = await state.ready(body.model)

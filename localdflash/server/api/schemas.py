@@ -1,6 +1,6 @@
-"""The bodies of requests. Fields that are not here are ignored, but for those that would change an answer: see `body`.
+"""The bodies of requests. Unknown fields are ignored, except those that would change an answer: see `body`.
 
-`null` stands for a field that is left out, as with OpenAI.
+`null` means that a field is left out, as with OpenAI.
 """
 
 from typing import Annotated, Any, Literal
@@ -15,7 +15,6 @@ Count = Annotated[int, Meta(ge=0, lt=2**31)]
 Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
-Tokens = Annotated[list[Token], Meta(min_length=1)]
 
 
 class StreamOptions(Struct):
@@ -25,7 +24,7 @@ class StreamOptions(Struct):
 
 
 class SamplingFields(Struct, kw_only=True):
-    """What every request that generates may say."""
+    """The fields of every request that generates."""
 
     model: str | None = None
     stream: bool | None = None
@@ -45,7 +44,7 @@ class SamplingFields(Struct, kw_only=True):
 
 
 class OpenAI(SamplingFields, kw_only=True):
-    """What OpenAI's two requests that generate have in common."""
+    """The fields that OpenAI's two generating requests share."""
 
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
@@ -75,7 +74,7 @@ class JsonSchema(Struct):
 
 
 class ResponseFormat(Struct):
-    """What an answer has to look like."""
+    """The form that an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -83,7 +82,7 @@ class ResponseFormat(Struct):
 
 
 class Prediction(Struct):
-    """Text that the answer is expected to repeat for the most part."""
+    """Text that most of the answer is expected to repeat."""
 
     type: Literal["content"]
     content: str | list[TextPart]
@@ -119,7 +118,7 @@ class Extra(Struct):
 
 
 class NativeRequest(SamplingFields, kw_only=True):
-    """What llama-server's own requests have in common."""
+    """The fields that llama-server's own requests share."""
 
     response_fields: list[str] | None = None
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None

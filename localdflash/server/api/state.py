@@ -1,4 +1,4 @@
-"""What the handlers share: the engine, what is measured, and the grammars of the loaded pair."""
+"""What the handlers share: the engine, the metrics, and the grammars of the loaded pair."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ ANY_MODEL = "localdflash"  # whatever is loaded
 
 @dataclass
 class AppState:
-    """One for each app."""
+    """The state of one app."""
 
     worker: PairWorker
     metrics: Metrics
@@ -35,7 +35,7 @@ class AppState:
     _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, model: str | None = None) -> LoadedPair:
-        """The loaded pair, after waiting for it; ApiError where it cannot be had or `model` is another one."""
+        """The loaded pair, after waiting for it; ApiError if it cannot be had, or if `model` is another one."""
         try:
             loaded = await self.worker.ready()
         except LocaldflashError as error:
@@ -51,13 +51,13 @@ class AppState:
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """What makes constraints for this pair; its vocabulary is prepared once."""
+        """Makes constraints for this pair; its vocabulary is prepared once."""
         if loaded not in self._grammars:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
     def filler(self, loaded: LoadedPair) -> Filler:
-        """What makes completions for this pair, with the lines that it has encoded; ModelError where it cannot."""
+        """Makes completions for this pair, with the lines it has encoded; ModelError if the pair cannot fill in."""
         if loaded not in self._fillers:
             self._fillers[loaded] = Filler(loaded)
         return self._fillers[loaded]

@@ -1,4 +1,4 @@
-"""Answers that end with their client: JSON that is worked on, and events, both dropped when the connection closes.
+"""Responses that end with their client: slow JSON answers and events, both cancelled when the connection closes.
 
 Text that a slow client does not read waits in the event stream's source: one answer at most.
 """
@@ -24,7 +24,7 @@ class Disconnected(Exception):
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; Disconnected, and the work cancelled, where the client leaves before."""
+    """The result of `work`; if the client leaves before, the work is cancelled and Disconnected raised."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -48,7 +48,7 @@ def event(body: Any) -> bytes:
 
 
 class EventStream(Response):
-    """Events as they come. Nothing is sent before the first, so that an error before it has its own status."""
+    """Sends events as they come. Nothing is sent before the first, so that an earlier error has its own status."""
 
     def __init__(self, events: AsyncGenerator[bytes]) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

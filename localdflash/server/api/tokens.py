@@ -44,7 +44,7 @@ def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
-    """A token as text, or as bytes where it is a part of a character."""
+    """A token as text, or as bytes if it is a part of a character."""
     data = tokenizer.piece(token, special=True)
     try:
         return data.decode()

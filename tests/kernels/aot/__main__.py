@@ -1,6 +1,6 @@
 """Compile every case for every chip and print what came out: {case: {capability: [facts of each kernel]}}.
 
-With arguments, only the cases whose name contains one of them.
+With arguments: numbers are the only chips, and of the cases only those are compiled whose name contains a word.
 """
 
 import json
@@ -18,11 +18,13 @@ PROCESSES = 4
 
 def main() -> None:
     """Compile in a few processes and print the JSON."""
+    chips = {int(word) for word in sys.argv[1:] if word.isdigit()}
+    parts = [word for word in sys.argv[1:] if not word.isdigit()]
     jobs = [
         (case.name, capability)
         for case in CASES
         for capability in case.capabilities
-        if not sys.argv[1:] or any(part in case.name for part in sys.argv[1:])
+        if (not chips or capability in chips) and (not parts or any(part in case.name for part in parts))
     ]
     processes = min(PROCESSES, len(os.sched_getaffinity(0)))
     results: dict[str, dict[int, Any]] = {}

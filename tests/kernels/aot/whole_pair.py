@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from localdflash.bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
+from bench.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.cuda.assembly import _shared
 from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.repack.blocks import FORMATS

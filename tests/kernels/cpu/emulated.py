@@ -1,4 +1,4 @@
-"""The check of kernels/cpu/check.cpp on processors that are not here: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
+"""The check of check.cpp, beside this file, on processors that are not here: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
 
 `python -P tests/kernels/cpu/emulated.py [instruction set ...]` (`make test-cpus`) runs it for those named, or for all:
 Linux starts in an emulated machine with init.cpp as its only process, which runs the check and turns the machine off.
@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from tests.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
+from bench.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
 
 HERE = Path(__file__).parent
 CPU = HERE.parents[2] / "kernels" / "cpu"
@@ -120,7 +120,7 @@ def programs(folder: Path) -> None:
     sources["compile_library"](folder / "libldf.so", ("c++",))
     objects = map(str, (folder / "libldf.objects").glob("*.o"))
     common = ("c++", "-std=c++17", "-O2", "-ffp-contract=off", "-static")
-    run(*common, str(CPU / "check.cpp"), *objects, "-pthread", "-o", "check", folder=folder)
+    run(*common, "-I", str(CPU), str(HERE / "check.cpp"), *objects, "-pthread", "-o", "check", folder=folder)
     run(*common, str(HERE / "init.cpp"), "-o", "init", folder=folder)
 
 

@@ -1,4 +1,4 @@
-"""kernels/cpu/check.cpp, instruction sets against the portable one: under sanitizers, and on an emulated ARM."""
+"""check.cpp beside this file, instruction sets against the portable one: under sanitizers, and on an emulated ARM."""
 
 import runpy
 import shutil
@@ -18,9 +18,10 @@ def build(folder: Path, compiler: str, machine: str = "", extra: Sequence[str] =
     sources = runpy.run_path(str(CPU / "sources.py"))
     sources["compile_library"](folder / "libldf.so", (compiler,), extra, machine)
     objects = [str(place) for place in (folder / "libldf.objects").glob("*.o")]
-    flags = [*sources["FLAGS"], "-Werror", *extra, *link]
+    flags = [*sources["FLAGS"], "-Werror", "-I", str(CPU), *extra, *link]
     program = folder / "check"
-    subprocess.run([compiler, *flags, str(CPU / "check.cpp"), *objects, "-pthread", "-o", str(program)], check=True)
+    check = Path(__file__).with_name("check.cpp")
+    subprocess.run([compiler, *flags, str(check), *objects, "-pthread", "-o", str(program)], check=True)
     return program
 
 

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from tests.support.chats import READY, Scene, ask
+from bench.support.scripted_answers import Answer
+from bench.support.terminal import READY
+from tests.support.chats import Scene, ask
 from tests.support.daemons import PROGRAM
-from tests.support.scripted_answers import Answer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 CODE = "Here it is.\n\n```python\ndef add(a, b):\n    return a + b\n```\n\nThat is all.\n"

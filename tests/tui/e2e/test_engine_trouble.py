@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.chats import READY, SCRIPTED, Scene, ask
+from bench.support.scripted_answers import Answer
+from bench.support.scripted_engine import script
+from bench.support.terminal import READY
+from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until
-from tests.support.scripted_answers import Answer
-from tests.support.scripted_engine import script
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 SLOW = Answer.of("word " * 2000, rate=100)

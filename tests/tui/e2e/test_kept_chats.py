@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chats import READY, Scene, ask
+from bench.support.scripted_answers import Answer
+from bench.support.terminal import READY, Terminal
+from tests.support.chats import Scene, ask
 from tests.support.daemons import until
-from tests.support.scripted_answers import Answer
-from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")
 

@@ -1,4 +1,4 @@
-"""Answers that are written down beforehand, and what the daemon tells of them, for `tests.support.scripted_engine`."""
+"""Answers that are written down beforehand, and what the daemon tells of them, for `bench.support.scripted_engine`."""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """A Helix to test with: the one named, `hx` on PATH, or one fetched from Debian.
 
-`python -P tests/editors/fetch_helix.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_HELIX names one.
+`python -P bench/editors/fetch_helix.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_HELIX names one.
 Exit codes: 0 found or fetched, 1 not to be had (one line says why).
 """
 
@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.editors.debian import CannotFetch, launcher, unpack
-from tests.editors.fetch import FOLDER
+from bench.editors.debian import CannotFetch, launcher, unpack
+from bench.editors.fetch import FOLDER
 
 SUITE = "sid"  # 25.07
 

@@ -1,6 +1,6 @@
 """A Neovim to test with: the one named, the one installed, or one fetched from Debian.
 
-`python -P tests/editors/fetch.py [--suite sid] [--folder .venv/editors]` prints its path. $LOCALDFLASH_NVIM names one;
+`python -P bench/editors/fetch.py [--suite sid] [--folder .venv/editors]` prints its path. $LOCALDFLASH_NVIM names one;
 otherwise `nvim` on PATH is taken where it is new enough; otherwise Debian's is fetched into the folder, once.
 Exit codes: 0 found or fetched, 1 not to be had (one line says why).
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.editors.debian import CannotFetch, launcher, unpack
+from bench.editors.debian import CannotFetch, launcher, unpack
 
 FOLDER = Path(__file__).parent.parent.parent / ".venv" / "editors"
 NEWEST = "sid"  # 0.12; trixie has 0.10.4, the oldest that the plugin works with

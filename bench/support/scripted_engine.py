@@ -1,7 +1,7 @@
 """A daemon whose answers are written down beforehand, to measure and test the chat from outside.
 
-In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: this file, run by `python -P` with the root of
-the source tree on PYTHONPATH; it then takes its script from POST /script, or in SCRIPT of the environment. It listens
+In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `COMMAND` with the root of the
+source tree on PYTHONPATH; it then takes its script from POST /script, or in SCRIPT of the environment. It listens
 where the daemon would, under the LOCALDFLASH_HOME it is given, and answers in the daemon's shapes. What was asked is in
 `asked`, or at GET /script. The script's last answer is given again when there are no more.
 """
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from bench.support.instant_engine import chunk, respond
+from bench.support.scripted_answers import Answer, error, timings, tokens, usage
 from localdflash.files import paths
 from localdflash.server.sockets import prepare_folder
 from localdflash.server.spawn import own_version
-from tests.support.instant_engine import chunk, respond
-from tests.support.scripted_answers import Answer, error, timings, tokens, usage
 
+COMMAND = (sys.executable, "-P", __file__)
 OPTIONS = {
     "pair": "scripted",
     "backend": "llama.cpp",

@@ -1,6 +1,6 @@
 """A language server that knows what comes: the wire of `localdflash lsp` with instant answers, for tests of clients.
 
-`python -P tests/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request gets what
+`python -P bench/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request gets what
 follows in the documents that begin and end as the open one does at the cursor, to the end of the line or, where that
 opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Every message that a
 client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the

@@ -1,4 +1,4 @@
-"""A terminal for tests: a program on a real pseudo-terminal, its screen, and every byte it wrote with its time.
+"""A program on a real pseudo-terminal, its screen, and every byte it wrote with its time.
 
 It answers what a modern terminal is asked about synchronised output, and nothing else. Its reader is whoever waits:
 a program that writes while nobody waits may have to wait itself.
@@ -19,6 +19,9 @@ import pexpect
 import psutil
 import pyte
 
+from bench.support.daemon import PROGRAM
+
+READY = "Ask something"  # what the prompt of an empty chat says
 PATIENCE = 20.0  # seconds
 KEYS = {
     "enter": "\r",
@@ -231,8 +234,6 @@ class Terminal:
 
 def chat(*arguments: str, program: str = "", **rest: object) -> Terminal:
     """`localdflash chat` on a terminal; `program` is Python that runs in its process before."""
-    from tests.support.daemons import PROGRAM
-
     return Terminal.start([sys.executable, "-P", "-c", program + PROGRAM, "chat", *arguments], **rest)  # type: ignore[arg-type]
 
 

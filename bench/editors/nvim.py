@@ -15,7 +15,7 @@ from typing import Any
 
 import pynvim
 
-from tests.editors.screen import Screen
+from bench.editors.screen import Screen
 
 PLUGIN = Path(__file__).parent.parent.parent / "editors" / "nvim"
 WIDTH, HEIGHT = 90, 24

@@ -1,14 +1,15 @@
 """An engine that knows what comes: /complete answers from texts at once, to measure and test everything around a model.
 
-`python -P tests/support/instant_engine.py FILE... [--delay MS]`: listens where the daemon would, under the
-LOCALDFLASH_HOME it is given. A request whose text around the cursor stands in one of the files gets what is missing: to
-the end of the line, or after a line that opens a block (and on an empty one) to the next empty line. Between two
-lines it waits `--delay` milliseconds. Any other request gets an empty answer.
+`COMMAND FILE... [--delay MS]`: listens where the daemon would, under the LOCALDFLASH_HOME it is given. A request whose
+text around the cursor stands in one of the files gets what is missing: to the end of the line, or after a line that
+opens a block (and on an empty one) to the next empty line. Between two lines it waits `--delay` milliseconds. Any other
+request gets an empty answer.
 """
 
 import argparse
 import asyncio
 import json
+import sys
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from localdflash.files import paths
 from localdflash.server.sockets import prepare_folder
 
+COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
 ABOUT = {"pair": "oracle", "running": 0, "waiting": 0, "options": {}, "notice": None, "pid": 0}
 END = {

@@ -1,6 +1,6 @@
 """An Emacs to test with: the one named, the one installed, or one fetched from Debian.
 
-`python -P tests/editors/fetch_emacs.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_EMACS names one;
+`python -P bench/editors/fetch_emacs.py [--folder .venv/editors]` prints its path. $LOCALDFLASH_EMACS names one;
 otherwise `emacs` on PATH is taken where it is new enough; otherwise Debian's is fetched into the folder, once.
 Exit codes: 0 found or fetched, 1 not to be had (one line says why).
 """
@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.editors.debian import CannotFetch, launcher, unpack
-from tests.editors.fetch import FOLDER
+from bench.editors.debian import CannotFetch, launcher, unpack
+from bench.editors.fetch import FOLDER
 
 SUITE = "sid"  # 30.2
 OLDEST = (29, 1)  # the first with eglot

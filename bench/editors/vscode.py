@@ -19,10 +19,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from tests.editors.fetch_vscode import ROOT, Tools
+from bench.editors.fetch_vscode import ROOT, Tools
+from bench.support import instant_engine
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
-ENGINE = ROOT / "tests" / "support" / "instant_engine.py"
 PICTURES = Path(os.environ.get("LOCALDFLASH_ARTIFACTS") or ROOT / "build" / "editors")  # what a run leaves to look at
 SECONDS = 30.0  # for anything to happen: a machine may be busy
 SETTINGS: Mapping[str, Any] = {
@@ -203,7 +203,7 @@ def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
         return processes[-1]
 
     try:
-        begin(sys.executable, "-P", str(ENGINE), *map(str, known))
+        begin(*instant_engine.COMMAND, *map(str, known))
         install = [*tools.server, *folders, "--install-extension", str(extension)]
         subprocess.run(install, env=variables, check=True, capture_output=True)
         flags = ["--auth", "none", "--bind-addr", "127.0.0.1:0", "--disable-telemetry", "--disable-update-check"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.editors.nvim import Editor, editor
+from bench.editors.nvim import Editor, editor
 
 SERVER = Path(__file__).parent / "scripted.py"
 ADD = "def add(first, second):\n    total = first + second\n    return total\n\n\nprint(add(1, 2))\n"

@@ -1,0 +1,1 @@
+"""Real editors: fetched, and driven from outside as their user would."""

@@ -1,0 +1,178 @@
+"""One engine with the embedded pair, its app in this process, and the same app behind a Unix socket and TCP."""
+
+import asyncio
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from localdflash.answers.answer import Answer
+from localdflash.answers.fill.filler import Filler
+from localdflash.answers.fill.prompt import Hole
+from localdflash.backend.options import Options
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.scheduler import Scheduler
+from localdflash.loading.load import LoadedPair
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.app import create_app
+from localdflash.server.guard import Guard
+from localdflash.server.worker import PairWorker
+from tests.support.costs import drafting_pays
+
+KEY = "a-key-of-this-test"
+
+
+@pytest.fixture(scope="session")
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture(scope="session")
+def worker(metrics: Metrics) -> Iterator[PairWorker]:
+    """Drafts, whatever this machine is fast at."""
+    options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
+    worker = PairWorker(options, 64_000_000, 4, metrics.observe)
+    worker.start()
+    asyncio.run(worker.ready())
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
+def app(worker: PairWorker, metrics: Metrics) -> Starlette:
+    """Its words are healed from the first request on, however busy the machine is."""
+    made = create_app(worker, metrics)
+    loaded = worker.loaded
+    assert loaded
+    made.state.shared.filler(loaded)._spellings.result()
+    return made
+
+
+@dataclass(frozen=True)
+class Client:
+    """Requests to an app in this process, each in an event loop of its own."""
+
+    app: Any
+    headers: dict[str, str]
+
+    def __call__(self, method: str, path: str, **request: Any) -> httpx2.Response:
+        async def send() -> httpx2.Response:
+            transport = httpx2.ASGITransport(self.app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+                return await client.request(
+                    method, path, headers={**self.headers, **request.pop("headers", {})}, **request
+                )
+
+        return asyncio.run(send())
+
+    def get(self, path: str, **request: Any) -> httpx2.Response:
+        return self("GET", path, **request)
+
+    def post(self, path: str, body: Any, **request: Any) -> httpx2.Response:
+        return self("POST", path, json=body, **request)
+
+    def events(self, path: str, body: Any) -> list[dict[str, Any]]:
+        """The events of a stream, which ends as OpenAI's do."""
+        response = self.post(path, {**body, "stream": True})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *events, done, rest = response.text.split("\n\n")
+        assert (done, rest) == ("data: [DONE]", "")
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+@pytest.fixture
+def client(app: Starlette) -> Client:
+    return Client(app, {})
+
+
+@pytest.fixture
+def client_of() -> Callable[[Any], Client]:
+    return lambda app: Client(app, {})
+
+
+@contextmanager
+def serving(app: Any, listener: socket.socket) -> Iterator[None]:
+    config = uvicorn.Config(app, lifespan="off", ws="none", log_level="critical", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server: on a Unix socket, and on TCP with a guard."""
+
+    socket: Path
+    port: int
+    key: str
+    worker: PairWorker
+
+    def client(self) -> httpx2.Client:
+        transport = httpx2.HTTPTransport(uds=str(self.socket))
+        return httpx2.Client(transport=transport, base_url="http://localhost", timeout=60)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        assert self.worker.scheduler
+        return self.worker.scheduler
+
+    def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
+        """Wait until something holds."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it never came about"
+            time.sleep(0.001)
+
+    def until_idle(self) -> None:
+        self.until(lambda: self.scheduler.running is None and not self.scheduler.waiting)
+
+
+@pytest.fixture(scope="session")
+def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        unix.bind(str(folder / "s"))
+        unix.listen(64)
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = tcp.getsockname()[1]
+        stack.enter_context(serving(app, unix))
+        stack.enter_context(serving(Guard(app, key=KEY, port=port), tcp))
+        yield Live(folder / "s", port, KEY, worker)
+
+
+@pytest.fixture(scope="session")
+def plain() -> Iterator[LoadedPair]:
+    """The same target in a process of one's own, so to say: no drafts, no cache, no server."""
+    with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def filled(plain: LoadedPair) -> Callable[..., str]:
+    """What an editor is shown at a cursor, by plain decoding in this process."""
+    filler = Filler(plain, patience=None)
+
+    def text(prefix: str, suffix: str, max_tokens: int) -> str:
+        hole = Hole("", "", prefix, "", suffix)
+        filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
+        return "".join(Answer(plain, filling.first))
+
+    return text

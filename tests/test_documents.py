@@ -1,0 +1,87 @@
+"""README and docs/: short, with links that lead somewhere, the numbers of bench/results, and the rooms as they are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
+LONE = {"errors", "config"}
+IMPORT = re.compile(r"^ *(?:from|import) localdflash(?:\.| import )(\w+)", re.MULTILINE)
+MEASURED = {
+    "rest of a line": "fim_line",
+    "block": "fim_block",
+    "docstring to function": "function",
+    "edit": "edit",
+    "explanation": "prose",
+}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors(page: str) -> set[str]:
+    """The fragments that a page's headings have on GitHub."""
+    heads = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(text_of("README.md").split()) < 900
+
+
+def test_architecture_stays_one_page() -> None:
+    assert len(text_of("docs/architecture.md").splitlines()) <= 95
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith("http"):
+            continue
+        file, _, fragment = target.partition("#")
+        path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        assert path.exists(), target
+        assert not fragment or fragment in anchors(str(path.relative_to(ROOT))), target
+
+
+def test_the_speeds_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "bench/results/cpu.json").read_text())
+    results = [*(measured["categories"][name] for name in MEASURED.values()), measured["overall"]]
+    for page in ("README.md", "docs/benchmarks.md"):
+        rows = re.findall(rf"^\| (?:{'|'.join(MEASURED)}|all) \|.*$", text_of(page), re.MULTILINE)
+        assert len(rows) == len(results)
+        for row, result in zip(rows, results, strict=True):
+            cells = [cell.strip() for cell in row.split("|")[2:-1]]
+            speeds = [str(round(result[key])) for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
+            assert cells[:3] == speeds
+            assert f"{result['tau']:.2f}" in cells
+            assert cells[-1] == result["identical"]
+
+
+def rooms() -> list[str]:
+    """The rooms of docs/architecture.md, in the order of its table."""
+    first_cells = re.findall(r"^\| (`[^|]*) \|", text_of("docs/architecture.md"), re.MULTILINE)
+    return [name for cell in first_cells for name in re.findall(r"`(\w+)/`", cell)]
+
+
+def imported(file: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    return set(IMPORT.findall(file.read_text(encoding="utf-8")))
+
+
+def test_every_room_is_named_and_imports_only_from_rooms_before_it() -> None:
+    order = [name for name in rooms() if name != "editors"]
+    package = ROOT / "localdflash"
+    there = {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()} - {"embedded"}
+    assert set(order) == there | {"kernels", "tui", "lsp"}
+    for at, room in enumerate(order):
+        folder = package / room if room in there else ROOT / room
+        for file in folder.rglob("*.py"):
+            if "prompts" in file.parts:
+                continue
+            later = imported(file) - set(order[: at + 1]) - LONE - {"__version__"}
+            assert later == set(), f"{file.relative_to(ROOT)} imports {later}"
