@@ -1,4 +1,4 @@
-"""One request from a prompt's ids to text: generated, detokenized, ended where it should. What front ends call."""
+"""One request from a prompt's ids to text: generated, detokenized, ended where it should. Every front end calls it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Prepared:
 
 
 def bound(request: Request, context: int) -> None:
-    """Keep an answer to the room that its prompt leaves; ContextOverflow where that is less than one token."""
+    """Limit an answer to the room that its prompt leaves; ContextOverflow if that is less than one token."""
     room = context - len(request.ids)
     if room < min(request.max_tokens, 1):
         raise ContextOverflow(f"the prompt has {len(request.ids)} tokens: the context holds {context}; shorten it")

@@ -1,4 +1,4 @@
-"""A completion at a cursor: a document and an offset in, the text to insert out."""
+"""A completion at a cursor: takes a document and an offset, returns the text to insert."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,9 @@ MOST_DOCUMENT_TOKENS = 32_768  # of other files, to copy drafts from
 
 
 def offset_of(text: str, line: int, column: int) -> int:
-    """Where line and column (both from 1, columns in characters) lie in the text; UsageError names what is outside."""
+    """The offset of line and column (both from 1, columns in characters) in the text; UsageError names what is
+    outside.
+    """
     lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds and the like
     if not 1 <= line <= len(lines):
         raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
@@ -39,7 +41,7 @@ def complete(
     one_line: bool = False,
     cancelled: Cancelled = never,
 ) -> Answer:
-    """The completion between prefix and suffix, not started yet; see `prepare`."""
+    """A completion between prefix and suffix, not started yet; see `prepare`."""
     prepared = prepare(loaded, prefix, suffix, max_tokens, params, trim=trim, one_line=one_line, cancelled=cancelled)
     return Answer(loaded, prepared)
 
@@ -58,8 +60,8 @@ def prepare(
 ) -> Prepared:
     """The request of a completion between prefix and suffix. Its lines end with a line feed alone, as in training.
 
-    `trim` leaves out whole lines far from the cursor where the prompt does not fit. The last of `files` stand at the
-    prompt's head where the format has a place for them and room is left; drafts are copied from any of them.
+    `trim` leaves out whole lines far from the cursor if the prompt does not fit. The last of `files` come first in the
+    prompt if the format has a place for them and there is room; drafts are copied from any of them.
     """
     form, tokenizer = loaded.fim_format(), loaded.tokenizer
     prefix, suffix = prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n")
@@ -82,9 +84,9 @@ def prepare(
 
 
 def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams) -> Prepared:
-    """The request that goes on with a prompt as it stands: of text, what spells a marker is one.
+    """The request that continues a prompt as it stands; text that spells a marker becomes one.
 
-    UsageError where there is nothing to go on from, or an id is no token of the model.
+    UsageError if there is nothing to continue, or an id is not a token of the model.
     """
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
@@ -107,7 +109,7 @@ def _last(files: Sequence[SourceFile], count: int) -> Sequence[SourceFile]:
 
 
 def _ids(tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[list[int]]:
-    """The files to copy from, the newest first to stay within the limit."""
+    """The ids of the files to copy from, the newest first, up to the limit."""
     documents: list[list[int]] = []
     left = MOST_DOCUMENT_TOKENS
     for file in reversed(files):

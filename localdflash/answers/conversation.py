@@ -23,8 +23,8 @@ def prepare(
 ) -> Prepared:
     """The request of the answer to these messages; `variables` are switches of the model's chat template.
 
-    With `goes_on` the last message is an answer that is gone on with. ModelError where the model has no template, and
-    what `encode_chat` raises.
+    With `goes_on` the last message is an answer to be continued. ModelError if the model has no template; also raises
+    what `encode_chat` does.
     """
     tokenizer = loaded.tokenizer
     ids = prompt_ids(loaded, messages, variables=variables, goes_on=goes_on)
@@ -38,14 +38,14 @@ def prompt_ids(
     variables: Mapping[str, str | bool] | None = None,
     goes_on: bool = False,
 ) -> list[int]:
-    """What the model reads; see `prepare`."""
+    """The ids that the model reads; see `prepare`."""
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     ids = encode_chat(loaded.tokenizer, template_of(loaded), asked, variables=variables)
     return ids + encode_answer(loaded.tokenizer, begun) if begun else ids
 
 
 def template_of(loaded: LoadedPair) -> str:
-    """The model's chat template; ModelError where it has none."""
+    """The model's chat template; ModelError if it has none."""
     if template := loaded.tokenizer.chat_template():
         return template
     raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")

@@ -1,7 +1,7 @@
 """The engine as a chat asks it, on the event loop, which nothing here blocks.
 
-It is found or started when it is first needed. Where it goes away in the middle of an answer it is started again and
-asked again, with the same seed: the text goes on where it stopped. What is wrong is raised as one of our errors.
+The engine is found or started when it is first needed. If it goes away in the middle of an answer, it is started again
+and asked again with the same seed, and the text goes on where it stopped. Failures are raised as our errors.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ BREATH = 0.004  # seconds after which others on the event loop have their turn
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """Text that was added, perhaps none, and the step that added it where the server tells."""
+    """Text that was added, perhaps none, and the step that added it if the server reports steps."""
 
     text: str
     step: StepRecord | None = None
@@ -38,12 +38,12 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The answer begins anew: it was asked for again and became another one. What was told of it does not count."""
+    """The answer starts over: it was asked for again and came out differently. Discard what was received of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an answer. With finish "gone" `error` says why the engine could not go on."""
+    """The end of an answer. With finish "gone", `error` says why the engine could not go on."""
 
     finish: Finish
     numbers: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is loaded. Of another server only its model is known, and a `context` of 0 is not known."""
+    """What is loaded. Of another server only its model is known; a `context` of 0 means unknown."""
 
     pair: str
     context: int = 0
@@ -81,7 +81,7 @@ class Answerer:
         self._idle: list[Connection[Chunk]] = []
 
     async def ready(self) -> About:
-        """What is loaded, as soon as it is. Whoever gives up waiting leaves it to the next who asks."""
+        """What is loaded, once it is. Cancelling this leaves the loading to the next caller."""
         if self._address and self.about:
             return self.about
         if not self._opening:
@@ -104,7 +104,7 @@ class Answerer:
             self._opening = None
 
     async def _look(self) -> About:
-        """What is loaded there."""
+        """Ask what is loaded."""
         if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
         while "context" not in (told := await self._get("/ps")):
@@ -137,7 +137,7 @@ class Answerer:
             self.on_stage(stage)
 
     def _lose(self) -> None:
-        """The engine is gone: the next request finds it again."""
+        """Note that the engine is gone: the next request finds it again."""
         self._address = None
         for connection in self._idle:
             connection.close()
@@ -145,7 +145,7 @@ class Answerer:
         self._enter("gone")
 
     async def close(self) -> None:
-        """Leave the engine, and whatever is under way."""
+        """Stop using the engine, and whatever is under way."""
         if self._opening:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -164,8 +164,8 @@ class Answerer:
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         """The answer to these messages, piece by piece; with `goes_on` what follows the last one, which is an answer.
 
-        Closing this stops the engine within a step. What keeps an answer from beginning is raised, and an error that
-        the engine tells of; where it goes away for good in the middle the answer ends with "gone".
+        Closing this stops the engine within a step. Raises what keeps an answer from beginning, and errors that the
+        engine reports; if the engine goes away for good in the middle, the answer ends with "gone".
         """
         asked, replay = time.perf_counter(), Replay()
         body: dict[str, object] = {}
@@ -214,7 +214,7 @@ class Answerer:
         return body | openai_fields(settings)
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
-        """The events of one request; EngineGone where they have no end."""
+        """The events of one request; EngineGone if they break off."""
         breath, whole = time.perf_counter(), False
         async with (
             self._connection() as connection,
@@ -230,7 +230,7 @@ class Answerer:
             raise EngineGone("the engine went away in the middle of an answer")
 
     async def _done(self, reading: "Reading") -> Done:
-        """The end; another chat may have had another pair loaded meanwhile."""
+        """The end of an answer; another chat may have had another pair loaded meanwhile."""
         if self.about and self._is_local and reading.model not in ("", self.about.pair):
             with suppress(LocaldflashError):
                 told = await self._get("/ps")
@@ -238,7 +238,7 @@ class Answerer:
         return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
-        """Tokens of the prompt that these messages make; None where the server does not tell."""
+        """The number of tokens of the prompt of these messages; None if the server does not tell."""
         about = await self.ready()
         if not self.ours:
             return None
@@ -251,7 +251,7 @@ class Answerer:
         return told
 
     async def load(self, pair: str) -> About:
-        """Have another pair loaded, after the requests that are there. Where that fails the one before stays."""
+        """Have another pair loaded, after the requests that are there. If that fails the old one stays."""
         about = await self.ready()
         if isinstance(self._source, NamedServer):
             return await self._name(self._source, pair)
@@ -266,7 +266,7 @@ class Answerer:
         return about
 
     async def _name(self, source: NamedServer, model: str) -> About:
-        """Another model of another server."""
+        """Choose another model of another server."""
         models = (await self._get("/v1/models")).get("data")
         if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
             raise ModelError(f"the server has no model {model!r}")
@@ -275,7 +275,7 @@ class Answerer:
         return self.about
 
     async def _again_if_gone(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """POST; once more where the engine has left since it was last asked."""
+        """POST, and repeat it once if the engine has left since it was last asked."""
         try:
             return await self._post(target, body)
         except (EngineGone, DeviceFailed):
@@ -295,7 +295,7 @@ class Answerer:
 
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[Connection[Chunk]]":
-        """One that nobody else uses. What is left of it is used again."""
+        """A connection that nobody else uses; it is reused afterwards if possible."""
         from localdflash.chat.reading import decode
         from localdflash.server.stream import Connection
 
@@ -319,7 +319,7 @@ def _reading(settings: ChatSettings, asked: float) -> "Reading":
 
 
 def _about(told: Mapping[str, Any]) -> About:
-    """What /ps, /load or a list of models tells."""
+    """What is loaded, from the answer of /ps, of /load or of a list of models."""
     try:
         return About(
             str(told["pair"]),

@@ -1,4 +1,4 @@
-"""A pair that this process has loaded, as a chat asks it: without the daemon, or decoded plainly to compare."""
+"""A pair loaded in this process, asked as a chat asks the engine: without the daemon, or decoded plainly to compare."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +26,7 @@ class InProcess:
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
-        """The answer to these messages; ContextOverflow where it does not fit. The event loop waits for each step."""
+        """The answer to these messages; ContextOverflow if it does not fit. The event loop waits for each step."""
         drawn = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.repetition_penalty)
         prepared = prepare(
             self._loaded,
@@ -46,7 +46,7 @@ class InProcess:
         yield Done(cast("Finish", request.finish), numbers | request.stats.as_dict())
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
-        """Tokens of the prompt that these messages make."""
+        """The number of tokens of the prompt of these messages."""
         return len(prompt_ids(self._loaded, _spoken(messages, system)))
 
 

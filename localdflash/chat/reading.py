@@ -1,4 +1,4 @@
-"""What an engine tells of an answer while it grows, event by event."""
+"""Reads what an engine reports of an answer while it grows, event by event."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ NONE = ("", "none")  # how a step says that nothing was drafted
 
 
 class ChunkStep(Struct):
-    """How the tokens of an event came about."""
+    """How the tokens of an event were made."""
 
     drafter: str
     drafted: int
@@ -25,13 +25,13 @@ class ChunkStep(Struct):
     ms: float
 
     def record(self) -> StepRecord:
-        """For the message."""
+        """The step as a message keeps it."""
         drafter = "" if self.drafter in NONE else self.drafter
         return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
 
 
 class ChunkTimings(Struct):
-    """How an answer was made. llama-server tells the first ones too."""
+    """How an answer was made. llama-server reports the first ones too."""
 
     prompt_n: int = 0
     cache_n: int = 0
@@ -48,13 +48,13 @@ class ChunkTimings(Struct):
 
 
 class PromptDetails(Struct):
-    """Of the tokens of a prompt."""
+    """Details of the tokens of a prompt."""
 
     cached_tokens: int | None = None
 
 
 class Usage(Struct):
-    """OpenAI's count."""
+    """OpenAI's count of tokens."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -62,7 +62,7 @@ class Usage(Struct):
 
 
 class ChunkDelta(Struct):
-    """What a choice grows by. Some servers tell thoughts apart, by one of two names."""
+    """What is added to a choice. Some servers send thoughts apart, under one of two names."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -91,7 +91,7 @@ _chunks = msgspec.json.Decoder(Chunk)
 
 
 def decode(data: bytes) -> Chunk:
-    """An event; the error that it tells of, or LocaldflashError where it makes no sense."""
+    """An event; the error that it reports is raised, or LocaldflashError if it makes no sense."""
     try:
         chunk = _chunks.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -108,7 +108,7 @@ def _adds_up(step: ChunkStep) -> bool:
 
 
 class Reading:
-    """What the events of an answer, which was asked for at `asked`, have told of it so far."""
+    """What the events of an answer, asked for at `asked`, have reported so far."""
 
     def __init__(self, settings: ChatSettings, asked: float) -> None:
         self.model = ""
@@ -118,13 +118,13 @@ class Reading:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """It is asked for again."""
+        """Start over: the answer is asked for again."""
         self._thinks = False
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
     def take(self, chunk: Chunk) -> tuple[str, StepRecord | None] | None:
-        """What an event adds, if it adds something."""
+        """What an event adds, if anything."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
@@ -135,7 +135,7 @@ class Reading:
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
 
     def _text(self, delta: ChunkDelta) -> str:
-        """Thoughts stand between marks, as models write them."""
+        """The text of an event; thoughts are put between marks, as models write them."""
         thought, text = delta.reasoning_content or delta.reasoning or "", delta.content or ""
         if thought and not self._thinks:
             self._thinks, thought = True, f"<think>\n{thought}"
@@ -144,7 +144,7 @@ class Reading:
         return thought + text
 
     def finish(self, *, ours: bool) -> Finish:
-        """Why it ended. Our engine calls the end of the context "length" too."""
+        """Why the answer ended. Our engine calls the end of the context "length" too."""
         if self._reason == "length":
             most = self._settings.max_tokens
             tokens = numbers_of(self._timings, self._usage).get("tokens", 0)
@@ -164,7 +164,7 @@ class Reading:
 
 
 def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
-    """The statistics of an answer, those that the server tells of."""
+    """The statistics of an answer, as far as the server reports them."""
     numbers: dict[str, Any] = {}
     if usage:
         details = usage.prompt_tokens_details
@@ -192,7 +192,7 @@ def numbers_of(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, A
 
 
 def _merged(steps: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Under the names of `StepRecord`."""
+    """Several steps as one, under the names of `StepRecord`."""
     if steps is None:
         return None
     merged: dict[str, int] = {}

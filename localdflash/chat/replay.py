@@ -1,4 +1,4 @@
-"""An answer that is asked for again, because the engine went away in the middle: what was told is not told twice."""
+"""Avoids repeating text of an answer that is asked for again because the engine went away in the middle."""
 
 from localdflash.chat.messages import StepRecord
 
@@ -6,7 +6,7 @@ Told = tuple[str, StepRecord | None]
 
 
 class Replay:
-    """`text` is all that was told so far."""
+    """Compares the repeated answer with `text`, all that was passed on so far."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -14,11 +14,11 @@ class Replay:
         self._length = 0  # of its text
 
     def begin_again(self) -> None:
-        """The answer comes once more, from its start."""
+        """Start over: the answer comes once more, from its start."""
         self._again, self._length = [] if self.text else None, 0
 
     def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[Told]]:
-        """Whether the answer became another one, which begins anew, and what of it is to be told now."""
+        """Whether the answer came out differently, and so starts over, and the text to pass on now."""
         if self._again is None:
             self.text += text
             return False, [(text, step)]
@@ -35,7 +35,7 @@ class Replay:
         return True, self._all_anew()
 
     def finish(self) -> tuple[bool, list[Told]]:
-        """The same at the end: an answer that is shorter than before is another one."""
+        """The same at the end: an answer shorter than before has come out differently."""
         return (True, self._all_anew()) if self._again is not None else (False, [])
 
     def _all_anew(self) -> list[Told]:

@@ -1,4 +1,4 @@
-"""What a chat asks an engine for: the fields of its request, as docs/api.md has them."""
+"""The fields of a chat's request to an engine, as docs/api.md has them."""
 
 import secrets
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def spoken(messages: Sequence[Message], system: str) -> list[dict[str, str]]:
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """How to draw, in the words that every server knows; what asks for nothing is left out."""
+    """The sampling fields that every server knows; those that ask for nothing are left out."""
     fields: dict[str, object] = {
         "temperature": settings.temperature,
         "stream": True,
@@ -31,7 +31,7 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """The same, and all that our own engine knows. What is drawn gets a seed: asked again, the answer is the same."""
+    """These, and all that our own engine knows. Sampling gets a seed, so that asking again gives the same answer."""
     fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
     nothing = SamplingParams()
     for name in ("top_k", "min_p", "repetition_penalty"):
@@ -45,7 +45,7 @@ def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
 
 
 def template_fields(settings: ChatSettings, *, goes_on: bool = False) -> dict[str, object]:
-    """What decides the prompt besides the messages."""
+    """The fields that decide the prompt besides the messages."""
     fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
     if not settings.thinking:
         fields["chat_template_kwargs"] = {"enable_thinking": False}

@@ -23,24 +23,24 @@ T = TypeVar("T")
 
 
 class ServerSource(Protocol):
-    """How to come to an engine, once and again. The callables that it is given are called on the event loop."""
+    """How to reach an engine, again and again. The callables that it is given are called on the event loop."""
 
     restarts: bool  # whether `open` may be tried again when the engine is gone
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """Find or start it, and wait until its model is loaded. Whoever cancels this no longer waits."""
+        """Find or start the engine, and wait until its model is loaded. Cancelling this ends the waiting."""
 
     def loaded(self, pair: str) -> None:
-        """It was told to load another pair: that is the one to start it with from now on."""
+        """Note that another pair was loaded: from now on the engine is started with that one."""
 
     async def close(self) -> None:
-        """Leave it."""
+        """Stop using the engine."""
 
 
 class SharedDaemon:
-    """The engine that editors and other commands use too; started where there is none.
+    """The engine that editors and other commands use too; started if there is none.
 
-    `watched`: somebody sees what is waited for, and need not be told in lines.
+    `watched`: the user sees what is waited for, and need not be told in lines.
     """
 
     restarts = True
@@ -121,7 +121,7 @@ class NamedServer:
         self.url, self.key_file, self.model = url, key_file, model
 
     async def open(self, say: Say, look: Look) -> "Address":
-        """See `ServerSource`; whether anybody is there shows when it is asked."""
+        """See `ServerSource`; whether the server exists shows at the first request."""
         from localdflash.server.address import Address
         from localdflash.server.key import read_key
 
@@ -140,13 +140,13 @@ def _with_pair(wanted: Wanted, pair: str) -> Wanted:
 
 
 class _GivenUp(Exception):
-    """Nobody waits any more."""
+    """Raised when nobody waits any more."""
 
 
 async def in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
-    """The result of blocking work, in a thread that the end of the process does not wait for.
+    """Run blocking work in a thread that the end of the process does not wait for, and return its result.
 
-    Where this is cancelled, the work ends when it next looks around.
+    If this is cancelled, the work ends at its next check.
     """
     loop, given_up = asyncio.get_running_loop(), threading.Event()
     future: asyncio.Future[T] = loop.create_future()

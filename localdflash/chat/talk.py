@@ -68,12 +68,12 @@ class Talk(Generic[A]):
 
     @property
     def messages(self) -> list[Message]:
-        """The path that is shown."""
+        """The messages of the path that is shown."""
         return self._chat.messages
 
     @property
     def session(self) -> int | None:
-        """The number of the chat, as soon as it has one."""
+        """The number of the chat, once it has one."""
         return self._chat.session
 
     @property
@@ -87,25 +87,25 @@ class Talk(Generic[A]):
 
     @property
     def unsaved(self) -> bool:
-        """Whether there is something that could not be stored, of this chat or of one before."""
+        """Whether something could not be stored, of this chat or of one before."""
         return self._saver.unsaved
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is under way, or being stored."""
+        """Whether an answer is under way or being stored."""
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
-        """The newest answer, if there is one; while it grows, what there is of it."""
+        """The newest answer, if there is one, as far as it has come."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
 
     async def kept(self, work: Callable[Concatenate[ChatStore, P], T], *arguments: P.args, **names: P.kwargs) -> T:
-        """Run a method of the store, in its thread."""
+        """Run a method of the store in its thread."""
         return await self._saver.kept(work, *arguments, **names)
 
     async def close(self) -> None:
-        """Stop, store what there is, and close the store. A second call does nothing."""
+        """Stop, store everything, and close the store. May be called again."""
         if not self._closed:
             self._closed = True
             await self.settled()
@@ -115,22 +115,22 @@ class Talk(Generic[A]):
     # What was said
 
     def new(self) -> None:
-        """Another chat, empty, with the same instructions."""
+        """Start another chat, empty, with the same instructions."""
         self._chat, self.left_out, self.used = Chat(system=self.system), 0, None
 
     async def open(self, session: int) -> None:
-        """An earlier chat, as it was left."""
+        """Open an earlier chat as it was left."""
         info = await self.kept(ChatStore.info, session)
         self._show(await self.kept(ChatStore.path, session), session, info.system)
         self.left_out, self.used = 0, None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
-        """A chat as the store has it."""
+        """Show a chat as the store has it."""
         messages = [_ended(message) for message in path]
         self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
 
     async def delete(self, session: int) -> None:
-        """Delete a chat; after the one that is shown a new one begins."""
+        """Delete a chat; if it is the one that is shown, start a new one."""
         if session == self.session:
             await self.settled()
         await self.kept(ChatStore.delete, session)
@@ -139,17 +139,17 @@ class Talk(Generic[A]):
             self.new()
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
-        """One more message of the user's."""
+        """Append a message of the user's."""
         message = Message("user", text, tuple(attachments))
         self.messages.append(message)
         return message
 
     def take_back_answer(self) -> None:
-        """Up to the last message of the user's, to answer it again. UsageError where there is none."""
+        """Cut the path back to the last message of the user's, to answer it again. UsageError if there is none."""
         del self.messages[self._last_question() + 1 :]
 
     def take_back_question(self) -> Message:
-        """Up to what was before the last message of the user's, which is returned. UsageError where there is none."""
+        """Cut the path back to before the user's last message, and return that. UsageError if there is none."""
         question = self.messages[self._last_question()]
         del self.messages[self._last_question() :]
         self.left_out = min(self.left_out, len(self.messages))
@@ -162,7 +162,7 @@ class Talk(Generic[A]):
         raise UsageError("nothing was asked yet")
 
     async def instruct(self, system: str) -> None:
-        """Other instructions before the chat, from the next answer on."""
+        """Set other instructions before the chat, from the next answer on."""
         self.system = system
         if self.session is not None:
             await self.kept(ChatStore.set_system, self.session, system)
@@ -186,7 +186,7 @@ class Talk(Generic[A]):
         return False
 
     async def fork(self, number: int | None) -> None:
-        """Go on in a new chat that has the messages up to and with this one (from 1); all of them for None."""
+        """Continue in a new chat with the messages up to and including this one (from 1); all of them for None."""
         await self.save()
         if self.session is None:
             raise UsageError("there is nothing to fork yet")
@@ -198,7 +198,7 @@ class Talk(Generic[A]):
     # What is answered
 
     async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
-        """Have the last message answered, or the last answer gone on with; `show` gets the text as it comes.
+        """Have the last message answered, or the last answer continued; `show` gets the text as it comes.
 
         The answer joins the messages however it ends: stopped, or as far as it came when the engine went away. What
         kept it from beginning is raised, ContextOverflow among it.
@@ -233,7 +233,7 @@ class Talk(Generic[A]):
         return chat.messages[place]
 
     async def count(self) -> None:
-        """Ask the engine what the messages take of the context, where no answer has told or tells meanwhile."""
+        """Ask the engine how much of the context the messages take, unless an answer reports it meanwhile."""
         if not self.messages or self.answering:
             return
         counted, sent = list(self.messages), self.messages[self.left_out :]
@@ -242,12 +242,12 @@ class Talk(Generic[A]):
             self.used = used
 
     def stop(self) -> None:
-        """End the answer that is under way, if one is; what there is of it stays."""
+        """Stop the answer that is under way, if any; the part that is there stays."""
         if self._reading:
             self._reading.cancel()
 
     async def settled(self) -> None:
-        """Stop, and wait until what there is of the answer has joined the messages."""
+        """Stop, and wait until the part of the answer that is there has joined the messages."""
         self.stop()
         async with self._answering:
             pass
@@ -284,7 +284,7 @@ class Talk(Generic[A]):
     # What is kept
 
     async def save(self, chat: Chat | None = None) -> None:
-        """Store what is not stored yet, of this chat or of the given one. What fails is told once."""
+        """Store what is not stored yet, of this chat or of the given one. A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.about:
             chat.model = self.answerer.about.pair
@@ -292,7 +292,7 @@ class Talk(Generic[A]):
 
 
 def _ended(message: Message) -> Message:
-    """An answer without an end is one that a killed process has left."""
+    """Mark an answer without an end, which a killed process has left, as ended."""
     return replace(message, finish="cancelled") if message.role == "assistant" and not message.finish else message
 
 
@@ -322,7 +322,7 @@ class _Growing:
         self._parts, self._steps = [self._begun.text], list(self._begun.steps)
 
     def join(self) -> Message:
-        """Be the message that stands there, as far as it came."""
+        """Put the answer, as far as it came, into the chat."""
         message = self.message()
         if self._place < len(self.chat.messages):
             self.chat.messages[self._place] = message

@@ -108,7 +108,7 @@ def command(
 
 
 def chats_file() -> Path:
-    """Where chats are kept."""
+    """The database of chats."""
     return paths.data_folder() / "chats.db"
 
 
@@ -170,7 +170,7 @@ def _has_screen() -> bool:
 def _source(
     ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True
 ) -> "ServerSource":
-    """Where answers come from."""
+    """The engine or server that answers."""
     from localdflash.chat.sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server

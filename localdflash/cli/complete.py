@@ -113,7 +113,7 @@ class FillPlace:
 
 
 def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interrupt: Interrupt) -> Filled:
-    """By a pair that this process loads."""
+    """Complete with a pair that this process loads."""
     from localdflash.answers.answer import Answer
     from localdflash.answers.fill.filler import Filler
     from localdflash.answers.fill.prompt import FillContext, Hole
@@ -135,7 +135,7 @@ def _fill_here(place: FillPlace, options: dict[str, Any], no_draft: bool, interr
 def _fill_by_server(
     place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
-    """By the shared engine, or the server that the settings name."""
+    """Complete with the shared engine, or the server that the settings name."""
     config, fields = load_config(), sampling_fields(place.params, place.max_tokens)
     if config.server.url:
         if explain:

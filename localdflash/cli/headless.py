@@ -16,7 +16,7 @@ _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "
 
 
 def piped() -> str:
-    """What stdin holds; UsageError where that is no UTF-8."""
+    """The text on stdin; UsageError if it is not UTF-8."""
     data = sys.stdin.buffer.read() if sys.stdin else b""  # None: started without one
     try:
         return data.decode("utf-8")
@@ -25,7 +25,7 @@ def piped() -> str:
 
 
 def answer_once(talking: Talking, prompt: str, form: Form) -> int:
-    """Print an answer; the exit code."""
+    """Print an answer; return the exit code."""
     match form:
         case "text":
             print_answer(talking, prompt)
@@ -49,7 +49,7 @@ def print_answer(talking: Talking, prompt: str) -> Message:
 
 
 def _printing() -> Show:
-    """What prints text: raw where another program reads it, harmless on a terminal."""
+    """A function that prints text: as it is for another program, made harmless on a terminal."""
     terminal = sys.stdout.isatty()
 
     def show(text: str) -> None:
@@ -64,7 +64,7 @@ def _told(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command prints of the numbers of an answer; another server may tell no more than the tokens."""
+    """The numbers of an answer that a command prints; another server may report no more than the tokens."""
     if "steps" not in numbers:
         return {name: numbers[name] for name in ("tokens",) if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}

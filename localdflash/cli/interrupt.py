@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """The first SIGINT in this context sets a flag, calls `stop` and ends the wait in `each`.
+    """A context in which the first SIGINT sets a flag, calls `stop` and ends the wait in `each`.
 
     The next one raises KeyboardInterrupt.
     """

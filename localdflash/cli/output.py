@@ -29,5 +29,5 @@ def print_json(value: object) -> None:
 
 
 def say(line: str) -> None:
-    """A line for the user, on stderr."""
+    """Print a line for the user on stderr."""
     print(printable(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The chat line by line: for screen readers, for terminals that can do no more, and for pipes."""
+"""The chat line by line: for screen readers, for simple terminals, and for pipes."""
 
 import io
 import re
@@ -17,7 +17,7 @@ HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves.
 
 
 def converse(talking: Talking) -> int:
-    """Ask for lines and answer them until the input ends; the exit code."""
+    """Ask for lines and answer them until the input ends; return the exit code."""
     if talking.pair == "embedded":
         say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
     say(HOW_TO_LEAVE)
@@ -48,7 +48,7 @@ def _read_line() -> str:
 
 
 def exchange(talking: Talking, line: str) -> None:
-    """One message and its answer; what goes wrong is said, and the conversation goes on."""
+    """Send one message and print its answer; errors are printed, and the conversation goes on."""
     try:
         answer = print_answer(talking, line)
     except ContextOverflow as error:

@@ -1,6 +1,6 @@
-"""What commands ask a server for: completions, also where the engine goes away meanwhile.
+"""How commands ask a server for completions, even if the engine goes away meanwhile.
 
-A request says everything that decides the text, so that it can be put again: the answer is the same one.
+A request holds everything that decides the text, so that it can be repeated: the answer is the same one.
 """
 
 import secrets
@@ -26,7 +26,7 @@ GONE = "The engine went away: started again."
 
 
 class Filled(NamedTuple):
-    """What was put at a cursor: the text, why it ended, its statistics, and the prompt if that is known."""
+    """The inserted text, why it ended, its statistics, and the prompt if that is known."""
 
     text: str
     finish: str
@@ -42,7 +42,7 @@ def own_engine(ctx: click.Context, options: dict[str, Any], option: str) -> Clie
 
 
 def fill(ctx: click.Context, options: dict[str, Any], body: Mapping[str, object], interrupt: Interrupt) -> Filled:
-    """A completion by our engine: see /complete. Interrupted, what there is of it."""
+    """A completion by our engine (see /complete); if interrupted, the part of it that came."""
     engine = wanted(ctx, options)
     client = connect(engine, say)
     for left in reversed(range(RESTARTS + 1)):
@@ -59,7 +59,7 @@ def fill(ctx: click.Context, options: dict[str, Any], body: Mapping[str, object]
 def fill_by_another(
     config: Config, model: str | None, prefix: str, suffix: str, fields: Mapping[str, object], interrupt: Interrupt
 ) -> Filled:
-    """The same by any server that speaks OpenAI's completions, and its first model where none was asked for."""
+    """A completion by any server that speaks OpenAI's completions; its first model unless one is asked for."""
     key = read_key(config.server.key_file) if config.server.key_file else ""
     client = Client(Address.of_url(config.server.url, key))
     if model is None:
@@ -95,9 +95,9 @@ def _asked(client: Client, target: str, body: Mapping[str, object], interrupt: I
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """A request's fields that give what these parameters give here; those that ask for nothing are left out.
+    """A request's fields for these parameters; those that ask for nothing are left out.
 
-    What is drawn without a seed gets one, so that an answer that has to be begun again is the same.
+    Sampling without a seed gets one, so that a repeated request gives the same answer.
     """
     fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
     nothing = SamplingParams()

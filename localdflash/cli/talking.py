@@ -1,4 +1,4 @@
-"""A chat for commands that print: a `Talk` that is waited for, on an event loop that runs no longer than that."""
+"""A chat for commands that print: a `Talk` on an event loop that runs only while it is waited for."""
 
 import asyncio
 import os
@@ -22,7 +22,9 @@ Show = Callable[[str], None]
 
 
 class Talking:
-    """Ctrl-C stops the answer under way: then `interrupt` is set. An engine that is not `alone` can be found again."""
+    """The chat. Ctrl-C stops the answer under way: then `interrupt` is set. An engine that is not `alone` can be found
+    again.
+    """
 
     def __init__(self, talk: Talk[Any], runner: asyncio.Runner, interrupt: Interrupt, *, alone: bool) -> None:
         self.interrupt = interrupt
@@ -30,12 +32,12 @@ class Talking:
 
     @property
     def pair(self) -> str:
-        """What answers."""
+        """The name of what answers."""
         about = self._talk.answerer.about
         return about.pair if about else ""
 
     def go_on(self, session: int | Literal["latest"], system: str) -> None:
-        """Go on with an earlier chat, with other instructions if there are any. UsageError where there is none."""
+        """Continue an earlier chat, with other instructions if there are any. UsageError if there is none."""
         self._runner.run(self._go_on(session, system))
 
     async def _go_on(self, session: int | Literal["latest"], system: str) -> None:
@@ -51,13 +53,13 @@ class Talking:
             self._talk.take_back_question()  # nothing has answered it
 
     def new(self) -> None:
-        """Start over."""
+        """Start a new chat."""
         self._talk.new()
 
     def ask(self, text: str, show: Show) -> Message:
         """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes.
 
-        What else ends it early is raised, and the question can be asked again.
+        Any other early end is raised, and the question can be asked again.
         """
 
         def show_some(new: str, _: object) -> None:
@@ -82,7 +84,7 @@ class Talking:
 def here(
     options: dict[str, Any], no_draft: bool, chats: Path | None, settings: ChatSettings, system: str
 ) -> Iterator[Talking]:
-    """With a pair that this process loads."""
+    """A chat with a pair that this process loads."""
     from localdflash.backend.options import Options
     from localdflash.chat.in_process import InProcess
     from localdflash.cli.loading import opened
@@ -98,7 +100,7 @@ def here(
 
 @contextmanager
 def by_engine(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[Talking]:
-    """With the engine of this source, which is found or started first."""
+    """A chat with the engine of this source, which is found or started first."""
     engine = Answerer(source, say)
     engine.on_stage = _tell_of_restarts()
     with asyncio.Runner() as runner:

@@ -1,4 +1,4 @@
-"""Where a server is."""
+"""The address of a server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from localdflash.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """A server at a Unix socket, or at a port, with TLS or without. `place` is what messages call it."""
+    """A server at a Unix socket, or at a port, with TLS or without. `place` is its name in messages."""
 
     socket: Path | None = None
     host: str = "localdflash"  # a Unix socket has none, but a request names one
@@ -22,7 +22,9 @@ class Address:
 
     @classmethod
     def of_url(cls, url: str, key: str = "") -> Self:
-        """An OpenAI-compatible server; UsageError where that is no http address. `/v1` at its end is optional."""
+        """The address of an OpenAI-compatible server; UsageError if it is no http address. A final `/v1` is
+        optional.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -38,7 +40,7 @@ class Address:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Of every request."""
+        """The headers of every request."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         host = name if self.socket or self.port == (443 if self.tls else 80) else f"{name}:{self.port}"
         key = [("Authorization", f"Bearer {self.key}")] if self.key else []

@@ -1,4 +1,4 @@
-"""Requests to the daemon, or to any other OpenAI-compatible server, for a command that waits: JSON in, JSON out.
+"""Blocking requests to the daemon, or to any other OpenAI-compatible server, for commands: JSON in, JSON out.
 
 What the server refuses is raised as the error that the engine would have raised in this process, exit code included.
 Each request has a connection of its own: closing a stream closes it, which cancels the request.
@@ -17,31 +17,31 @@ from localdflash.server.sockets import is_listening
 
 
 class Client:
-    """Of one server; any number of threads may use it at once."""
+    """A client of one server; any number of threads may use it at once."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
 
     def get(self, target: str) -> Json:
-        """GET; the JSON of the answer."""
+        """GET, and return JSON."""
         return json_object(self._body("GET", target))
 
     def get_text(self, target: str) -> str:
-        """GET of something that is no JSON."""
+        """GET something other than JSON."""
         return self._body("GET", target).decode("utf-8", "replace")
 
     def post(self, target: str, body: Mapping[str, object]) -> Json:
-        """POST; the JSON of the answer."""
+        """POST, and return JSON."""
         return json_object(self._body("POST", target, body))
 
     def health(self) -> Json:
-        """What /health says, whatever its status."""
+        """The answer of /health, whatever its status."""
         http = Exchange(self.address, tolerant=True)
         with self._asked(http, http.request("GET", "/health"), CONNECT) as pieces:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
-        """POST, and the events of the answer as they come; EngineGone where it has no end."""
+        """POST, and yield the events of the answer; EngineGone if it breaks off."""
         http, events = Exchange(self.address), Events()
         with self._asked(http, http.request("POST", target, body, streams=True)) as pieces:
             for piece in pieces:
@@ -60,7 +60,7 @@ class Client:
 
     @contextmanager
     def _asked(self, http: Exchange, request: bytes, timeout: float | None = None) -> Iterator[Iterator[bytes]]:
-        """The pieces of an answer's body; `timeout`: seconds that each may take."""
+        """The pieces of an answer's body; `timeout`: the seconds that each may take."""
         with broken(self.address.place), _connected(self.address) as connection:
             connection.settimeout(timeout)
             connection.sendall(request)
@@ -91,7 +91,7 @@ def _connected(address: Address) -> Iterator[socket.socket]:
 
 
 def _checked(data: bytes) -> Json:
-    """An event; the error that it tells of is raised."""
+    """An event; if it reports an error, that is raised."""
     event = json_object(data)
     if "error" in event:
         raise error_of(event, 500)
@@ -99,7 +99,7 @@ def _checked(data: bytes) -> Json:
 
 
 def find() -> Client | None:
-    """A client of the daemon that runs, or None. Nothing is started; a daemon that is about to leave may still do."""
+    """A client of the running daemon, or None. Nothing is started; the daemon may be about to leave."""
     path = paths.engine_socket()
     try:
         paths.check_private(path.parent)

@@ -1,4 +1,4 @@
-"""The daemon: one engine behind a Unix socket, and behind TCP where that was asked for, until something ends it.
+"""The daemon: one engine behind a Unix socket, and behind TCP if that was asked for, until something ends it.
 
 What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, an engine that
 cannot load (its error is raised) or that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
@@ -54,7 +54,7 @@ class Tcp:
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: where stderr goes."""
+    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: file for stderr."""
 
     options: "Options"
     cache_bytes: int | None  # see PairWorker
@@ -67,7 +67,7 @@ class DaemonSettings:
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
-    """Be the daemon until something ends it; AlreadyRunning where there is one. `say` gets lines for the user."""
+    """Run the daemon until something ends it; AlreadyRunning if there is one. `say` gets lines for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
     with ExitStack() as stack:
@@ -91,14 +91,14 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 class Activity:
-    """Counts requests on their way to an app, and knows since when there is none."""
+    """Counts the requests in an app, and measures for how long there was none."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app, self._running = app, 0
         self.begin()
 
     def begin(self) -> None:
-        """Count idle seconds from now on: the time that loading takes is none."""
+        """Count idle seconds from now on, so that the time of loading is not counted."""
         self._last = time.monotonic()
 
     @property
@@ -154,14 +154,14 @@ class Daemon:
             raise self._error
 
     def stop(self) -> None:
-        """Take no more connections; leave when the running answers are done, after `GRACE` seconds in any case."""
+        """Accept no more connections; leave when the running answers are done, after `GRACE` seconds in any case."""
         if self._path:
             self._path.unlink(missing_ok=True)  # whoever looks now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
     def close(self) -> None:
-        """Stop the engine thread. One that does not stop (it loads) is left to the end of the process."""
+        """Stop the engine thread. One that does not stop (it is loading) is left to the end of the process."""
         closing = threading.Thread(target=self._worker.close, daemon=True)
         closing.start()
         closing.join(GRACE)
@@ -188,7 +188,7 @@ class Daemon:
         return Guard(self._activity, key=tcp.key, port=listener.getsockname()[1], hosts=tcp.hosts)
 
     def _leave_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop when stdin, which only the parent has the other end of, is closed; its death closes it too."""
+        """Stop when stdin is closed; only the parent has its other end, so the parent's death closes it."""
         with suppress(OSError):
             while os.read(0, 4096):
                 pass
@@ -213,11 +213,11 @@ class Daemon:
         self.stop()
 
     def _is_reachable(self) -> bool:
-        """Whether the socket is still there; somebody who removes it wants another daemon."""
+        """Whether the socket is still there; whoever removes it wants another daemon."""
         return self._path is not None and self._path.exists()
 
     def _is_orphaned(self) -> bool:
-        """Whether the process is gone that a private daemon is for."""
+        """Whether the process that a private daemon belongs to is gone."""
         return self._settings.private is not None and os.getppid() != self._parent
 
     async def _first_load(self) -> BaseException | None:
@@ -240,7 +240,7 @@ class Daemon:
 
 
 class PeerChecked(H11Protocol):
-    """HTTP for processes of this user; the connection of anybody else is closed before a byte is read."""
+    """HTTP for processes of this user; any other connection is closed before a byte is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -266,14 +266,14 @@ def _url(listener: socket.socket) -> str:
 
 
 def _redirect_stderr(log: Path) -> None:
-    """Send stderr, that of native libraries too, to the end of a file."""
+    """Append stderr, that of native libraries too, to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 2)
     os.close(file)
 
 
 def _bound(log: Path) -> None:
-    """Start the log anew once it is too large; the old lines stay in one more file, unless the disk is full."""
+    """Start the log anew once it is too large; old lines stay in one more file, unless the disk is full."""
     if os.fstat(2).st_size > LARGEST_LOG:
         with suppress(OSError):
             shutil.copyfile(log, log.with_suffix(".old.log"))

@@ -1,7 +1,7 @@
-"""Requests and answers over HTTP/1.1 without a socket: bytes to send out, what the bytes that came in mean (h11).
+"""HTTP/1.1 without a socket (h11): makes the bytes of requests, and reads answers from the bytes that came.
 
-Whoever has a connection carries the bytes: `stream` on an event loop, `client` while it waits. What a server refuses is
-raised as the error that it tells of (see `refusals`); a connection that breaks, or cannot be made, is EngineGone.
+Whoever has a connection carries the bytes: `stream` on an event loop, `client` blocking. What a server refuses is
+raised as the error that it reports (see `refusals`); a connection that breaks, or cannot be made, is EngineGone.
 """
 
 import json
@@ -24,7 +24,9 @@ BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
 
 
 class Exchange:
-    """One connection's requests, each answer read to its end before the next. `tolerant`: no status is an error."""
+    """The requests of one connection, each answer read to its end before the next. `tolerant`: no status is an
+    error.
+    """
 
     def __init__(self, address: Address, *, tolerant: bool = False) -> None:
         self._address, self._tolerant = address, tolerant
@@ -53,7 +55,7 @@ class Exchange:
         return b"".join(self._http.send(part) or b"" for part in (head, h11.Data(data=data), h11.EndOfMessage()))
 
     def receive(self, data: bytes) -> bytes:
-        """What of the answer's body came with these bytes; none at all are the end of the connection."""
+        """The part of the answer's body in these bytes; no bytes at all are the end of the connection."""
         self._http.receive_data(data)
         body = b""
         while not self.ended and (event := self._http.next_event()) is not h11.NEED_DATA:
@@ -85,7 +87,7 @@ class Exchange:
 
 
 class Events:
-    """The data of server-sent events, out of a body that comes in pieces."""
+    """Splits a body that comes in pieces into the data of server-sent events."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []  # the parts of one that is not complete
@@ -123,7 +125,7 @@ class Events:
 
 @contextmanager
 def broken(place: str) -> Iterator[None]:
-    """Raise EngineGone for what breaks a connection."""
+    """A context that turns whatever breaks a connection into EngineGone."""
     try:
         yield
     except TimeoutError:
@@ -134,14 +136,14 @@ def broken(place: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """In a line; asyncio puts numbers and addresses into its own."""
+    """An error in one line, without the numbers and addresses that asyncio puts into its own."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def encode(body: Mapping[str, object]) -> bytes:
-    """JSON; half a surrogate pair, which no encoding has, becomes a question mark."""
+    """A value as JSON; half a surrogate pair, which no encoding has, becomes a question mark."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:

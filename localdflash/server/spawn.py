@@ -1,7 +1,7 @@
-"""A client of the one daemon: of the one that runs, or of one that is started.
+"""A client of the one daemon: the one that runs, or one that is started here.
 
-However many processes ask at once, one of them starts the daemon (under a lock) and the others wait for it. What ended
-a daemon that did not come up is the last line of its log, raised here with its exit code.
+However many processes ask at once, one of them starts the daemon (under a lock) and the others wait for it. If a daemon
+does not come up, the last line of its log is raised here with its exit code.
 """
 
 import os
@@ -38,8 +38,8 @@ _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, Model
 def connect(wanted: Wanted, say: Callable[[str], None], look: Look | None = None) -> Client:
     """A client of an engine that is loaded as wanted. `say` gets lines for the user.
 
-    `look` is called again and again while that takes, with what it takes the time for; what it raises ends the waiting,
-    and lines that say no more than it does are left out.
+    While that takes time, `look` is called repeatedly with the reason for waiting; what it raises ends the waiting, and
+    lines that say no more than it does are left out.
     """
     try:
         return _connect(wanted, say, look)
@@ -55,7 +55,7 @@ def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> C
 
 
 def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> None:
-    """Have the engine load anew, after the requests that it has, where it is not as the user wants it."""
+    """If the engine is not as the user wants it, have it load anew, after the requests that it has."""
     if not wanted.given:
         return
     running = client.get("/ps")["options"]
@@ -78,7 +78,7 @@ def stop(client: Client) -> None:
 
 
 def own_version() -> str:
-    """The version of localdflash that is installed here."""
+    """The installed version of localdflash."""
     try:
         return version("localdflash")
     except PackageNotFoundError:
@@ -86,7 +86,7 @@ def own_version() -> str:
 
 
 def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
-    """Look, then start one under the lock; whoever does not get the lock looks again."""
+    """Look for a daemon, then start one under the lock; whoever does not get the lock looks again."""
     lock: FileLock | None = None
     while True:
         if (client := find()) and _becomes_ready(client, waiting):
@@ -103,7 +103,7 @@ def _running_or_started(wanted: Wanted, waiting: "_Waiting") -> Client:
 
 
 def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
-    """Wait while it loads; False where it went away meanwhile, as one does that could not load."""
+    """Wait while the daemon loads; False if it went away meanwhile, as one does that could not load."""
     try:
         while client.health().get("status") != READY:
             waiting.look(LOADING)
@@ -113,7 +113,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
 
 
 def _start(wanted: Wanted, waiting: "_Waiting") -> None:
-    """Start a daemon and wait until it is ready; raise what it says where it ends before."""
+    """Start a daemon and wait until it is ready; if it ends before, what it said is raised."""
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     process, patient_until = _spawn(wanted, log), time.monotonic() + LISTENS
@@ -132,7 +132,7 @@ def _start(wanted: Wanted, waiting: "_Waiting") -> None:
 
 
 def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
-    """A daemon in a session of its own, without this process's terminal and folder."""
+    """Start a daemon in a session of its own, without this process's terminal and folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(log, flags, 0o600), "ab") as stderr:
         return subprocess.Popen(
@@ -145,12 +145,12 @@ def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def apart() -> dict[str, Any]:
-    """For Popen: a process in a session and a folder of its own, that imports nothing from that folder."""
+    """Arguments of Popen for a process in a session and a folder of its own, which imports nothing from that folder."""
     return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, "start_new_session": True}
 
 
 def serve_command(wanted: Wanted) -> list[str]:
-    """`localdflash serve` with the options that are wanted."""
+    """The command `localdflash serve` with the options that are wanted."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve"]
     for name, value in wanted.options.items():
         option = f"--{name.replace('_', '-')}"
@@ -159,7 +159,7 @@ def serve_command(wanted: Wanted) -> list[str]:
 
 
 def _last_line(log: Path, began: int) -> str:
-    """What a daemon said last."""
+    """The last line of a daemon's log."""
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -167,17 +167,17 @@ def _last_line(log: Path, began: int) -> str:
 
 
 def ended(code: int, said: str) -> LocaldflashError:
-    """The error that ended an engine's process with this exit code and these last words."""
+    """The error for an engine's process that ended with this exit code and these last words."""
     return _ERRORS.get(code, LocaldflashError)(said)
 
 
 def last_line(lines: Sequence[str]) -> str:
-    """What an engine said last; empty where it said nothing."""
+    """The last line that an engine wrote; "" if it wrote none."""
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 
 def _of_this_version(client: Client, wanted: Wanted, waiting: "_Waiting") -> Client:
-    """Replace an idle daemon of another version; LocaldflashError where it is busy."""
+    """Replace an idle daemon of another version; LocaldflashError if it is busy."""
     about = client.get("/ps")
     theirs = about["version"]
     if theirs == own_version():
@@ -199,14 +199,16 @@ def _start_lock() -> FileLock:
 
 
 class _Waiting:
-    """Looks around now and then, and says so on a terminal once it takes long, unless somebody looks along."""
+    """Waits for the daemon in small steps and calls `look` in each; without one, says so on a terminal if it takes
+    long.
+    """
 
     def __init__(self, say: Callable[[str], None], look: Look | None) -> None:
         self._began, self.say, self._look = time.monotonic(), say, look
         self._told = look is not None or not sys.stderr.isatty()
 
     def look(self, stage: Stage) -> None:
-        """Wait until it is time to look again."""
+        """Wait for one step."""
         if self._look:
             self._look(stage)
         if not self._told and time.monotonic() - self._began > PATIENCE:
@@ -215,6 +217,6 @@ class _Waiting:
         time.sleep(LOOK)
 
     def tell(self, notice: str | None) -> None:
-        """Hand on what the engine has to say of how it runs; who looks along reads it in what is loaded."""
+        """Print the engine's notice on how it runs, unless `look` is given: then the caller reads it from /ps."""
         if notice and not self._look:
             self.say(notice)

@@ -19,7 +19,7 @@ Event = TypeVar("Event")
 
 
 class Connection(Generic[Event]):
-    """One connection, used again as long as its answers are read to their end. `decode` reads the data of an event."""
+    """One connection, reused as long as its answers are read to their end. `decode` reads the data of an event."""
 
     def __init__(self, address: Address, decode: Callable[[bytes], Event]) -> None:
         self._address, self._decode = address, decode
@@ -29,7 +29,7 @@ class Connection(Generic[Event]):
         self._writer: asyncio.StreamWriter
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """POST; the events of the answer. Whoever stops reading before the end closes the connection."""
+        """POST, and yield the events of the answer. Whoever stops reading before the end closes the connection."""
         events = Events()
         async with self._asked("POST", target, body, streams=True) as (http, first):
             piece = first
@@ -44,11 +44,11 @@ class Connection(Generic[Event]):
                 piece = await self._more(http)
 
     async def get(self, target: str) -> dict[str, Any]:
-        """GET; the JSON of the answer."""
+        """GET, and return JSON."""
         return await self._json("GET", target)
 
     async def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """POST; the JSON of the answer."""
+        """POST, and return JSON."""
         return await self._json("POST", target, body)
 
     async def _json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Connection(Generic[Event]):
         return json_object(b"".join(parts))
 
     def close(self) -> None:
-        """Close it at once, whatever is under way; the next request opens another one."""
+        """Close the connection at once, whatever is under way; the next request opens another one."""
         if self._http is not None:
             self._http = None
             self._writer.transport.abort()
@@ -68,7 +68,9 @@ class Connection(Generic[Event]):
     async def _asked(
         self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
-        """The answer to a request, and what of it came first. The connection stays open if it was read to the end."""
+        """The answer to a request, and what came with its beginning. The connection stays open if it is read to the
+        end.
+        """
         try:
             with broken(self._address.place):
                 yield await self._answered(lambda http: http.request(method, target, body, streams=streams))
@@ -78,7 +80,7 @@ class Connection(Generic[Event]):
                 self.close()
 
     async def _answered(self, request: Callable[[Exchange], bytes]) -> tuple[Exchange, bytes]:
-        """Send a request. A used connection may be closed by now: then over a fresh one."""
+        """Send a request. A reused connection may have been closed; then a new one is opened."""
         fresh = time.monotonic() - self._used < KEPT
         if fresh and self._http is not None and self._http.reusable and not self._reader.at_eof():
             with suppress(*BROKEN):
@@ -99,7 +101,7 @@ class Connection(Generic[Event]):
         return http.receive(await self._reader.read(CHUNK))
 
     async def _read_out(self, http: Exchange) -> None:
-        """Read the end that follows the last event, so that the connection can be used again."""
+        """Read the end that follows the last event, so that the connection can be reused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
                 while not http.ended:

@@ -32,7 +32,7 @@ SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """What one step added. `text` may be empty: half a character, or what could begin a stop string."""
+    """The text that one step added, which may be empty: half a character, or what could begin a stop string."""
 
     text: str
     step: Step | None  # None: only text that was held back until the end
@@ -40,7 +40,7 @@ class TextDelta:
 
 
 class PairWorker:
-    """One pair at a time.
+    """Runs one pair at a time on its thread.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
     `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait.
@@ -108,7 +108,9 @@ class PairWorker:
             _write_out(prefixes, loaded)
 
     def _budget(self) -> int:
-        """A chat that makes room for a completion goes on from here, and a long one of a large model is a gigabyte."""
+        """The bytes of the prefix cache: a chat that gives way resumes from there, and a long one may take a
+        gigabyte.
+        """
         if self._cache_bytes is not None:
             return self._cache_bytes
         return min(max(psutil.virtual_memory().available // 8, SMALLEST_CACHE), LARGEST_CACHE)
@@ -123,7 +125,7 @@ class PairWorker:
         return await asyncio.wrap_future(self._loading)
 
     async def swap(self, options: Options) -> None:
-        """Another pair instead, after the requests there are; new ones wait. The old one again where that fails."""
+        """Load another pair, after the requests that are there; new ones wait. If that fails the old one is loaded."""
         before = self.options
         self._loading = _pending()
         await asyncio.to_thread(self._stop, False)
@@ -158,7 +160,7 @@ class PairWorker:
         seconds: float = 0.0,
         ending: Ending | None = None,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request, delta by delta; `request` tells afterwards how it went. Raises what ended it early.
+        """Run a request, delta by delta; `request` says afterwards how it went. Raises what ended it early.
 
         `seconds` bounds the time after the first step, 0 does not: the answer then ends with "length".
         """

@@ -68,7 +68,7 @@ class StopStrings:
 
 
 class Ending(Protocol):
-    """Where an answer's text ends, by the text itself. Asked between two steps, so that no token is wasted."""
+    """Decides by an answer's text where it ends. Asked between two steps, so that no token is wasted."""
 
     @property
     def ended(self) -> bool:
@@ -76,13 +76,13 @@ class Ending(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it ended; empty while it goes on."""
+        """Why the text ended; "" while it goes on."""
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """The text that is certain by now. `logprob` is that of the token whose text this is, where it is known."""
+        """The text that is certain by now. `logprob` is that of the token whose text this is, if known."""
 
     def finish(self) -> str:
-        """The text held back, now that no more comes."""
+        """The text held back so far, at the end."""
 
 
 class AnswerText:
@@ -102,7 +102,7 @@ class AnswerText:
 
     @property
     def reason(self) -> str:
-        """Why the ending ended it, if it did."""
+        """Why `ending` ended the text, if it did."""
         return self._ending.reason if self._ending else ""
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float] = ()) -> str:
@@ -119,7 +119,7 @@ class AnswerText:
         return certain
 
     def finish(self) -> str:
-        """The text held back, now that the answer is over."""
+        """The text held back so far, at the end of the answer."""
         rest = "" if self._met else self._rest()
         return self._ending.push(rest) + self._ending.finish() if self._ending else rest
 

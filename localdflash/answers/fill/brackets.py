@@ -1,7 +1,7 @@
-"""Which brackets are open in a text that comes character by character, and whether it is inside a string or a comment.
+"""Tracks which brackets are open in a text that comes character by character, and whether it is in a string or comment.
 
-It knows as little of a language as that takes: its quotes and what begins its comments. A string of one line that was
-not closed ends with its line, so what it gets wrong does not last.
+It knows only a language's quotes and what begins its comments. A string of one line that was not closed ends with its
+line, so a mistake does not last.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,9 @@ _LASTING = ("`", "*/", '"""', "'''")  # what may hold line feeds
 
 @dataclass(frozen=True)
 class Opener:
-    """An open bracket, the indentation of its line in characters, and whether nothing but blanks follows on it."""
+    """An open bracket, the indentation of its line in characters, and whether nothing but blanks follows on that
+    line.
+    """
 
     bracket: str
     indent: int
@@ -28,12 +30,12 @@ class Opener:
         return self.bracket == "{" and self.ends_line
 
     def is_closed_by(self, closer: str) -> bool:
-        """Whether this closing bracket is its."""
+        """Whether this closing bracket matches."""
         return _PAIRS[closer] == self.bracket
 
 
 class Brackets:
-    """Feed it characters. `inside` is what ends the string or comment that it is in, or empty in code."""
+    """Feed it characters. `inside` is what ends the string or comment that it is in, or "" in code."""
 
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
@@ -47,7 +49,7 @@ class Brackets:
         self._empty = self._after_opener = False
 
     def feed(self, text: str) -> None:
-        """Go on."""
+        """Take the next characters."""
         for char in text:
             if char == "\n" and self._after_opener:
                 self.stack[-1] = replace(self.stack[-1], ends_line=True)

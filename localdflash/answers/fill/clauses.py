@@ -1,4 +1,4 @@
-"""What a line begins with that says how it belongs to the code above it: a further branch, an end, a label, a link."""
+"""How a line belongs to the code above it, by its beginning: a further branch, an end, a label, a link of a chain."""
 
 import re
 
@@ -17,12 +17,12 @@ _LINKS = ".?:|&{"
 
 
 def has_block_braces(language: str) -> bool:
-    """Whether braces are around blocks, not around data."""
+    """Whether braces enclose blocks in this language, not only data."""
     return language not in {"python", "lua"}
 
 
 def first_word(line: str) -> str:
-    """The word that a line begins with, or that follows its closing brace; empty where another sign does."""
+    """The word that a line begins with, or that follows its closing brace; "" if it begins with another sign."""
     found = _WORD.match(line)
     return found[1] if found else ""
 
@@ -38,20 +38,20 @@ def ends(language: str, line: str) -> bool:
 
 
 def is_label(language: str, line: str) -> bool:
-    """Whether a line may stand as far left as the one that begins its block."""
+    """Whether a line may be indented as little as the one that begins its block."""
     return has_block_braces(language) and first_word(line) in _LABELS
 
 
 def leaves(language: str, line: str) -> bool:
-    """Whether nothing can follow a line in its block; only where indentation says what is in the block."""
+    """Whether nothing can follow a line in its block; only in languages where indentation makes blocks."""
     return language == "python" and first_word(line) in _LEAVES
 
 
 def may_be_linked(language: str, line: str) -> bool:
-    """Whether the statement of a complete line may go on below it: in a chain of calls, with a brace or a branch."""
+    """Whether the statement of a complete line may continue below it: in a chain of calls, with a brace or a branch."""
     return language in _LINKED and not line.rstrip().endswith(";")
 
 
 def is_link(char: str) -> bool:
-    """Whether a line that begins so goes on with the one above it."""
+    """Whether a line that begins so continues the one above it."""
     return char in _LINKS

@@ -1,7 +1,7 @@
-"""As much of a text as fits into a number of tokens, in whole lines, encoding little more than that.
+"""Cut a text to a number of tokens, in whole lines, encoding little more than that.
 
 A prefix is cut where the prompt may keep its keys and values as the file grows: at lines whose number in the file is a
-multiple of a step, so that the cut jumps once in a while and otherwise stays.
+multiple of a step, so that the cut moves rarely, and then far.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CHARACTERS = 256  # the step inside of a line that is too long
 
 @dataclass(frozen=True)
 class Cut:
-    """A piece of a text: where it begins and ends in it, in characters, and its ids."""
+    """A piece of a text: its beginning and end in the text, in characters, and its ids."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Cut:
 
 
 def first_of(encoder: Encoder, text: str, room: int) -> Cut:
-    """The first whole lines of a text; of a first line that is too long, its beginning."""
+    """The first whole lines of a text; if the first line is too long, its beginning."""
     ids: list[int] = []
     end = 0
     for line in lines_of(text[: room * DENSE]):
@@ -43,7 +43,7 @@ def first_of(encoder: Encoder, text: str, room: int) -> Cut:
 def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
     """The last lines of a text whose first line is number `first_line` of its file, from a multiple of a step on.
 
-    Of a last line that is too long, its end.
+    If the last line is too long, its end.
     """
     away = max(len(text) - room * DENSE, 0)
     if away:
@@ -63,9 +63,9 @@ def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
 
 
 def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
-    """The first line from `first` on with which a step begins; of a smaller step where there is none.
+    """The first line from `first` on where a step begins; if there is none, where a smaller step does.
 
-    `number` is that of the first line; empty lines, which stand at another's end, may be where a step begins.
+    `number` is that of the first line; empty lines, which are kept at the end of another, may be where a step begins.
     """
     numbers = [number, *(number := number + line.count("\n") for line in lines)]
     step = 1 << max(room // (STEP_SHARE * TOKENS_A_LINE), 1).bit_length() - 1
@@ -78,7 +78,7 @@ def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
 
 
 def _end_of_line(encoder: Encoder, text: str, room: int) -> Cut:
-    """The end of a last line that does not fit, from a multiple of `CHARACTERS` on where that is possible."""
+    """The end of a last line that does not fit, from a multiple of `CHARACTERS` on if that is possible."""
     if room < 1:
         return Cut(len(text), len(text), ())
     begin = text.rfind("\n", 0, len(text) - 1) + 1

@@ -1,7 +1,7 @@
-"""Text to ids line by line, each line remembered: at the next key only the line that changed is encoded again.
+"""Encode text line by line and cache each line: at the next key only the line that changed is encoded again.
 
-Lines are encoded apart, so the ids of a text do not depend on what stands around it and a longer text only adds ids.
-A cut after a line feed is where pre-tokenizers cut too, but for empty lines: those stay with the line before them.
+Lines are encoded apart, so the ids of a text do not depend on what surrounds it and a longer text only adds ids.
+Pre-tokenizers cut after a line feed too, except for empty lines: those stay with the line before them.
 """
 
 import re
@@ -21,14 +21,14 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 class Encoder:
-    """Of one vocabulary; safe to use from several threads."""
+    """An encoder for one vocabulary; safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._remembered = lru_cache(REMEMBERED)(self._encode)
 
     def line(self, line: str) -> tuple[int, ...]:
-        """The ids of one line of `lines_of`, as they are inside of a text."""
+        """The ids of one line of `lines_of`, as they are inside a text."""
         return self._remembered(line) if len(line) <= LONG_LINE else self._encode(line)
 
     def text(self, text: str) -> list[int]:

@@ -1,8 +1,8 @@
 """How far a completion may go, by the code around the cursor: to the end of the line, the statement or the block.
 
 `x = f|` goes to the end of the statement, over lines while a bracket is open. `def f(a):|` and an empty line go to the
-end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line, for more
-follows on it than closes something, and so does what is in a string or a comment.
+end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line, because more
+follows there than closing brackets, and so does a completion inside a string or a comment.
 """
 
 import re
@@ -49,7 +49,7 @@ class Extent:
 
     @property
     def indent(self) -> int:
-        """Of the cursor's line, in characters."""
+        """The indentation of the cursor's line, in characters."""
         return indent_of(self.line)
 
 
@@ -75,7 +75,7 @@ def opens_block(language: str, line: str) -> bool:
 
 
 def indent_of(line: str) -> int:
-    """Blanks that a line begins with."""
+    """The number of blanks that a line begins with."""
     return len(line) - len(line.lstrip(" \t"))
 
 
@@ -95,7 +95,7 @@ def _short(text: str) -> str:
 
 
 def _window(before: str) -> str:
-    """The last lines, from one on that stands in no string as far as one can see."""
+    """The last lines, starting at one that, as far as one can see, is not inside a string."""
     if len(before) <= BEFORE:
         return before
     found = _BEGINS.search(before, len(before) - BEFORE)
@@ -103,7 +103,7 @@ def _window(before: str) -> str:
 
 
 def _is_text(language: str, before: str, brackets: Brackets) -> bool:
-    """Whether the cursor is in a string or a comment; where both look, the grammar is right."""
+    """Whether the cursor is in a string or a comment; where grammar and brackets disagree, the grammar is right."""
     if brackets.in_code:
         return False
     tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
@@ -119,7 +119,7 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
 
 
 def _owed(stack: Sequence[Opener], after: str) -> frozenset[int]:
-    """Which brackets the text after the cursor leaves open, by its closers and the indentation of their lines."""
+    """The brackets that the text after the cursor leaves open, by its closers and the indentation of their lines."""
     owed = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
     for char in _short(after[:AFTER]):

@@ -1,4 +1,4 @@
-"""From a place in a file to what the engine runs, for one loaded pair: prompt, how the answer begins, where it ends."""
+"""Turn a place in a file into what the engine runs, for one loaded pair: prompt, beginning of the answer, its end."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,7 +23,7 @@ VARIED = 0.8  # temperature of all completions of a place but the first
 
 @dataclass(frozen=True)
 class Filling:
-    """The completions of one place: a request for each, and what they have in common."""
+    """The completions of one place: a request for each, and what they share."""
 
     prompt: FillPrompt
     requests: Sequence[Request]
@@ -33,7 +33,7 @@ class Filling:
     least_sure: float  # see `Stopping`
 
     def stopping(self) -> Stopping:
-        """Where the text of one of them ends."""
+        """What ends the text of one of them."""
         return Stopping(self.extent, len(self.word), self.least_sure)
 
     @property
@@ -43,10 +43,14 @@ class Filling:
 
 
 class Filler:
-    """Of one pair; ModelError where it was not trained to fill in the middle. Safe to use from several threads."""
+    """Makes completions for one pair; ModelError if it was not trained to fill in the middle. Safe for several
+    threads.
+    """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = PATIENCE) -> None:
-        """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None: any."""
+        """`patience`: seconds that a completion waits for the spellings, without which it is not healed; None:
+        forever.
+        """
         self._loaded, self._form, self._patience = loaded, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
@@ -54,7 +58,7 @@ class Filler:
         self._spellings = self._prepare_spellings(loaded.vocab_size) if loaded.vocab_size else None
 
     def _prepare_spellings(self, vocab_size: int) -> Future[Spellings]:
-        """Made in a thread of its own, which a pair that is closed meanwhile waits for."""
+        """Compute the spellings in a thread; a pair that is closed meanwhile waits for it."""
         thread = ThreadPoolExecutor(1, "spellings")
         made = thread.submit(Spellings, self._loaded.tokenizer, vocab_size)
         self._loaded.before_close(thread.shutdown)
@@ -102,7 +106,7 @@ class Filler:
         return self._spellings.result()
 
     def _documents(self, prompt: FillPrompt, copies: Sequence[str]) -> list[list[int]]:
-        """Texts to copy drafts from, likeliest last; what is in the prompt is copied from anyway."""
+        """Texts to copy drafts from, likeliest last; those in the prompt are copied from anyway."""
         left = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []
         room = COPIED
@@ -127,7 +131,7 @@ def _with_line_feeds(text: str) -> str:
 
 
 def _without(hole: Hole, word: str) -> Hole:
-    """The place before a word that stands at the cursor."""
+    """The place without a word that stands at the cursor."""
     length = len(word)
     if len(hole.middle) >= length:
         return replace(hole, middle=hole.middle[: len(hole.middle) - length])

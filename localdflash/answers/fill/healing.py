@@ -1,8 +1,8 @@
-"""Token healing: what the cursor's line ends with is drawn again, so that the model spells it in tokens of its own.
+"""Token healing: the end of the cursor's line is drawn again, so that the model spells it in tokens of its own.
 
-`retu` is perhaps two tokens, `return` is one: after those two the model has to go on in a way it has seldom seen. As
+`retu` may be two tokens, `return` is one: after those two the model has to continue in a way it has seldom seen. As
 seldom does a word follow a lone blank or full stop, for ` word` and `.word` are one token, or a new line a lone `):`.
-So the word, the signs or the blank leave the prompt, and what is drawn first has to begin with them.
+So the word, the signs or the blank are taken out of the prompt, and what is drawn first must begin with them.
 """
 
 import re
@@ -20,9 +20,9 @@ LONGEST = 32  # characters
 
 
 def unfinished_word(line: str) -> str:
-    """The word at the end of a line, with the blank or the sign before it, or the signs, or the one blank.
+    """The word at the end of a line, with the blank or the sign before it; or the signs; or the one blank.
 
-    Empty after a digit, and where the line is blank. Blanks that the line begins with stay where they are.
+    Empty after a digit, and if the line is blank. Blanks that the line begins with stay where they are.
     """
     found = _WORD.search(line, max(len(line) - LONGEST, 0))
     if not found:
@@ -42,7 +42,7 @@ class Spellings:
         self.of = {token: piece for piece, token in spelled}
 
     def beginning(self, wanted: bytes) -> NDArray[np.bool_]:
-        """The tokens [V] that begin with these bytes, or that these bytes begin with."""
+        """A mask of the tokens [V] that begin with these bytes, or with which these bytes begin."""
         mask = np.zeros(self.size, np.bool_)
         for length in range(1, len(wanted) + 1):
             end = wanted + b"\xff" * 64 if length == len(wanted) else wanted[:length] + b"\0"
@@ -51,7 +51,7 @@ class Spellings:
 
 
 class Healing:
-    """See `engine.sampling.Constraint`: the answer begins with a word."""
+    """A `Constraint`: the answer begins with a word."""
 
     conditional = True  # that the word stands there is known
 
@@ -79,5 +79,5 @@ class Healing:
         return len(tokens)
 
     def forced(self) -> Sequence[int]:
-        """See `Constraint`: nothing is; how to spell the word is the model's choice."""
+        """See `Constraint`. None: how to spell the word is the model's choice."""
         return ()

@@ -2,9 +2,9 @@
 
     head (other code) | prefix up to the anchor | suffix | middle: what was typed since the anchor
 
-Prefix and suffix stand in the order of the model's format. What changes least stands first, so that the next key adds
-a few ids at the end and all others keep their keys and values. Room for what will be typed is kept from the start, and
-other room is taken in coarse steps, or every key would move the cuts.
+Prefix and suffix are in the order of the model's format. What changes least comes first, so that the next key adds
+a few ids at the end and all others keep their keys and values. Room for what will be typed is reserved from the start,
+and other room is used in coarse steps, because otherwise every key would move the cuts.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _COMMENTS = {"python": "#", "lua": "--"}
 
 @dataclass(frozen=True)
 class FillContext:
-    """Other code: from where, and how much it matters. `kind`: definition, import, open, recent or edit."""
+    """Other code: where it is from, and how much it matters. `kind`: definition, import, open, recent or edit."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Hole:
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A part of the prompt as it went in. `lines` are the first and the last of a file's, from 0, where that is known.
+    """A part of the prompt as it went in. `lines` are the first and last line in the file, from 0, if known.
 
     `cut`: there is more of it than went in. What was left out has no tokens, and its whole text. A part of kind "word"
     has none either: it is what the answer will be made to begin with.
@@ -86,7 +86,7 @@ class FillPrompt:
     max_tokens: int
 
     def explained(self) -> dict[str, Any]:
-        """What went in and what was left out, as JSON."""
+        """What went in and what was left out, as JSON values."""
         return {"prompt": [asdict(part) for part in self.parts], "budget": asdict(self.budget)}
 
 
@@ -99,7 +99,9 @@ def assemble(
     max_tokens: int,
     word: str = "",
 ) -> FillPrompt:
-    """The prompt for a hole in a model that holds `context` tokens. `word` stands at the cursor and is left to draw."""
+    """The prompt for a hole in a model that holds `context` tokens. `word` is before the cursor and left to be
+    drawn.
+    """
     hole = _normal(hole)
     max_tokens = min(max_tokens, context // 2)
     answer = min(_up(max(max_tokens, ANSWER)), context // 2)
@@ -122,10 +124,9 @@ def _up(tokens: int) -> int:
 
 
 def _normal(hole: Hole) -> Hole:
-    """The same place with line feeds alone, and the anchor at code: in front of the first of its line.
+    """The same place with line feeds alone, and the anchor at code: before the first code of its line.
 
-    Middles of training text begin with code. After blanks, or for what goes on in the middle of a word that the prefix
-    ends with, models tend to end at once.
+    Middles of training text begin with code. After blanks, or in the middle of a word, models tend to end at once.
     """
     prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (hole.prefix, hole.middle, hole.suffix))
     line = prefix.rfind("\n") + 1
@@ -137,7 +138,7 @@ def _normal(hole: Hole) -> Hole:
 
 
 def _middle(encoder: Encoder, hole: Hole, most: int) -> tuple[Hole, list[int]]:
-    """What was typed; lines of a long run, up to the one with the cursor, join the prefix."""
+    """What was typed; of a long run, the lines before the cursor's join the prefix."""
     if len(hole.middle) <= most * DENSE and len(middle := encoder.text(hole.middle)) <= most:
         return hole, middle
     line = hole.middle.rfind("\n") + 1
@@ -177,7 +178,7 @@ def _head(
 
 
 def _own_parts(hole: Hole, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
-    """The file's own parts, in its order."""
+    """The parts from the file itself, in its order."""
     start = hole.first_line + hole.prefix.count("\n", 0, before.start)
     anchor = hole.first_line + hole.prefix.count("\n")
     cursor = anchor + hole.middle.count("\n")

@@ -1,4 +1,6 @@
-"""What says again what was said: lines those after the cursor or before, once or in turns, and a line its own end."""
+"""Finds repetitions: lines that stand before or after the cursor already, once or in turns, and a line's own
+stuttering.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,16 +15,16 @@ _SIGNS = re.compile(r"[\"'`()\[\]{},]")  # lines of others are rules: -----
 
 
 class Stutter(NamedTuple):
-    """A line's end is the same piece again and again: where the second ends, and whether that is often enough."""
+    """A line's end that repeats one piece: where the second time ends, and whether it is often enough."""
 
     end: int
     enough: bool
 
 
 def stutter(line: str) -> Stutter | None:
-    """Whether a line ends with a phrase three times, four times a shorter piece, or eight times one without a word.
+    """Whether a line ends with a phrase three times, a shorter piece four times, or one without a word eight times.
 
-    Told from the second time of a phrase on.
+    Reported from the second time of a phrase on.
     """
     tail = line[-4 * LONGEST_PIECE :]
     for period in range(1, min(LONGEST_PIECE, len(tail) // 2) + 1):
@@ -43,7 +45,7 @@ def stutter(line: str) -> Stutter | None:
 
 
 class Repeats:
-    """Feed it whole lines; it tells which a line that is not complete yet may turn out to repeat."""
+    """Feed it whole lines; it says which of them an incomplete line may turn out to repeat."""
 
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]
@@ -52,7 +54,7 @@ class Repeats:
         self._starts = dict.fromkeys(PERIODS, 0)  # where such a run begins in the text
 
     def begins(self, line: str, at: int) -> int | None:
-        """Where a repetition may begin that the line, which begins `at`, is a part of; None where it is none."""
+        """Where a repetition may begin that the line starting `at` belongs to; None if there is none."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
         return min(starts, default=at if any(one.startswith(line) for one in self._below) else None)
 
@@ -61,7 +63,7 @@ class Repeats:
         return bool(line.strip()) and line.rstrip() in self._below
 
     def repeated(self, line: str, at: int) -> int | None:
-        """Where the repetition begins that a complete line completes; None where it completes none."""
+        """Where the repetition begins that a complete line completes; None if it completes none."""
         line = line.rstrip()
         for period in self._periods():
             if line != self._lines[-period]:
@@ -72,7 +74,7 @@ class Repeats:
         return None
 
     def add(self, line: str, at: int) -> None:
-        """A complete line that stays."""
+        """Add a complete line that stays."""
         line = line.rstrip()
         if not line:
             return

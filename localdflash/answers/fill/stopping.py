@@ -1,8 +1,8 @@
-"""Where the text of a completion ends, decided while it is decoded: no token is made for nothing, no text taken back.
+"""Where the text of a completion ends, decided while decoding: no token is wasted, no text is taken back.
 
-`push` gives the text that is certain by now. Held back are blanks at the end, what could turn out to repeat the text
-around the cursor or itself, and what could be the rest of the cursor's line. It works character by character, so it
-does not matter in which pieces the text comes; but for how sure the model is, which it tells token by token.
+`push` returns the text that is certain by now. Held back are blanks at the end, what could turn out to repeat the text
+around the cursor or itself, and what could be the rest of the cursor's line. It works character by character, so the
+pieces in which text comes do not matter, except for how sure the model is, which is reported token by token.
 """
 
 import math
@@ -26,7 +26,7 @@ _DONE = re.compile(r"(\+\+|--)$")
 class Stopping:
     """The end of one text, whose first `skipped` characters stand before the cursor already.
 
-    `reason` is why it ended, or empty while it goes on. It ends before two tokens in a row whose probabilities have a
+    `reason` is why it ended, or "" while it goes on. It ends before two tokens in a row whose probabilities have a
     geometric mean below `least_sure`; 0 lets everything pass.
     """
 
@@ -74,7 +74,7 @@ class Stopping:
         return self._certain(len(self._text) if self.reason else self._held_from())
 
     def _weigh(self, start: int, logprob: float) -> None:
-        """A token that is a part of the text: stop before it and the last one where both together are too unlikely."""
+        """Stop before this token and the last one if both together are too unlikely."""
         last, self._last = self._last, (start, logprob)
         if last and last[1] + logprob < self._least_sure:
             self._stop("unsure", self._start_of_word(last[0]))
@@ -85,7 +85,7 @@ class Stopping:
         return at
 
     def finish(self) -> str:
-        """The text held back, now that no more comes; less what it turned out to repeat."""
+        """The text held back so far, at the end, without what turned out to be a repetition."""
         if not self.reason and self._doubtful:
             self._judge()
         if not self.reason:
@@ -93,9 +93,9 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _begin(self, char: str) -> str:
-        """The character, with the blanks before it once it is the first that is none; those on an empty line wait.
+        """The character, with the blanks before it once it is the first non-blank; blanks on an empty line wait.
 
-        The text begins on that line: line feeds go, but for those before a line further left than the code above,
+        The text begins on that line: line feeds are dropped, except before a line further left than the code above,
         which set apart what ended.
         """
         if self._lead is None:
@@ -119,7 +119,7 @@ class Stopping:
         return certain
 
     def _held_from(self) -> int:
-        """Where the text begins that is not certain."""
+        """Where the uncertain part of the text begins."""
         text, line = self._text, self._text[self._line :]
         held = len(text)
         start = self._repeats.begins(self._head + line, self._line) if not self._rest or self._line else None
@@ -156,7 +156,7 @@ class Stopping:
             self._stop("repeat", self._line + again.end)
 
     def _code(self, char: str) -> None:
-        """A character that is no blank is about to come."""
+        """Handle that a non-blank character is about to come."""
         if not (self._head + self._text[self._line :]).strip():
             self._first_of_line(char)
         if self.reason:
@@ -178,7 +178,7 @@ class Stopping:
         return len(stack) - 1 not in self._extent.owed or not stack[-1].is_closed_by(closer)
 
     def _first_of_line(self, char: str) -> None:
-        """The first character of a line that is no blank: does its indentation end the block?"""
+        """Handle the first non-blank character of a line: does its indentation end the block?"""
         indent = indent_of(self._head + self._text[self._line :])
         if self._linking:
             self._linking = False
@@ -202,7 +202,7 @@ class Stopping:
             self._stop("block")
 
     def _judge(self) -> None:
-        """The first word is known of a line that is as far left as what ends the block."""
+        """Decide about a line that is as far left as what ends the block, now that its first word is known."""
         line, language = self._head + self._text[self._line :], self._extent.language
         indent, below = indent_of(line), next(iter(self._extent.below), "")
         there = indent_of(below) == indent  # what follows the cursor goes on with what the line would
@@ -226,7 +226,7 @@ class Stopping:
         return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
 
     def _line_feed(self) -> None:
-        """A line is complete."""
+        """Handle that a line is complete."""
         line = self._head + self._text[self._line :]
         if self._end_of_line():
             return
@@ -241,7 +241,7 @@ class Stopping:
         self._line, self._head = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
-        """Stop after a complete line, where that is the end of what was to be completed."""
+        """Stop after a complete line, if that is the end of what was to be completed."""
         language = self._extent.language
         if self._kind == "line":
             self._stop("line")
@@ -263,7 +263,7 @@ class Stopping:
                 self._stop("statement")
 
     def _leaves(self, line: str) -> bool:
-        """Whether the block cannot be gone on with after a line."""
+        """Whether the block cannot continue after a line."""
         if self._new and clauses.leaves(self._extent.language, line):
             self._leaving = indent_of(line)
         self._new = not self._goes_on(line)
@@ -273,7 +273,7 @@ class Stopping:
         return self._left == self._indent and not self._begun
 
     def _goes_on(self, line: str) -> bool:
-        """Whether a statement goes on after a line, by what is open and by the line's last sign."""
+        """Whether a statement continues after a line, by what is open and by the line's last sign."""
         brackets, owed, language = self._brackets, self._extent.owed, self._extent.language
         if brackets.inside and brackets.inside != "\n":
             return len(brackets.inside) > 1 or brackets.inside == "`"
@@ -288,7 +288,7 @@ class Stopping:
         return bool(_GOES_ON.search(code)) and not _DONE.search(code)
 
     def _end_of_line(self) -> bool:
-        """Drop what of a complete line stands elsewhere already; whether that was so."""
+        """Drop the part of a complete line that stands elsewhere already; return whether there was one."""
         text = self._text[self._line :]
         line = self._head + text
         if self._rest and not self._line:

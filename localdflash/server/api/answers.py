@@ -1,4 +1,4 @@
-"""Running what was asked: pieces of text with what is known about them, choice after choice."""
+"""Run what was asked for: pieces of text with what is known about them, choice after choice."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -20,7 +20,7 @@ from localdflash.text.tokenizer import Tokenizer
 
 @dataclass
 class Choice:
-    """One answer: its text so far, and at its end why it ended."""
+    """One answer: its text so far, and at the end why it ended."""
 
     index: int
     request: Request
@@ -110,7 +110,7 @@ def _stop_string(choice: Choice, ask: Ask) -> str:
 
 
 class _Told:
-    """Which tokens are part of the text that was told: those whose bytes begin in it."""
+    """Keeps track of which tokens belong to the text sent so far: those whose bytes begin in it."""
 
     def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self._tokenizer, self._ends = tokenizer, ends
@@ -118,7 +118,7 @@ class _Told:
         self._told = self._spelled = 0  # bytes
 
     def push(self, chosen: Sequence[Chosen], text: str) -> list[Chosen]:
-        """The tokens that the text, which came with these tokens, makes known."""
+        """The tokens that this text, which came with these tokens, completes."""
         self._waiting += (one for one in chosen if one.token not in self._ends)
         self._told += len(text.encode())
         known = []
@@ -128,13 +128,13 @@ class _Told:
         return known
 
     def finish(self) -> list[Chosen]:
-        """The rest, for an answer that no stop string has cut."""
+        """The remaining tokens, for an answer that no stop string has cut."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
 
 class _Indented:
-    """Text up to the first line, after the first one, that is less indented; 0 lets everything pass."""
+    """Passes text through up to the first line, after the first one, that is less indented; 0 lets everything pass."""
 
     def __init__(self, least: int) -> None:
         self.ended = False
@@ -155,18 +155,18 @@ class _Indented:
         return "\n".join(lines)
 
     def finish(self) -> str:
-        """The text held back, now that no more comes."""
+        """The text held back so far, at the end."""
         held, self._held = self._held, ""
         return held
 
 
 def cached_tokens(request: Request) -> int:
-    """Tokens of the prompt that came out of a cache. Its last one never does: the first step computes it."""
+    """How many tokens of the prompt came out of a cache. The last one never does: the first step computes it."""
     return max(len(request.ids) - 1 - request.computed, 0)
 
 
 def timings(requests: Sequence[Request]) -> dict[str, Any]:
-    """How it went, in llama-server's words and in ours. Times are milliseconds."""
+    """How the answer was made, in llama-server's words and in ours. Times are milliseconds."""
     stats = Stats()
     for request in requests:
         stats.merge(request.stats)

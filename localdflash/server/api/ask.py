@@ -1,4 +1,4 @@
-"""From a request's fields to what the engine runs: sampling, stop strings, grammar, one request for each choice."""
+"""Turn a request's fields into what the engine runs: sampling, stop strings, grammar, one request for each choice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _SEEDS = 2**63
 
 @dataclass(frozen=True)
 class Ask:
-    """Everything that one HTTP request wants to have generated: one request for each choice."""
+    """Everything that one HTTP request asks to generate: one request for each choice."""
 
     loaded: LoadedPair
     requests: Sequence[Request]
@@ -36,7 +36,7 @@ class Ask:
 
 
 def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
-    """How to draw; `temperature` is what the endpoint does where the request does not say."""
+    """The sampling parameters; `temperature` is the endpoint's default."""
     penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
     return SamplingParams(
         temperature=temperature if body.temperature is None else body.temperature,
@@ -49,7 +49,7 @@ def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
 
 
 def limit_of(*given: int | None, default: int) -> int:
-    """The first limit that is given; -1 is all the room there is."""
+    """The first limit that is given; -1 means all the room there is."""
     limit = next((limit for limit in given if limit is not None), default)
     return ALL_THE_ROOM if limit < 0 else limit
 
@@ -62,7 +62,7 @@ def stops_of(body: SamplingFields) -> tuple[str, ...]:
 
 
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
-    """What makes the constraint of each choice, if the request asks for one; `more` names other fields that do."""
+    """A maker of each choice's constraint, if the request asks for one; `more` names other fields that do."""
     asked = list(more)
     if body.json_schema is not None:
         schema = body.json_schema
@@ -89,7 +89,7 @@ def choices(
     """The requests of `count` choices, choice i with seed + i, and what ends their text.
 
     A stop string that spells a special token ends an answer at that token, which has no text. ApiError, which names
-    `param`, where the prompt does not fit.
+    `param`, if the prompt does not fit.
     """
     request, stops, tokenizer = prepared.request, (*prepared.stops, *stops_of(body)), loaded.tokenizer
     try:

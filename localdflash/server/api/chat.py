@@ -26,7 +26,7 @@ ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "develop
 
 
 async def chat(http: HttpRequest) -> Response:
-    """The answer to a conversation."""
+    """Answer a conversation."""
     state: AppState = http.app.state.shared
     body = await read(http, ChatRequest)
     loaded = await state.ready(body.model)
@@ -35,7 +35,7 @@ async def chat(http: HttpRequest) -> Response:
 
 
 async def apply_template(http: HttpRequest) -> Response:
-    """The prompt that a conversation makes, as text, or how many tokens it has."""
+    """Return the prompt that a conversation makes, as text, or its number of tokens."""
     state: AppState = http.app.state.shared
     body = await read(http, TemplateRequest)
     loaded = await state.ready(body.model)
@@ -52,7 +52,7 @@ async def apply_template(http: HttpRequest) -> Response:
 
 
 def _goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
-    """Whether the last message is an answer to go on with."""
+    """Whether the last message is an answer to continue."""
     if asked and messages[-1].role != "assistant":
         raise _bad("continue_final_message", "the last message is not from the assistant")
     return bool(asked)
@@ -90,7 +90,7 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
 
 
 def _text(content: str | list[TextPart] | None, place: str) -> str:
-    """A content as one text."""
+    """A message's content as one text."""
     if not isinstance(content, list):
         return content or ""
     for number, part in enumerate(content):
@@ -100,7 +100,7 @@ def _text(content: str | list[TextPart] | None, place: str) -> str:
 
 
 def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
-    """The constraint that `response_format` asks for, if it does."""
+    """The constraint that `response_format` asks for, if any."""
     given = body.response_format
     if given is None or given.type == "text":
         return []

@@ -1,4 +1,4 @@
-"""POST /complete: what editors show at the cursor. The prompt and where its text ends are `answers/fill`'s."""
+"""POST /complete: what editors show at the cursor. The prompt and the end of the text are `answers/fill`'s."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ Event = dict[str, Any]
 
 
 async def complete(http: HttpRequest) -> Response:
-    """The text at a cursor, up to the end of the line, statement or block."""
+    """Answer with the text at a cursor, up to the end of the line, statement or block."""
     state: AppState = http.app.state.shared
     body = await read(http, CompleteRequest)
     loaded = await state.ready(body.model)
@@ -79,7 +79,7 @@ def _fill(filler: Filler, body: CompleteRequest) -> Filling:
 
 @dataclass
 class _Told:
-    """What is said of one answer: its place among those that differ, and how sure its tokens were."""
+    """What is known of one answer: its place among the different ones, and how sure its tokens were."""
 
     index: int = 0
     logprob: float = 0.0
@@ -87,18 +87,18 @@ class _Told:
     parts: list[Event] = field(default_factory=list)  # that are not told yet
 
     def add(self, chosen: Sequence[Chosen]) -> None:
-        """Tokens that became a part of the text."""
+        """Count tokens that became a part of the text."""
         self.logprob += sum(one.logprob for one in chosen)
         self.tokens += len(chosen)
 
     @property
     def confidence(self) -> float | None:
-        """The geometric mean of the tokens' probabilities; None where they are not known."""
+        """The geometric mean of the tokens' probabilities; None if they are unknown."""
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
 async def _answers(state: AppState, ask: Ask) -> AsyncGenerator[Event]:
-    """The events of all answers. The first one's come as they are made; of others those that differ, when complete."""
+    """The events of all answers. The first one's come as they are made; others, if they differ, when complete."""
     told, ends, texts = _Told(), list[Event](), list[str]()
     async with aclosing(pieces(state, ask)) as source:
         async for piece in source:
@@ -153,7 +153,7 @@ async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncG
 
 
 async def _collect(answers: AsyncGenerator[Event]) -> list[Event]:
-    """The answers, whole."""
+    """The answers, complete."""
     found: list[Event] = []
     text = ""
     async with aclosing(answers) as source:

@@ -1,4 +1,4 @@
-"""POST /v1/completions: go on with a prompt, or fill the middle where there is a suffix.
+"""POST /v1/completions: continue a prompt, or fill the middle if there is a suffix.
 
 A prompt that a client wrote with the markers of the model's own fill-in-the-middle format, as Zed does, is taken apart
 and put together again in the order that the model was trained with.
@@ -31,7 +31,7 @@ MOST_CHOICES = 16
 
 
 async def completions(http: HttpRequest) -> Response:
-    """What follows a prompt."""
+    """Answer with what follows a prompt."""
     state: AppState = http.app.state.shared
     body = await read(http, CompletionRequest)
     loaded = await state.ready(body.model)
@@ -58,7 +58,7 @@ def _ask(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> Ask
 def prepare_prompt(
     loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
 ) -> Prepared:
-    """The request that goes on with a prompt, or fills the middle before `suffix`."""
+    """The request that continues a prompt, or fills the middle before `suffix`."""
     around = _around(loaded, prompt, suffix)
     if around is None:
         return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
@@ -66,7 +66,7 @@ def prepare_prompt(
 
 
 def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
-    """The text before and after the cursor; None for a prompt to go on with."""
+    """The text before and after the cursor; None for a prompt to continue."""
     if isinstance(prompt, str):
         if suffix is not None:
             return prompt, suffix
@@ -80,7 +80,7 @@ def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tupl
 
 
 def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
-    """One prompt as text or ids, or several."""
+    """The prompts of a request, each as text or ids."""
     if isinstance(prompt, str):
         return [prompt]
     texts = [part for part in prompt if isinstance(part, str)]

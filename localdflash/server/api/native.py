@@ -27,7 +27,7 @@ TOKENS = 128  # where a request does not say
 
 
 async def infill(http: HttpRequest) -> Response:
-    """The text at a cursor."""
+    """Answer with the text at a cursor."""
     state: AppState = http.app.state.shared
     body = await read(http, InfillRequest)
     loaded = await state.ready(body.model)
@@ -36,7 +36,7 @@ async def infill(http: HttpRequest) -> Response:
 
 
 async def completion(http: HttpRequest) -> Response:
-    """What follows a prompt."""
+    """Answer with what follows a prompt."""
     state: AppState = http.app.state.shared
     body = await read(http, RawRequest)
     loaded = await state.ready(body.model)

@@ -1,4 +1,4 @@
-"""Answers in OpenAI's shapes, whole or as events: what chat and completions have in common, and what each has alone."""
+"""Answers in OpenAI's shapes, whole or as events: what chat and completions share, and what each has alone."""
 
 import time
 import uuid
@@ -25,14 +25,14 @@ LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
 
 
 class EndpointShape(Protocol):
-    """How an endpoint spells its choices."""
+    """How an endpoint writes its choices."""
 
     prefix: str  # of ids
     whole: str  # object names
     chunk: str
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """What a stream says of a choice before its text."""
+        """The part of a stream before a choice's text."""
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """A piece of a choice in a stream."""
@@ -41,12 +41,12 @@ class EndpointShape(Protocol):
         """The end of a choice in a stream."""
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A whole choice."""
+        """A complete choice."""
 
 
 @dataclass(frozen=True)
 class ChatShape:
-    """Of /v1/chat/completions."""
+    """The shapes of /v1/chat/completions."""
 
     tokenizer: Tokenizer
     logprobs: bool
@@ -100,7 +100,7 @@ class ChatShape:
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """Of /v1/completions. Choice i of prompt p is number p * n + i."""
+    """The shapes of /v1/completions. Choice i of prompt p is number p * n + i."""
 
     tokenizer: Tokenizer
     logprobs: bool
@@ -198,18 +198,18 @@ async def _events(
 
 
 class _Sizes:
-    """Bytes of a choice's text that each of its tokens completes; their sum is the text's, whatever the tokens are."""
+    """Splits a choice's text among its tokens: the bytes that each completes, which add up to the text's."""
 
     def __init__(self, ask: Ask) -> None:
         self._text, self._ends = Detokenizer(ask.loaded.tokenizer), ask.requests[0].ends
 
     def push(self, ids: Sequence[int]) -> list[int]:
-        """Of the next tokens; one that ends an answer has none."""
+        """The sizes of the next tokens; one that ends an answer has none."""
         return [0 if token in self._ends else len(self._text.push([token]).encode()) for token in ids]
 
 
 def _step(ask: Ask, step: Step, sizes: _Sizes) -> dict[str, Any]:
-    """How the tokens of a step came about: the first `accepted` of them were drafted."""
+    """How the tokens of a step were made: the first `accepted` of them were drafted."""
     tokenizer = ask.loaded.tokenizer
     return {
         "drafter": step.drafter,

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from bench.support.scripted_answers import Answer
-from tests.support.chats import READY, Scene, ask
+from bench.support.terminal import READY
+from tests.support.chats import Scene, ask
 from tests.support.daemons import PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")

@@ -7,7 +7,8 @@ import pytest
 
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import script
-from tests.support.chats import READY, SCRIPTED, Scene, ask
+from bench.support.terminal import READY
+from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")

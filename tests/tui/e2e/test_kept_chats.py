@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.support.scripted_answers import Answer
-from bench.support.terminal import Terminal
-from tests.support.chats import READY, Scene, ask
+from bench.support.terminal import READY, Terminal
+from tests.support.chats import Scene, ask
 from tests.support.daemons import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")
