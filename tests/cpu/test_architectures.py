@@ -13,7 +13,7 @@ from localdflash.engine.draft import Draft
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs
-from tests.reference.test_gguf_architectures import MODELS, case_of, ids_of
+from tests.support.converted_models import MODELS, case_of, ids_of
 
 pytestmark = needs_library
 

@@ -19,7 +19,7 @@ from localdflash.reference.dflash_files import load as load_drafter
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
-from tests.reference.test_gguf_architectures import MODELS, Case, case_of, ids_of
+from tests.support.converted_models import MODELS, Case, case_of, ids_of
 
 CPU = torch.device("cpu")
 COPYING = [3, 5, 8, 13, 21, 34] * 5  # lookup finds its way in this

@@ -1,17 +1,12 @@
 """Qwen3-MoE and Llama files, converted as llama.cpp does, against Hugging Face's models and llama.cpp itself."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.errors import ModelError
@@ -19,153 +14,7 @@ from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder, rotate_half_order
 from localdflash.reference.target import TorchTarget
-
-VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
-EXPERTS, CHOSEN, INNER = 8, 3, 32
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": CONTEXT,
-    "attn_implementation": "eager",
-}
-PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 1e4,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,  # so short that all three ranges of frequencies are there
-}
-
-
-def qwen3moe() -> Any:
-    return Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(
-            **COMMON,
-            intermediate_size=160,
-            moe_intermediate_size=INNER,
-            num_experts=EXPERTS,
-            num_experts_per_tok=CHOSEN,
-            norm_topk_prob=True,
-            rope_parameters=PLAIN_ROPE,
-            tie_word_embeddings=False,
-        )
-    )
-
-
-def llama(rope: dict[str, Any], tied: bool) -> Any:
-    return LlamaForCausalLM(LlamaConfig(**COMMON, intermediate_size=96, rope_parameters=rope, tie_word_embeddings=tied))
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "qwen3moe": qwen3moe,
-    "llama": lambda: llama(PLAIN_ROPE, tied=False),
-    "llama 3.1": lambda: llama(LLAMA3_ROPE, tied=True),
-}
-
-
-@dataclass
-class Case:
-    """One of Hugging Face's models with random weights, and what its GGUF holds."""
-
-    model: Any
-    architecture: str
-    tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    numbers: dict[str, int | float] = field(default_factory=dict)
-
-    def write(self, path: Path, kind: str = "F32") -> Path:
-        """A file from the reference writer, without a tokenizer; vectors and routers stay in float32."""
-        writer = gguf.GGUFWriter(path, self.architecture)
-        writer.add_tokenizer_model("none")
-        for name, value in self.numbers.items():
-            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            add(f"{self.architecture}.{name}", value)
-        for name, values in self.tensors.items():
-            exact = values.ndim == 1 or "gate_inp" in name
-            quantized = gguf.GGMLQuantizationType["F32" if exact else kind]
-            writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
-
-
-def case_of(name: str, kind: str = "F32") -> Case:
-    """A model whose weights survive quantization to `kind` unchanged."""
-    model = MODELS[name]().float().eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else 0.2 * noise)
-            if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
-                quantized = gguf.GGMLQuantizationType[kind]
-                rounded = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), quantized), quantized)
-                parameter.copy_(torch.from_numpy(rounded))
-    case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), shape_of(name))
-    if name == "llama 3.1":
-        plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
-        case.tensors["rope_freqs.weight"] = (plain / model.model.rotary_emb.inv_freq).numpy()
-    return case
-
-
-def shape_of(name: str) -> dict[str, int | float]:
-    numbers: dict[str, int | float] = {
-        "vocab_size": VOCABULARY,
-        "context_length": CONTEXT,
-        "embedding_length": HIDDEN,
-        "block_count": LAYERS,
-        "feed_forward_length": 160 if name == "qwen3moe" else 96,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM,
-        "rope.dimension_count": HEAD_DIM,
-        "rope.freq_base": 1e4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    }
-    if name == "qwen3moe":
-        numbers |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN, "expert_feed_forward_length": INNER}
-    return numbers
-
-
-def converted(model: Any) -> Any:
-    """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
-    is_llama = isinstance(model, LlamaForCausalLM)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA if is_llama else gguf.MODEL_ARCH.QWEN3MOE, LAYERS)
-
-    def named(key: str) -> str:
-        found = names.get_name(key.removesuffix(".weight"))
-        assert found, key
-        return f"{found}.weight"
-
-    for key, parameter in model.named_parameters():
-        values = parameter.detach()
-        if key.endswith("experts.gate_up_proj"):
-            gate, up = values.chunk(2, 1)
-            yield named(key.replace("gate_up_proj", "gate_proj")), gate.numpy()
-            yield named(key.replace("gate_up_proj", "up_proj")), up.numpy()
-            continue
-        if is_llama and key.endswith(("q_proj.weight", "k_proj.weight")):
-            values = interleaved(values)
-        yield named(key), values.contiguous().numpy()
-
-
-def interleaved(values: Tensor) -> Tensor:
-    """Rows of every head so that elements which rotate together are neighbours: what llama.cpp's Llama expects."""
-    heads = values.view(-1, HEAD_DIM, values.shape[1])
-    return torch.stack((heads[:, : HEAD_DIM // 2], heads[:, HEAD_DIM // 2 :]), 2).reshape(values.shape)
-
-
-def ids_of(count: int, seed: int = 0) -> list[int]:
-    return [int(i) for i in np.random.default_rng(seed).integers(0, VOCABULARY, count)]
+from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MODELS, case_of, ids_of, interleaved
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from localdflash.errors import ModelError
 from localdflash.weights.gguf import GGUFHeader, read_header
 from tests.security.fuzzing import fuzz, long_enough
-from tests.weights.test_gguf_malformed import MALFORMED, VALID, array, file, pair, tensor, text
+from tests.support.gguf_bytes import MALFORMED, VALID, array, file, pair, tensor, text
 
 LARGEST = 1 << 33  # of the file on the disk, most of it a hole
 # Seconds and bytes that a header may take: of a small file, and of one whose hole is a header of the largest size.

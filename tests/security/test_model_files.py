@@ -15,7 +15,7 @@ import pytest
 
 from localdflash.errors import ModelError
 from localdflash.weights.gguf import read_header
-from tests.weights.test_gguf_malformed import STRING, U8, array, file, pair, tensor, text
+from tests.support.gguf_bytes import STRING, U8, array, file, pair, tensor, text
 
 # The command line in a process that tells what it took: seconds of the command itself, and the most memory ever held.
 PROGRAM = """
