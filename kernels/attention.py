@@ -65,7 +65,7 @@ class Scratch:
 
 @triton.jit
 def _exp2(x, ASM: tl.constexpr):
-    """2**x, or 0 where that is below the normal numbers: a guard against those would cost three more instructions."""
+    """2**x, or 0 if that is below the normal numbers: a guard against those would cost three more instructions."""
     if ASM:
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:

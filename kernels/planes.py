@@ -14,7 +14,7 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
     "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
              Q5_K), signed for R = 16 (Q6_K); times the low half of `supers`, int32 [k / 256, n]
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
-  "block" float32 [k / 4R, n]; None where there is none.
+  "block" float32 [k / 4R, n]; None if there is none.
 
 "product" is no weight at all: `base` is a finished product a @ W^T, float32 [16, n padded], which a kernel takes over
 instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too (localdflash.cuda.native_fp4).

@@ -162,7 +162,7 @@ def qkv(
 ) -> None:
     """Project `a` to the heads of `part`; queries into q_out, keys and values into the cache.
 
-    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None where a is normed already; q_gain float32 [D]
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None if a is normed already; q_gain float32 [D]
     and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None
     where the model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
     float32 [count * D]. Tables and cache reach 16 past the largest start.

@@ -34,7 +34,7 @@ def neovim(suite: str = NEWEST, folder: Path = FOLDER) -> Path:
 
 
 def installed(suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None where there is none."""
+    """The same without fetching: None if there is none."""
     if suite == NEWEST:
         if named := os.environ.get("LOCALDFLASH_NVIM"):
             if not shutil.which(named):

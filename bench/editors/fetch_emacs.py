@@ -40,7 +40,7 @@ def emacs(folder: Path = FOLDER) -> Path:
 
 
 def installed(folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None where there is none."""
+    """The same without fetching: None if there is none."""
     if named := os.environ.get("LOCALDFLASH_EMACS"):
         if not shutil.which(named):
             raise CannotFetch(f"LOCALDFLASH_EMACS={named} is no program")

@@ -26,7 +26,7 @@ def helix(folder: Path = FOLDER) -> Path:
 
 
 def installed(folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None where there is none."""
+    """The same without fetching: None if there is none."""
     if named := os.environ.get("LOCALDFLASH_HELIX"):
         if not shutil.which(named):
             raise CannotFetch(f"LOCALDFLASH_HELIX={named} is no program")

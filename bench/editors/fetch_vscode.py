@@ -37,7 +37,7 @@ class Tools(NamedTuple):
 
 
 def tools() -> Tools | None:
-    """What is installed or was fetched; None where one of both is missing."""
+    """What is installed or was fetched; None if one of both is missing."""
     server, browser, variables = _server(), _installed(*BROWSERS), {}
     if browser is None:
         browser = CHROMIUM / "usr/lib/chromium/chromium-headless-shell"

@@ -79,7 +79,7 @@ class Window:
         self._pick(f">{title}", title)
 
     def ghost(self) -> str:
-        """The suggestion that is painted; empty where there is none."""
+        """The suggestion that is painted; empty if there is none."""
         return str(self.page.evaluate(GHOST))
 
     def frames(self) -> Callable[[], list[str]]:

@@ -9,7 +9,7 @@ CONTEXTS, TINY_CONTEXTS = ("1024", "16384"), ("64", "512")
 
 @dataclass(frozen=True)
 class Goal:
-    """A number and its bound; the value is None where it was not measured."""
+    """A number and its bound; the value is None if it was not measured."""
 
     name: str
     value: float | None
@@ -68,7 +68,7 @@ def _differing(embedded: dict[str, Any]) -> float | None:
 
 
 def _find(tree: Any, *path: str | int) -> Any:
-    """A value deep in nested objects, None where a part of the way is missing."""
+    """A value deep in nested objects, None if a part of the way is missing."""
     for key in path:
         try:
             tree = tree[key]

@@ -161,7 +161,7 @@ class Terminal:
     # What goes on
 
     def read(self, seconds: float) -> bool:
-        """Take what the program writes within this time; False where it was silent or has ended."""
+        """Take what the program writes within this time; False if it was silent or has ended."""
         if self._ended:
             return False
         try:

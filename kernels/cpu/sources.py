@@ -37,7 +37,7 @@ def sources(machine: str = "") -> dict[str, Sequence[str]]:
 def compile_library(
     target: Path, compiler: Sequence[str] = ("c++",), extra: Sequence[str] = (), machine: str = ""
 ) -> None:
-    """Compile and link a shared library; CalledProcessError or OSError where that fails. `extra` goes everywhere."""
+    """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere."""
     objects = target.parent / f"{target.stem}.objects"
     objects.mkdir(parents=True, exist_ok=True)
 

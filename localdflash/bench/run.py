@@ -46,7 +46,7 @@ class Category:
 
     plain: list[PromptRun] = field(default_factory=list)
     drafted: list[PromptRun] = field(default_factory=list)
-    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty where it takes no turns
+    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty if it takes no turns
     identical: int = 0  # prompts whose every run gave the same tokens
 
     def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:

@@ -35,7 +35,7 @@ class BenchWays(Protocol):
 
     @property
     def llama(self) -> Pair | None:
-        """llama.cpp's plain decoding; None where it takes no turns, or cannot run the model."""
+        """llama.cpp's plain decoding; None if it takes no turns, or cannot run the model."""
 
     @property
     def blocks(self) -> Pair | None:
@@ -45,7 +45,7 @@ class BenchWays(Protocol):
         """Milliseconds of a plain step, of a draft and of a verify, as they are known at the end."""
 
     def verify(self) -> dict[str, Any]:
-        """What a verify costs by rows; empty where ways are timed as wholes."""
+        """What a verify costs by rows; empty if ways are timed as wholes."""
 
     def machine(self) -> dict[str, Any]:
         """The device, how fast its memory is read, and the most of it that was taken."""

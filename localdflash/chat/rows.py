@@ -26,7 +26,7 @@ def to_row(message: Message) -> tuple[Any, ...]:
 
 
 def from_row(row: tuple[Any, ...]) -> Message:
-    """The message of a row `id, *COLUMNS`; StoreFailed where a failing disk has changed it."""
+    """The message of a row `id, *COLUMNS`; StoreFailed if a failing disk has changed it."""
     number, created, role, finish, text, attachments, numbers, steps = row
     try:
         return Message(

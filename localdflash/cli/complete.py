@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import click
 
-from localdflash.answers.completion import offset_of
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling
 from localdflash.cli.output import print_json
@@ -153,6 +152,19 @@ def _fill_by_server(
         "explain": True,
     }
     return fill(ctx, options, body, interrupt)
+
+
+def offset_of(text: str, line: int, column: int) -> int:
+    """Where line and column (both from 1, columns in characters) lie in the text; UsageError names what is outside."""
+    lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds and the like
+    if not 1 <= line <= len(lines):
+        raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
+    width = len(lines[line - 1])
+    if line < len(lines) and lines[line - 1].endswith("\r"):
+        width -= 1
+    if not 1 <= column <= width + 1:
+        raise UsageError(f"column {column} is outside line {line}, whose last column is {width + 1}")
+    return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
 
 
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:

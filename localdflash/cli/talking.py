@@ -15,9 +15,10 @@ from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Answering, Talk
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
+from localdflash.cli.remote import GONE
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
 
-GONE = "The engine went away: started again."
+OURS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # what OpenAI's interface lacks, and what asks for nothing
 Show = Callable[[str], None]
 
 
@@ -106,6 +107,8 @@ def by_engine(source: ServerSource, chats: Path | None, settings: ChatSettings, 
     with asyncio.Runner() as runner:
         try:
             runner.run(engine.ready())
+            if not engine.ours:
+                _tell_what_is_left_out(settings)
             with _talk(engine, chats, settings, system, runner) as talk:
                 stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
                 yield Talking(talk, runner, Interrupt(stop), alone=False)
@@ -123,6 +126,11 @@ def _talk(
         yield talk
     finally:
         runner.run(talk.close())
+
+
+def _tell_what_is_left_out(settings: ChatSettings) -> None:
+    if left_out := [name for name, nothing in OURS.items() if getattr(settings, name) != nothing]:
+        say(f"The server is asked in OpenAI's words: without {', '.join(left_out)}.")
 
 
 def _tell_of_restarts() -> Callable[[str], None]:

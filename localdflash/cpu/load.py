@@ -19,7 +19,7 @@ from localdflash.pairs.pair import LocalPair
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. NoDevice where the engine was not built; OutOfMemory, ModelError and UsageError."""
+    """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     sizes = CpuSizes(files.target, path, options.threads)
     if options.context > sizes.trained:

@@ -79,23 +79,10 @@ def detect(tokenizer: Tokenizer) -> FimFormat:
     raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """Another file, or a part of one, that the model may look at."""
-
-    name: str
-    text: str
-
-
-def build(
-    fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str, files: Sequence[SourceFile] = ()
-) -> list[int]:
-    """The prompt after which the model writes the middle; ModelError if a marker is not a single token.
-
-    `files` stand before everything else; a format without file separators has no place for them.
-    """
+def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
+    """The prompt after which the model writes the middle; ModelError if a marker is not a single token."""
     before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
-    return arrange(fim, tokenizer, _head(fim, tokenizer, files), before, after)
+    return arrange(fim, tokenizer, (), before, after)
 
 
 def arrange(
@@ -155,17 +142,6 @@ def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> FimHead:
     repository, separator = map(tokenizer.special, fim.files)
     begin, end = tokenizer.encode("repository\n"), tokenizer.encode("current\n")
     return FimHead([repository, *begin], [separator], [separator, *end])
-
-
-def _head(fim: FimFormat, tokenizer: Tokenizer, files: Sequence[SourceFile]) -> list[int]:
-    """The other files, and the marker of the one that the cursor is in."""
-    if not fim.files or not files:
-        return []
-    head = head_of_files(fim, tokenizer)
-    ids = [*head.begin]
-    for file in files:
-        ids += [*head.before_each, *tokenizer.encode(f"{file.name}\n{file.text.rstrip()}\n")]
-    return [*ids, *head.end]
 
 
 def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:

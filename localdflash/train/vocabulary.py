@@ -23,7 +23,7 @@ def answers_of(data: Dataset) -> Iterator[list[int]]:
 def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]) -> ShortVocabulary:
     """The `size` most frequent tokens of the answers that `regenerate` wrote into `folder`; end tokens are among them.
 
-    UsageError for a size that makes no short vocabulary, TrainingError where there is nothing to count.
+    UsageError for a size that makes no short vocabulary, TrainingError if there is nothing to count.
     """
     if size >= vocab_size:
         raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")

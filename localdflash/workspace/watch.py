@@ -50,7 +50,7 @@ class WatchListener:
 
 
 def start(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
-    """Watch all folders below the roots. Raises OSError where that is not possible."""
+    """Watch all folders below the roots. Raises OSError if that is not possible."""
     observer = _observer(listener)
     try:
         for root in roots:

@@ -243,7 +243,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(path: Path) -> None:
 # No file may grow beyond a limit, which is then lifted: as if somebody had made room.
 FULL = """
 import resource
-store = Store.open(Path(sys.argv[1]), print)
+store = ChatStore.open(Path(sys.argv[1]), print)
 session, parent = store.create(folder="/"), None
 resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, -1))
 try:

@@ -20,7 +20,7 @@ from tests.chat.stored import ANSWER, QUESTION, chat, lines, opened, program, te
 
 # Writes without end, and says what is stored: session, message, text.
 WRITES = """
-store = Store.open(Path(sys.argv[1]), print)
+store = ChatStore.open(Path(sys.argv[1]), print)
 session, parent, i = store.create(folder="/"), None, 0
 while True:
     text = f"message {i} " + "word " * (i % 500)

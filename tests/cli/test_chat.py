@@ -18,7 +18,7 @@ from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.chat.messages import Message as StoredMessage
 from localdflash.chat.settings import ChatSettings
-from localdflash.chat.sources import SharedDaemon
+from localdflash.chat.sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
 from localdflash.cli.interrupt import Interrupt
@@ -469,6 +469,20 @@ def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
     assert capsys.readouterr().out == "one way\nanother\n"
 
 
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_what_another_server_is_not_asked_for_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Address(paths.engine_socket())
+    monkeypatch.setattr(Address, "of_url", lambda *_: there)
+    settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
+    with scripted(Answer.of("well")) as engine, by_engine(NamedServer("http://x"), None, settings, "") as talk:
+        assert "".join(ask(talk, "one")) == "well"
+    assert "top_k" not in engine.asked[0]
+    assert capsys.readouterr().err == "The server is asked in OpenAI's words: without top_k, repetition_penalty.\n"
+
+
 # What is kept
 
 
@@ -514,6 +528,7 @@ def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatc
     expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
     assert run("chat", *QUESTION) == expected
     assert "no model 'nothing'" in run("chat", *QUESTION, "--pair", "nothing").err
+    assert "OpenAI" not in run("chat", *QUESTION, "--top-k", 3).err  # it is our own engine
     process.kill()
     process.wait(10)
     done = run("chat", *QUESTION)

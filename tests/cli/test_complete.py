@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localdflash.cli import remote
-from localdflash.cli.complete import parse_place, read_text
+from localdflash.cli.complete import offset_of, parse_place, read_text
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.errors import UsageError
@@ -352,8 +354,9 @@ def test_the_engine_gives_the_same_insertion(options: tuple[str, ...], file: Pat
 @pytest.mark.usefixtures("short_home")
 def test_the_engine_explains_as_the_command_does(long_file: Path, run: Callable[..., Any]) -> None:
     arguments = ("complete", f"{long_file}:1001:6", "--threads", 1, "--max-tokens", 30)
-    expected = run(*arguments, "--explain", "--no-daemon")
-    daemons.until(lambda: run(*arguments, "--explain") == expected)  # the first answers wait for no spellings
+    while '"word"' not in run(*arguments, "--json", "--explain").out:
+        pass  # the vocabulary is read beside the first requests
+    assert run(*arguments, "--explain") == run(*arguments, "--explain", "--no-daemon")
     told = json.loads(run(*arguments, "--json").out)
     assert told["finish"] in FINISHES
     assert "prompt" not in told
@@ -368,3 +371,51 @@ def test_an_engine_that_was_killed_is_started_again(file: Path, short_home: Path
     daemon.kill()
     daemon.wait(10)
     assert run(*arguments) == first
+
+
+# Line and column
+
+
+@given(st.text(alphabet="ab\n\r\x0b\x0c\x1c\x85\u2028é漢\U0001f600 ", max_size=40), st.data())
+def test_every_place_of_a_text_is_a_line_and_a_column(text: str, data: st.DataObject) -> None:
+    offset = data.draw(st.integers(0, len(text)))
+    before = text[:offset]
+    line, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+    if text[offset - 1 : offset + 1] == "\r\n":
+        with pytest.raises(UsageError, match="column"):
+            offset_of(text, line, column)  # between the two characters of a line end
+    else:
+        assert offset_of(text, line, column) == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "offset"),
+    [
+        ("", 1, 1, 0),
+        ("ab", 1, 3, 2),
+        ("ab\n", 2, 1, 3),
+        ("ab\r\ncd\r\n", 2, 1, 4),
+        ("ab\r\ncd\r\n", 1, 3, 2),
+        ("a\x0cb\nc", 2, 1, 4),
+        ("é漢\n😀x", 2, 2, 4),
+    ],
+)
+def test_offsets(text: str, line: int, column: int, offset: int) -> None:
+    assert offset_of(text, line, column) == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "said"),
+    [
+        ("ab\n", 3, 1, "line 3 is outside the file, whose last line is 2"),
+        ("ab\n", 0, 1, "line 0 is outside"),
+        ("ab\n", -1, 1, "line -1 is outside"),
+        ("ab\n", 1, 4, "column 4 is outside line 1, whose last column is 3"),
+        ("ab\r\n", 1, 4, "column 4 is outside line 1, whose last column is 3"),
+        ("ab", 1, 0, "column 0 is outside line 1"),
+        ("", 1, 2, "column 2 is outside line 1, whose last column is 1"),
+    ],
+)
+def test_offsets_outside_are_named(text: str, line: int, column: int, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        offset_of(text, line, column)

@@ -18,8 +18,8 @@ from tests.lsp.wire import Process, asking, connected, framed, initialize, notif
 from tests.support import daemons
 
 CHATTY = (
-    "import os, sys, localdflash.lsp.server as s; d = s.Server.__init__;"
-    "s.Server.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
+    "import os, sys, localdflash.lsp.server as s; d = s.SuggestionServer.__init__;"
+    "s.SuggestionServer.__init__ = lambda *a: (d(*a), print('a stray print'), os.write(1, b'another'), None)[-1];"
 ) + daemons.PROGRAM
 LOADING = (
     "import os, pathlib, time, localdflash.lsp.completer as completer;"

@@ -17,7 +17,11 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from localdflash.answers.answer import Answer
+from localdflash.answers.fill.filler import Filler
+from localdflash.answers.fill.prompt import Hole
 from localdflash.backend.options import Options
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
@@ -47,7 +51,12 @@ def worker(metrics: Metrics) -> Iterator[PairWorker]:
 
 @pytest.fixture(scope="session")
 def app(worker: PairWorker, metrics: Metrics) -> Starlette:
-    return create_app(worker, metrics)
+    """Its words are healed from the first request on, however busy the machine is."""
+    made = create_app(worker, metrics)
+    loaded = worker.loaded
+    assert loaded
+    made.state.shared.filler(loaded)._spellings.result()
+    return made
 
 
 @dataclass(frozen=True)
@@ -154,3 +163,16 @@ def plain() -> Iterator[LoadedPair]:
     """The same target in a process of one's own, so to say: no drafts, no cache, no server."""
     with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
         yield loaded
+
+
+@pytest.fixture
+def filled(plain: LoadedPair) -> Callable[..., str]:
+    """What an editor is shown at a cursor, by plain decoding in this process."""
+    filler = Filler(plain, patience=None)
+
+    def text(prefix: str, suffix: str, max_tokens: int) -> str:
+        hole = Hole("", "", prefix, "", suffix)
+        filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
+        return "".join(Answer(plain, filling.first))
+
+    return text

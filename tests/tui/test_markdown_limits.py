@@ -105,7 +105,7 @@ def test_prose_costs_what_its_last_block_costs() -> None:
 
 def test_importing_waits_for_code_before_it_loads_lexers() -> None:
     script = (
-        "import sys, localdflash.tui.markdown as m; d = m.Document(); d.append('# a\\n- b\\n'); d.lines(9);"
+        "import sys, localdflash.tui.markdown as m; d = m.MarkdownDocument(); d.append('# a\\n- b\\n'); d.lines(9);"
         "print([name for name in sys.modules if name.split('.')[0] in ('pygments', 'linkify_it', 'torch')])"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

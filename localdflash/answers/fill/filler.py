@@ -8,7 +8,7 @@ from localdflash.answers.answer import Prepared
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
-from localdflash.answers.fill.prompt import FillContext, FillPrompt, Hole, assemble
+from localdflash.answers.fill.prompt import MOST, FillContext, FillPrompt, Hole, assemble
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
@@ -39,7 +39,7 @@ class Filling:
     @property
     def first(self) -> Prepared:
         """The likeliest of them."""
-        return Prepared(self.requests[0], self.stops, self.stopping)
+        return Prepared(self.requests[0], self.stops, self.stopping, self.prompt.truncated)
 
 
 class Filler:
@@ -75,16 +75,19 @@ class Filler:
         params: SamplingParams,
         count: int = 1,
         least_sure: float = 0.0,
+        most: int = MOST,
+        heals: bool = True,
     ) -> Filling:
         """Completions of a place: the first as `params` say, others varied. `copies` are likely texts.
 
-        `least_sure` is a probability below which an answer ends, see `Stopping`.
+        `least_sure` is a probability below which an answer ends, see `Stopping`; `most` the tokens of a prompt, of
+        which a large one takes long to read. Unless it `heals`, an answer begins at the cursor whatever stands there.
         """
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
-        spellings = self._ready_spellings()
+        spellings = self._ready_spellings() if heals else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
         place, context = _without(hole, word), self._loaded.context
-        prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word)
+        prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
         first = Request(

@@ -85,6 +85,11 @@ class FillPrompt:
     budget: TokenBudget
     max_tokens: int
 
+    @property
+    def truncated(self) -> bool:
+        """Whether there is more before or after the cursor than went in."""
+        return any(part.cut for part in self.parts if part.kind in ("prefix", "suffix"))
+
     def explained(self) -> dict[str, Any]:
         """What went in and what was left out, as JSON values."""
         return {"prompt": [asdict(part) for part in self.parts], "budget": asdict(self.budget)}
@@ -98,6 +103,7 @@ def assemble(
     others: Sequence[FillContext],
     max_tokens: int,
     word: str = "",
+    most: int = MOST,
 ) -> FillPrompt:
     """The prompt for a hole in a model that holds `context` tokens. `word` is before the cursor and left to be
     drawn.
@@ -105,7 +111,7 @@ def assemble(
     hole = _normal(hole)
     max_tokens = min(max_tokens, context // 2)
     answer = min(_up(max(max_tokens, ANSWER)), context // 2)
-    room = max(min(MOST, context - answer) - MARKERS, 0)
+    room = max(min(most, context - answer) - MARKERS, 0)
     most_middle = room // 8
     hole, middle = _middle(encoder, hole, most_middle)
     most_head, most_suffix = int(room * HEAD), int(room * SUFFIX)

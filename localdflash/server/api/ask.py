@@ -103,7 +103,7 @@ def choices(
             request,
             ends=ends,
             params=replace(request.params, seed=None if seed is None else (seed + i) % _SEEDS),
-            constraint=constraint() if constraint else None,
+            constraint=constraint() if constraint else request.constraint,
             alternatives=alternatives,
             draft=body.draft is not False,
             stats=Stats(),

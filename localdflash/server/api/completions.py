@@ -1,5 +1,7 @@
 """POST /v1/completions: continue a prompt, or fill the middle if there is a suffix.
 
+The middle is the model's own: not healed, and ended by `max_tokens` and `stop`, which such a client sets for what it
+does with the text, as it may read the tokens' log probabilities. What an editor shows is `native` and `complete`.
 A prompt that a client wrote with the markers of the model's own fill-in-the-middle format, as Zed does, is taken apart
 and put together again in the order that the model was trained with.
 """

@@ -9,7 +9,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.answers.completion import prepare
+from localdflash.answers.fill.filler import Filler
+from localdflash.answers.fill.prompt import FillContext, Hole
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.answers import Choice, collect, pieces, timings
 from localdflash.server.api.ask import Ask, choices, constraint_of, limit_of, params_of
@@ -20,18 +21,17 @@ from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import InfillRequest, NativeRequest, RawRequest
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE, Disconnected, EventStream, event, until_disconnect
-from localdflash.text.fim import SourceFile
 from localdflash.text.grammar import Grammars
 
 TOKENS = 128  # where a request does not say
 
 
 async def infill(http: HttpRequest) -> Response:
-    """Answer with the text at a cursor."""
+    """Answer with the text at a cursor, up to the end of the line, statement or block."""
     state: AppState = http.app.state.shared
     body = await read(http, InfillRequest)
     loaded = await state.ready(body.model)
-    ask = await asyncio.to_thread(_infill, loaded, body, state.grammars(loaded))
+    ask = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
     return await _answer(http, state, ask, body)
 
 
@@ -44,14 +44,23 @@ async def completion(http: HttpRequest) -> Response:
     return await _answer(http, state, ask, body)
 
 
-def _infill(loaded: LoadedPair, body: InfillRequest, grammars: Grammars) -> Ask:
-    prefix = body.input_prefix + (body.prompt or "")
-    files = [SourceFile(_one_line(extra.filename), extra.text) for extra in body.input_extra or ()]
-    limit = min(limit_of(body.n_predict, default=TOKENS), loaded.context // 2)  # the prompt is cut to fit the rest
-    params = params_of(body, MIDDLE_TEMPERATURE)
-    prepared = prepare(loaded, prefix, body.input_suffix, limit, params, files=files, trim=True)
-    requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
-    return _with_limits(Ask(loaded, requests, stops, prepared.truncated), body)
+def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: Grammars) -> Ask:
+    """See `answers/fill`. A grammar says itself how a text begins and ends; a stop string may stand in a word begun."""
+    constraint = constraint_of(body, grammars)
+    extra = [(_one_line(one.filename), one.text) for one in body.input_extra or ()]
+    has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
+    filling = filler.fill(
+        Hole("", "", body.input_prefix, body.prompt or "", body.input_suffix),
+        [FillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
+        () if has_place else [text for _, text in reversed(extra)],
+        max_tokens=limit_of(body.n_predict, default=TOKENS),
+        params=params_of(body, MIDDLE_TEMPERATURE),
+        most=loaded.context,
+        heals=not (constraint or body.stop),
+    )
+    requests, stops = choices(loaded, filling.first, body, constraint=constraint)
+    ending = None if constraint else filling.stopping
+    return _with_limits(Ask(loaded, requests, stops, filling.first.truncated, ending=ending), body)
 
 
 def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> Ask:

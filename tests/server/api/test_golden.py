@@ -1,6 +1,7 @@
 """What well-known clients send, as their sources say, and what they read of the answer."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def text(plain: LoadedPair) -> str:
 # ggml-org/llama.vim autoload/llama.vim: llama#fim, s:ring_update, llama#inst, llama#inst_send
 
 
-def test_llama_vim_completes(client: Any, text: str) -> None:
+def test_llama_vim_completes(client: Any, filled: Callable[..., str]) -> None:
     fields = [
         *("content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms"),
         *("timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms"),
@@ -51,7 +52,7 @@ def test_llama_vim_completes(client: Any, text: str) -> None:
     )
     assert told.status_code == 200
     assert list(told.json()) == fields
-    assert told.json()["content"] == text
+    assert told.json()["content"] == filled(PREFIX + MIDDLE, SUFFIX, 32)
     assert all(isinstance(value, int | float) for name, value in told.json().items() if name.startswith("timings/"))
 
 

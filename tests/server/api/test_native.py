@@ -1,14 +1,18 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.answers.completion import complete
-from localdflash.engine.sampling_params import SamplingParams
+from localdflash.answers.fill.filler import Filler
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.answers import _Indented
+from localdflash.server.api.native import _infill
+from localdflash.server.api.schemas import Extra, InfillRequest
+from localdflash.text.fim import FORMATS
+from localdflash.text.grammar import Grammars
 
 PREFIX, SUFFIX = "class Box:\n    def add(self, a, b):\n        ", "\n\nbox = Box()\n"
 INFILL = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": 40}
@@ -20,8 +24,8 @@ def events(client: Any, path: str, body: dict[str, Any]) -> list[dict[str, Any]]
     return [json.loads(part.removeprefix("data: ")) for part in parts[:-1]]
 
 
-def test_what_is_filled_in(client: Any, plain: LoadedPair) -> None:
-    text = "".join(complete(plain, PREFIX, SUFFIX, 40, SamplingParams()))
+def test_what_is_filled_in(client: Any, filled: Callable[..., str]) -> None:
+    text = filled(PREFIX, SUFFIX, 40)
     told = client.post("/infill", INFILL).json()
     assert told["content"] == text
     assert told["tokens_predicted"] <= 40
@@ -70,7 +74,62 @@ def test_a_prompt_that_does_not_fit_is_cut_around_the_cursor(client: Any) -> Non
     line = "value = compute(value)\n"
     told = client.post("/infill", {**INFILL, "input_prefix": line * 500, "input_suffix": line * 500}).json()
     assert told["truncated"] is True
-    assert 800 < told["tokens_evaluated"] <= 1024 - 40
+    assert 700 < told["tokens_evaluated"] <= 1024 - 128  # room is kept for what will be typed, and for a longer answer
+
+
+def test_the_next_key_computes_only_what_is_new(client: Any) -> None:
+    body = {**INFILL, "input_prefix": "# typed key by key\n" * 30, "input_suffix": SUFFIX * 10, "n_predict": 4}
+    for typed in ("value", "value =", "value = 1"):
+        told = client.post("/infill", {**body, "prompt": typed}).json()
+    assert told["timings"]["prompt_n"] <= 4
+
+
+# Healing and stopping, as /complete has them
+
+
+def test_a_word_begun_is_spelled_by_the_model(client: Any, filled: Callable[..., str]) -> None:
+    before = "def add(first, second):\n    retu"
+    told = client.post("/infill", {"input_prefix": before, "input_suffix": "\n", "n_predict": 12}).json()
+    assert told["content"] == filled(before, "\n", 12)
+    assert told["content"].startswith("rn ")
+    assert told["tokens_predicted"] > 0
+
+
+@pytest.mark.parametrize(("before", "after"), [("x = [1, 2, ", "]\ny = 2\n"), ("x = f(a)", "\ny = 2\n")])
+def test_a_text_ends_where_the_code_does(before: str, after: str, client: Any) -> None:
+    for seed in range(4):
+        body = {"input_prefix": before, "input_suffix": after, "n_predict": 60, "temperature": 0.9, "seed": seed}
+        told = client.post("/infill", body).json()
+        line = (before + told["content"]).rpartition("\n")[2]
+        assert line.count("[") >= line.count("]")  # the bracket after the cursor closes what is open
+        assert told["stop_type"] in ("eos", "limit")
+        assert "".join(event["content"] for event in events(client, "/infill", body)) == told["content"]
+
+
+def test_a_grammar_decides_itself_how_a_text_begins_and_ends(client: Any) -> None:
+    body = {"input_prefix": "x = se", "input_suffix": "\n", "grammar": 'root ::= "lf.a\\n\\n\\nb = [1]]"'}
+    assert client.post("/infill", body).json()["content"] == "lf.a\n\n\nb = [1]]"
+
+
+def test_a_stop_string_is_not_looked_for_before_the_cursor(client: Any) -> None:
+    body = {"input_prefix": "def add(a, b):\n    return", "input_suffix": "\n", "n_predict": 12}
+    told = client.post("/infill", {**body, "stop": ["return"]}).json()
+    assert told["content"].strip()
+    assert told["stop_type"] != "word"
+
+
+def test_other_files_stand_at_the_head_of_a_model_with_separators(
+    plain: LoadedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "fim_format", lambda: FORMATS["qwen"])
+    extra = [Extra("a = 1\n", "a.py"), Extra("value = 12\n" * 200, "b\nc.py"), Extra("d = 4\n", "d.py")]
+    body = InfillRequest(input_prefix="def f(", input_suffix="):\n", input_extra=extra)
+    ask = _infill(plain, Filler(plain), body, Grammars(plain.tokenizer, plain.vocab_size))
+    spelled = b"".join(plain.tokenizer.piece(token, special=True) for token in ask.requests[0].ids).decode()
+    assert spelled.startswith("<|repo_name|>repository\n<|file_sep|>b c.py\nvalue = 12\n")  # the last matter most
+    assert "12\n<|file_sep|>d.py\nd = 4\n<|file_sep|>current\n<|fim_prefix|>" in spelled
+    assert len(ask.requests[0].ids) < plain.context - 128
+    assert not ask.truncated
 
 
 def test_warming_the_cache(client: Any) -> None:
