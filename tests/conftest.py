@@ -13,6 +13,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 if os.environ.get("LOCALDFLASH_GPU_TESTS") != "1":  # set where tests/gpu, and nothing else, runs on a GPU
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")  # a machine that is busy breaks no property
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from localdflash.errors import EngineGone
 from localdflash.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -15,8 +16,11 @@ PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 
 def is_ready() -> bool:
     """Whether a daemon answers and has loaded its pair."""
-    client = find()
-    return client is not None and client.health().get("status") == "ok"
+    try:
+        client = find()
+        return client is not None and client.health().get("status") == "ok"
+    except EngineGone:  # between the two
+        return False
 
 
 @contextmanager

@@ -331,10 +331,10 @@ TURN = [TemplateMessage("user", "hello")]
 
 
 def refusal(template: str, limits: Limits | None = None) -> str:
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(ModelError) as caught:
         render(template, TURN, limits=limits)
-    assert time.monotonic() - start < 10
+    assert time.thread_time() - start < 10
     message = str(caught.value)
     assert message.startswith("chat template: ")
     assert message.isprintable()
@@ -351,7 +351,7 @@ def test_no_way_out_of_the_sandbox(template: str) -> None:
 
 @pytest.mark.parametrize(("template", "reason"), FLOODS.values(), ids=FLOODS.keys())
 def test_no_hang_and_no_flood(template: str, reason: str) -> None:
-    limits = Limits(seconds=0.1) if reason == TOO_LONG else None
+    limits = Limits(seconds=0.1 if reason == TOO_LONG else 60.0)
     assert reason in refusal(template, limits)
 
 
