@@ -39,7 +39,7 @@ class Calibration:
         return self._right[b] / self._judged[b]
 
     def judge(self, confidence: Sequence[float], right: int) -> None:
-        """Count a chain of nodes that was right up to, not including, node `right`."""
+        """Count a draft that was right up to, not including, node `right`."""
         self.drafts += 1
         for i in range(min(right + 1, len(confidence))):
             b = _bin(confidence[i])
@@ -83,7 +83,7 @@ class Controller:
         return 1.0 / self._costs.ms(1)
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        """How many nodes of a chain to verify, and the tokens per millisecond expected from that.
+        """How many nodes of a draft to verify, and the tokens per millisecond expected from that.
 
         The draft is already paid for, so it need not earn its own cost to be verified. But every round pays for a
         draft, which favours longer prefixes: so the length is chosen with that cost, and the returned rate leaves it
