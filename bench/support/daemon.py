@@ -1,4 +1,4 @@
-"""The daemon as seen from outside: the program that starts one, waiting for it, asking it."""
+"""The daemon as seen from outside: start one, wait for it, ask it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def client() -> Iterator[Client]:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for a condition, which has to come true."""
+    """Wait for a condition; fail if it does not come true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
