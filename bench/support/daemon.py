@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from localdflash.errors import EngineGone
 from localdflash.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -15,8 +16,10 @@ PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 
 def is_ready() -> bool:
     """Whether a daemon answers and has loaded its pair."""
-    client = find()
-    return client is not None and client.health().get("status") == "ok"
+    with suppress(EngineGone):  # it may leave while it is asked
+        client = find()
+        return client is not None and client.health().get("status") == "ok"
+    return False
 
 
 @contextmanager
