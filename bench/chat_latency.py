@@ -57,7 +57,7 @@ def _script(*answers: Answer, **rest: Any) -> None:
 
 
 def start() -> Times:
-    """From the start of the process to the prompt on the screen, and to a key that shows in it."""
+    """Time from the start of the process to the prompt on the screen, and to a key that shows in it."""
     shown, echoed = [], []
     with engine():
         for _ in range(STARTS + 1):
@@ -71,7 +71,7 @@ def start() -> Times:
 
 
 def echo() -> Times:
-    """From a key to its echo, with nothing else going on and while an answer grows."""
+    """Time from a key to its echo, with nothing else going on and while an answer grows."""
     found = {}
     for rate in (0, 100, 400):
         with engine() as answers, chat() as terminal:
@@ -93,7 +93,7 @@ def _keys(terminal: Terminal) -> list[float]:
 
 
 def stop() -> Times:
-    """From Esc to the line that says that the answer was stopped."""
+    """Time from Esc to the line that says that the answer was stopped."""
     times = []
     with engine() as answers, chat() as terminal:
         terminal.wait_written(READY, 0)
@@ -110,7 +110,7 @@ def stop() -> Times:
 
 
 def fence(rate: int = 400) -> Times:
-    """A fence of 1,000 lines: how long it takes against the engine alone, and how late the event loop is meanwhile."""
+    """Time of a fence of 1,000 lines against the engine alone, and how late the event loop is meanwhile."""
     text = f"```python\n{code(1000)}```\n"
     answer = Answer.of(text, rate=rate)
     with engine() as answers:
@@ -150,7 +150,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
 
 
 def opening(messages: int = 1000) -> Times:
-    """From the start of the process to the end of a long chat on the screen."""
+    """Time from the start of the process to the end of a long chat on the screen."""
     with engine():
         number, last = _long_chat(messages)
         times = []
@@ -179,7 +179,7 @@ def _long_chat(messages: int) -> tuple[int, str]:
 
 
 def memory() -> Times:
-    """What the chat's process holds, over many turns; `growth` is of the second half, in kB a turn."""
+    """The memory of the chat's process over many turns; `growth` is of the second half, in kB a turn."""
     held = []
     with engine() as answers, chat() as terminal:
         terminal.wait_written(READY, 0)
@@ -195,7 +195,7 @@ def memory() -> Times:
 
 
 def code(lines: int) -> str:
-    """Python, of about ten tokens a line."""
+    """Python code of about ten tokens a line."""
     return "".join(f"    value_{number} = compute(value_{number // 2}, {number})  # step\n" for number in range(lines))
 
 

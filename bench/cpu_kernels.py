@@ -58,14 +58,14 @@ class StackedShape:
     layers: int
 
     def copies(self, kind: Kind) -> int:
-        """As many as the model has, if that is the embedded pair, else as many as no cache holds."""
+        """As many as the model has, for the embedded pair; otherwise as many as no cache holds."""
         if self.model == "embedded":
             return self.layers
         return -(-COLD_BYTES // weight_bytes(MatrixShape(kind, self.n, self.k)))
 
 
 def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
-    """The matrices of a block; of the embedded pair, whose head is a large part of it, that too."""
+    """The matrices of a block; for the embedded pair also its head, which is a large part of it."""
     c = config
     yield StackedShape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
     yield StackedShape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
@@ -85,7 +85,7 @@ class Crew:
         self._cores = physical_cores()
 
     def seconds(self, work: Callable[[int], None]) -> float:
-        """What one `work(thread)` of the slowest thread takes; repeated where that is short."""
+        """The time of one `work(thread)` in the slowest thread; short work is repeated."""
         repeats = max(round(SHORTEST / max(self._run(work, 1), 1e-6)), 1)
         return self._run(work, repeats)
 
@@ -111,7 +111,7 @@ class Crew:
 
 
 def fastest(crew: Crew, works: dict[int, Callable[[int], None]], rounds: int) -> dict[int, float]:
-    """Seconds of each work, in turn; the fastest of the rounds."""
+    """Seconds of each work, run in turn; the fastest of the rounds."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for width, work in works.items():
@@ -120,7 +120,7 @@ def fastest(crew: Crew, works: dict[int, Callable[[int], None]], rounds: int) ->
 
 
 def random_bytes(shape: Sequence[int], below: int = 256) -> NDArray[np.uint8]:
-    """Random numbers, the same ones again and again after a mebibyte."""
+    """Random bytes that repeat after a mebibyte."""
     pool = np.random.default_rng(0).integers(0, below, 1 << 20, dtype=np.uint8)
     out = aligned(shape, np.uint8)
     flat = out.reshape(-1)
@@ -139,7 +139,7 @@ def random_array(dtype: Any, shape: Sequence[int], below: int) -> NDArray[Any]:
 
 
 def weight_bytes(shape: MatrixShape) -> int:
-    """Bytes of a packed matrix: what a product of one row reads."""
+    """Bytes of a packed matrix, which a product of one row reads."""
     return sum(int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize for array in shape.arrays)
 
 
@@ -167,7 +167,7 @@ class Product:
         self.out = aligned((most, stacked.n), np.float32)
 
     def work(self, rows: int, threads: int) -> Callable[[int], None]:
-        """What each thread does: the product of `rows` rows with its share of the panels."""
+        """The work of each thread: the product of `rows` rows with its share of the panels."""
         cuts = [self.panels * i // threads for i in range(threads + 1)]
         matrix, x, stride = ctypes.byref(self.matrix), ctypes.byref(self.rows), self.out.shape[1]
         starts = [self.out[:, PANEL * cut :].ctypes.data for cut in cuts]
@@ -203,7 +203,7 @@ class TimedAttention:
         self.end = np.array([context + 1 + i // self.group for i in range(most)], np.int32)
 
     def work(self, tokens: int, threads: int) -> Callable[[int], None]:
-        """What each thread does: its share of the key-value heads, or nothing but the calls for 0 tokens."""
+        """The work of each thread: its share of the key-value heads; for 0 tokens nothing but the calls."""
         shares = [[ctypes.byref(cache) for cache in self.caches[thread::threads]] for thread in range(threads)]
         size, rows, scale = self.config.head_dim, tokens * self.group, self.config.head_dim**-0.5
         q, begin, end = address(self.q), address(self.begin), address(self.end)
@@ -217,7 +217,7 @@ class TimedAttention:
 
 
 def peak(crew: Crew, kernels: Any) -> float:
-    """Multiplications of 8-bit numbers, in thousand millions a second, that all threads do from the nearest cache."""
+    """Billions of 8-bit multiplications a second that all threads do from the nearest cache."""
     count = 20_000
 
     def work(_thread: int) -> None:
@@ -229,7 +229,7 @@ def peak(crew: Crew, kernels: Any) -> float:
 def measure_product(
     crew: Crew, kernels: Any, shape: StackedShape, kind: Kind, limits: tuple[float, float]
 ) -> dict[str, Any]:
-    """One matrix of one type at all widths. `limits`: integer peak and memory bandwidth."""
+    """Measure a matrix of one type at all widths. `limits`: integer peak and memory bandwidth."""
     product = Product(kernels, shape, kind)
     seconds = fastest(crew, {rows: product.work(rows, crew.threads) for rows in WIDTHS}, ROUNDS)
     table = {}
@@ -248,7 +248,7 @@ def measure_product(
 
 
 def measure_attention(crew: Crew, kernels: Any, model: str, context: int, memory: float) -> dict[str, Any]:
-    """Attention of a layer of a model at all widths, the calls' own time taken off."""
+    """Measure the attention of a model's layer at all widths, without the time of the calls."""
     attention = TimedAttention(kernels, MODELS[model], context)
     seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
     calls = seconds.pop(0)
@@ -268,7 +268,7 @@ def measure_attention(crew: Crew, kernels: Any, model: str, context: int, memory
 
 
 def measure(crew: Crew, instruction_set: str, memory: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """All kernels of an instruction set."""
+    """Measure all kernels of an instruction set."""
     kernels = library.load().kernels(instruction_set)
     models = ["embedded"] if instruction_set == "portable" else list(MODELS)
     top = peak(crew, kernels)
@@ -287,13 +287,13 @@ def measure(crew: Crew, instruction_set: str, memory: float, say: Callable[[str]
 
 
 def line(name: str, table: dict[int, dict[str, float]]) -> str:
-    """One line for a person: microseconds, and in brackets how many times one row's."""
+    """A line for a person: microseconds, and in brackets the multiple of one row's time."""
     cells = " ".join(f"{cell['us']:9.1f} ({cell['over_one_row']:5.2f})" for cell in table.values())
     return f"{name:24s} {cells}  {table[1]['gb_s']:6.1f} GB/s {table[16]['gmac_s']:7.1f} GMAC/s"
 
 
 def run(threads: int, instruction_sets: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
-    """The result object."""
+    """Measure everything; return the result object."""
     with Crew(threads) as crew:
         memory = bandwidth(threads)
         measured = {name: measure(crew, name, memory, say) for name in instruction_sets}

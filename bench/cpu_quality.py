@@ -54,7 +54,7 @@ Floats = NDArray[np.float32]
 
 
 class Reference:
-    """Float32 logits of token sequences, block by block through all of them."""
+    """Float32 logits of token sequences, computed for all of them block by block."""
 
     @torch.inference_mode()
     def __init__(self, path: Path, sequences: Sequence[Sequence[int]]) -> None:
@@ -86,7 +86,7 @@ class Reference:
 
     @torch.inference_mode()
     def logits(self, sequence: int, rows: slice) -> Tensor:
-        """Of some positions of a sequence: [rows, V]."""
+        """The logits of some positions of a sequence: [rows, V]."""
         return torch.nn.functional.linear(self._hidden[sequence][rows], self._head)
 
 
@@ -109,7 +109,7 @@ class Difference:
         self.loss = self.reference_loss = 0.0
 
     def add(self, wanted: Tensor, found: Tensor, following: Sequence[int]) -> None:
-        """Logits [rows, V] of both, and the tokens that follow the rows; the last row of a text has none."""
+        """Count logits [rows, V] of both, and the tokens that follow the rows; the last row of a text has none."""
         ours, theirs = found.double().log_softmax(-1), wanted.double().log_softmax(-1)
         self.positions += len(wanted)
         self.agree += int((wanted.argmax(-1) == found.argmax(-1)).sum())
@@ -125,7 +125,7 @@ class Difference:
         self.moved += float((ours[at] - theirs[at]).abs().sum())
 
     def report(self) -> dict[str, Any]:
-        """Means. Losses in nats a token; the error is that of logits, relative to their spread."""
+        """The means. Losses in nats a token; the error is that of logits, relative to their spread."""
         loss, reference = self.loss / self.predicted, self.reference_loss / self.predicted
         return {
             "positions": self.positions,
@@ -140,7 +140,7 @@ class Difference:
 
 
 def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """A target against the reference over whole sequences."""
+    """Compare a target with the reference over whole sequences."""
     total = Difference()
     for number, ids in enumerate(sequences):
         for rows, logits in decoded(target, ids):
@@ -165,7 +165,7 @@ def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]
 
 
 def measure(path: Path, sequences: Sequence[Sequence[int]], threads: int, say: Say) -> dict[str, Any]:
-    """All targets on a file."""
+    """Measure all targets on a file."""
     reference, results = Reference(path, sequences), {}
     for name, target in targets(path, max(map(len, sequences)) + ROWS, threads):
         results[name] = compare(target, reference, sequences)
@@ -180,7 +180,7 @@ def held_out(tokenizer: Tokenizer, files: int | None) -> list[list[int]]:
 
 
 def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
-    """The embedded pair on held-out code."""
+    """Measure the embedded pair on held-out code."""
     path = local_files(load_registry().resolve("embedded")).target
     sequences = held_out(Tokenizer.load(path), files)
     limit = decoder_config(gguf.read_header(path)).context_length - ROWS
@@ -189,7 +189,7 @@ def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
 
 
 def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads: int, say: Say) -> dict[str, Any]:
-    """A random model on random tokens."""
+    """Measure a random model on random tokens."""
     path = folder / f"{name}-{kind}.gguf"
     synthetic.write_target(path, config, path.stem, TYPES[kind])
     ids = np.random.default_rng(0).integers(0, config.vocab_size, RANDOM_TOKENS).tolist()
@@ -200,7 +200,9 @@ def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads:
 
 
 def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say: Say) -> dict[str, Any]:
-    """The result object. `layers`: keep at most so many blocks of a random model, 0 for all."""
+    """Measure everything; return the result object. `layers`: keep at most so many blocks of a random model, 0 for
+    all.
+    """
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="localdflash-quality-") as folder:
         os.environ[HOME_VARIABLE] = folder  # packed random weights are not to be kept

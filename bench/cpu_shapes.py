@@ -32,7 +32,7 @@ SECONDS = 20.0  # to repeat for
 
 
 def forward_ms(target: Target, rows: int) -> float:
-    """One verify, nothing kept; the second, because the first has the caches of what ran before."""
+    """Time of one verify that keeps nothing: the second of two, because the first finds other data in the caches."""
     draft = Draft("none", [1] * (rows - 1), [1.0] * (rows - 1))
     for _ in range(2):
         began = time.perf_counter()
@@ -71,7 +71,7 @@ def report(ms: dict[str, dict[int, float]]) -> dict[str, Any]:
 
 
 def run(folder: Path, shape: str, kind: str, threads: int, seconds: float) -> dict[str, Any]:
-    """One model on both engines."""
+    """Measure one model on both engines."""
     path = folder / f"{shape}-{kind}.gguf"
     if not path.exists():
         synthetic.write_target(path, SHAPES[shape], f"random {shape}", GGMLType[kind])
@@ -83,7 +83,7 @@ def run(folder: Path, shape: str, kind: str, threads: int, seconds: float) -> di
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--shapes", default="0.6B,1.7B")

@@ -32,7 +32,7 @@ LINE = "    total = total + weights[{0}] * values[{0}]  # term {0} of the sum\n"
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -68,7 +68,9 @@ async def _measured(lines: int) -> dict[str, Any]:
 
 
 async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
-    """`wrong`: each key is taken back after the answer, which makes the next request a new one."""
+    """Type keys and time the answers. `wrong`: each key is taken back after the answer, so that the next request is a
+    new one.
+    """
     server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
     await server.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES})
     server.notify("initialized", {})

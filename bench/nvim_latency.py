@@ -1,4 +1,4 @@
-"""From a key to its ghost text in a real Neovim: the plugin, and Neovim's own inline completion beside it.
+"""The time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
 
 `PYTHONPATH=. python -P bench/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so that what
 is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost text is set
@@ -70,13 +70,13 @@ def along(scene: Scene) -> None:
 
 
 def asking(scene: Scene) -> None:
-    """Type into a line of which every beginning goes on in its own way."""
+    """Type into a line whose every beginning has a continuation of its own."""
     for number in range(KEYS):
         pressed(scene, "x", f" = {number}")
 
 
 def served(nvim: Path) -> Times:
-    """Like `asking`, by the real server, which is silent in an empty document."""
+    """Like `asking`, with the real server, which is silent in an empty document."""
     head = "a line above, as in any file\n"
     with (
         server_of([head + text for text in CONTINUATIONS]) as command,

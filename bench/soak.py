@@ -43,7 +43,7 @@ PREFIX, TOKENS = 240, (1, 24)  # characters of a prompt; tokens of an answer
 
 
 def requests() -> list[dict[str, Any]]:
-    """What is asked: completions and chats, greedy and with a seed."""
+    """The requests: completions and chats, greedy and with a seed."""
     chosen = random.Random(7)
     asked = []
     for number, prompt in enumerate(load(16)):
@@ -57,7 +57,7 @@ def requests() -> list[dict[str, Any]]:
 
 
 def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
-    """The same requests in this process."""
+    """The answers to these requests, made in this process."""
     answers = []
     with LoadedPair(Options(threads=threads)) as loaded:
         for body in asked:
@@ -72,7 +72,7 @@ def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
 
 
 def worker(tasks: Path, seed: int) -> None:
-    """A client process: one line on stdout for each request, until somebody kills it."""
+    """Run a client process: one line on stdout for each request, until somebody kills it."""
     asked, answers = json.loads(tasks.read_text())
     for number in range(THREADS):
         threading.Thread(target=_ask_forever, args=(asked, answers, seed * THREADS + number)).start()
@@ -87,7 +87,7 @@ def _ask_forever(asked: list[dict[str, Any]], answers: list[str], seed: int) -> 
 
 
 def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Random) -> str:
-    """Ask once; what came of it."""
+    """Ask once; return what came of it."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     document = {"document": "shared.py"} if chosen.random() < SHARED_DOCUMENT else {}
     patience = chosen.randint(0, 5) if chosen.random() < HANG_UP else -1
@@ -111,7 +111,7 @@ def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Ran
 
 
 class Clients:
-    """The client processes, and what they said."""
+    """The client processes, and what they reported."""
 
     def __init__(self, tasks: Path) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class Clients:
                 self.outcomes[line.strip()] += 1
 
     def kill_one(self, chosen: random.Random) -> None:
-        """SIGKILL for one of them, and a new one in its place."""
+        """Kill one of them with SIGKILL, and start a new one in its place."""
         place = chosen.randrange(PROCESSES)
         self._processes[place].kill()
         self._processes[place].wait()
@@ -141,14 +141,14 @@ class Clients:
         self.killed += 1
 
     def end(self) -> None:
-        """SIGKILL for all."""
+        """Kill all of them with SIGKILL."""
         for process in self._processes:
             process.kill()
             process.wait()
 
 
 def soak(count: int, threads: int) -> dict[str, Any]:
-    """Ask `count` times; the result for JSON."""
+    """Ask `count` times; return the result as JSON values."""
     asked = requests()
     answers = offline(asked, threads)
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder:
@@ -183,7 +183,7 @@ def soak(count: int, threads: int) -> dict[str, Any]:
 
 
 def _watch(clients: Clients, count: int, process: psutil.Process) -> Iterator[int]:
-    """The daemon's resident bytes, second by second, until `count` requests were answered."""
+    """Record the daemon's resident bytes, second by second, until `count` requests were answered."""
     chosen = random.Random(1)
     while clients.outcomes.total() < count:
         time.sleep(KILL_EVERY)

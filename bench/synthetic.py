@@ -76,7 +76,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Its size in the file."""
+        """The size of the tensor in the file."""
         return prod(self.shape) // self.kind.block_weights * self.kind.block_bytes
 
 

@@ -1,4 +1,4 @@
-"""How long from a key to its ghost text in VS Code: `PYTHONPATH=. python -P bench/vscode_latency.py --json FILE`.
+"""The time from a key to its ghost text in VS Code: `PYTHONPATH=. python -P bench/vscode_latency.py --json FILE`.
 
 A person types in a real VS Code (code-server in a headless Chromium) with our extension, our language server and an
 engine that answers at once, so that what is measured is everything but the model. Two kinds of keys, each
@@ -39,7 +39,7 @@ NAMES = ("count", "total", "first", "names", "width", "lines", "share", "value",
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=40)
     parser.add_argument("--json", type=Path)

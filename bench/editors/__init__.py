@@ -1,1 +1,1 @@
-"""Real editors: fetched, and driven from outside as their user would."""
+"""Real editors: fetch them, and drive them from outside as their user would."""

@@ -18,11 +18,11 @@ SECONDS = 600  # for one command; a mirror that hangs is no mirror
 
 
 class CannotFetch(Exception):
-    """Why a program cannot be had on this machine; one line."""
+    """Says in one line why a program cannot be had on this machine."""
 
 
 def unpack(suite: str, packages: list[str], folder: Path) -> Path:
-    """Fetch packages and what they depend on; the tree they unpack to."""
+    """Fetch packages and what they depend on; return the tree they unpack to."""
     if missing := [tool for tool in ("apt-get", "dpkg") if not shutil.which(tool)]:
         raise CannotFetch(f"{missing[0]} is not there: only Debian and its kin can fetch {packages[0]}")
     if not KEYRING.is_file():
@@ -45,7 +45,7 @@ def unpack(suite: str, packages: list[str], folder: Path) -> Path:
 
 
 def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
-    """A script that starts `program` (its path below `root`) whatever C library this machine has."""
+    """Write a script that starts `program` (its path below `root`) whatever C library this machine has."""
     triplet = next(root.glob("usr/lib/*/libc.so.6")).parent.name
     loader = next((root / "usr").glob("lib*/ld-linux*.so*"))
     libraries = ":".join(str(root / folder.format(triplet=triplet)) for folder in LIBRARIES)

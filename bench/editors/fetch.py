@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 
 def neovim(suite: str = NEWEST, folder: Path = FOLDER) -> Path:
-    """Its path, fetching it where needed. Raises CannotFetch."""
+    """The path of a Neovim, fetched if needed. Raises CannotFetch."""
     if found := installed(suite, folder):
         return found
     home = (folder / f"neovim-{suite}").absolute()
@@ -34,7 +34,7 @@ def neovim(suite: str = NEWEST, folder: Path = FOLDER) -> Path:
 
 
 def installed(suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None if there is none."""
+    """The path of a Neovim that is here already, or None."""
     if suite == NEWEST:
         if named := os.environ.get("LOCALDFLASH_NVIM"):
             if not shutil.which(named):
@@ -47,14 +47,14 @@ def installed(suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
 
 
 def version(nvim: Path) -> tuple[int, ...]:
-    """Of a Neovim; () where the program says none."""
+    """The version of a Neovim; () if the program says none."""
     said = subprocess.run([nvim, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     found = re.match(r"NVIM v(\d+)\.(\d+)\.(\d+)", said)
     return tuple(map(int, found.groups())) if found else ()
 
 
 def main() -> int:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default=NEWEST)
     parser.add_argument("--folder", type=Path, default=FOLDER)

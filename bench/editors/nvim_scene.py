@@ -1,4 +1,4 @@
-"""Neovim, the plugin and a scripted server: what a test of the plugin begins with."""
+"""Neovim, the plugin and a scripted server: the setting of a test of the plugin."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ class Scene:
     log: Path
 
     def open(self, name: str, text: str = "") -> Path:
-        """Edit a file of the folder, with this text; back when a server has it."""
+        """Edit a file of the folder, with this text; returns once a server has it."""
         path = self.folder / name
         if not path.exists():
             path.write_bytes(text.encode())
@@ -34,7 +34,7 @@ class Scene:
         return path
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """What the client sent, of these kinds, in order."""
+        """The messages of these kinds that the client sent, in order."""
         lines = self.log.read_text("utf-8").splitlines() if self.log.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] in names]
 
@@ -48,7 +48,7 @@ class Scene:
         return matching()[0]
 
     def tell(self, method: str, **params: Any) -> None:
-        """Ask the server for something; back when it has answered."""
+        """Send the server a request; returns once it has answered."""
         code = "local c = vim.lsp.get_clients({bufnr=0})[1]; local done, p = false, {...}\n"
         code += "local answered = function() done = true end\n"
         code += "if vim.fn.has('nvim-0.11') == 1 then c:request(p[1], p[2], answered)\n"
@@ -59,7 +59,7 @@ class Scene:
 
 @contextmanager
 def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings: Any) -> Iterator[Scene]:
-    """`texts` are the documents that the server knows; `settings` go to setup()."""
+    """Make a Scene. `texts` are the documents that the server knows; `settings` go to setup()."""
     known, log, project = folder / "texts.json", folder / "log", folder / "project"
     known.write_text(json.dumps(texts), "utf-8")
     (project / ".git").mkdir(parents=True)

@@ -28,7 +28,7 @@ class Screen:
         self._default: Style = {}
 
     def draw(self, batches: list[list[Any]]) -> None:
-        """A `redraw` notification."""
+        """Draw a `redraw` notification."""
         for name, *events in batches:
             if handler := getattr(self, f"_on_{name}", None):
                 for event in events:
@@ -49,7 +49,7 @@ class Screen:
         return None
 
     def save(self, path: Path, rows: int | None = None) -> None:
-        """An SVG of the first `rows` rows."""
+        """Write an SVG of the first `rows` rows."""
         shown = self._cells[:rows]
         size = f'width="{self.width * CELL_WIDTH + 16:.0f}" height="{len(shown) * CELL_HEIGHT + 16}"'
         parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect {size} rx="6" fill="{BACKGROUND}"/>']

@@ -25,7 +25,7 @@ EVENTS = (
 
 
 class Scripted(LanguageServer):
-    """One client."""
+    """The state of one client."""
 
     def __init__(self, texts: list[str], log: Path | None) -> None:
         super().__init__("scripted", "1")
@@ -35,7 +35,7 @@ class Scripted(LanguageServer):
         self.answered: dict[str, Any] = {}
 
     def record(self, event: str, **about: Any) -> None:
-        """A line of the log."""
+        """Write a line of the log."""
         if self.log:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"event": event, **about}) + "\n")
@@ -54,7 +54,7 @@ class Scripted(LanguageServer):
 
 
 def items(server: Scripted, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
-    """What a request gets."""
+    """The items that answer a request."""
     document = server.workspace.get_text_document(params.text_document.uri)
     position = types.Position(params.position.line, params.position.character)
     offset = document.offset_at_position(position)
@@ -75,7 +75,7 @@ def _item(text: str, span: types.Range, name: str) -> types.InlineCompletionItem
 
 
 def build(texts: list[str], log: Path | None) -> Scripted:
-    """The server with its handlers."""
+    """Make the server with its handlers."""
     server = Scripted(texts, log)
 
     @server.feature(types.INITIALIZE)
@@ -155,7 +155,7 @@ def _controls(server: Scripted) -> None:
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     texts, *log = map(Path, sys.argv[1:])
     build(json.loads(texts.read_text("utf-8")), log[0] if log else None).start_io()
 

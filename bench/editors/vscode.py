@@ -52,7 +52,7 @@ GHOST = """() => {
 
 
 class Window:
-    """One window on one folder."""
+    """A window on one folder."""
 
     def __init__(self, page: Page, folder: Path) -> None:
         self.page, self.folder = page, folder
@@ -83,7 +83,7 @@ class Window:
         return str(self.page.evaluate(GHOST))
 
     def frames(self) -> Callable[[], list[str]]:
-        """Watch what is painted as a suggestion from here on: each different one, in order, when asked for."""
+        """Record what is painted as a suggestion from here on; returns each different one in order when called."""
         self.page.evaluate(f"""() => {{
             const ghost = {GHOST}, seen = (window.seen = [ghost()]);
             (function look() {{
@@ -108,11 +108,11 @@ class Window:
         until(lambda: saved() == text, lambda: f"{saved()!r} is there, not {text!r}")
 
     def status(self) -> str:
-        """Our item in the status bar, without its icon."""
+        """The text of our item in the status bar, without its icon."""
         return (self._item.text_content() or "").strip()
 
     def details(self) -> str:
-        """What the item says when one points at it."""
+        """The text that the item shows when one points at it."""
         return self._item.locator("a").get_attribute("aria-label") or ""
 
     def messages(self) -> list[str]:
@@ -229,7 +229,7 @@ def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
 
 
 def until(condition: Callable[[], object], otherwise: Callable[[], str] = lambda: "it did not happen in time") -> None:
-    """Wait for a condition, which has to come true."""
+    """Wait for a condition; fail if it does not come true."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, otherwise()

@@ -19,7 +19,7 @@ OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importli
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Run tests/gpu; counts, and what failed."""
+    """Run tests/gpu; return counts, and what failed."""
     total: dict[str, Any] = {"tests": 0, "passed": 0, "failed": {}, "skipped": {}, "exit_codes": {}}
     for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
         code, output, results = _run_file(setup, path)

@@ -88,7 +88,7 @@ def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, An
 
 
 def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) -> str:
-    """At temperature 0.8 with a seed: how many prompts get the same tokens from every way."""
+    """How many prompts get the same tokens from every way, at temperature 0.8 with a seed."""
     settings = {"temperature": 0.8, "top_p": 0.95, "top_k": 50, "seed": 5}
     same = 0
     for prompt in prompts:

@@ -1,8 +1,8 @@
-"""The daemon as seen from outside: the program that starts one, waiting for it, asking it."""
+"""The daemon as seen from outside: start one, wait for it, ask it."""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from localdflash.errors import EngineGone
@@ -16,10 +16,11 @@ PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 
 def is_ready() -> bool:
     """Whether a daemon answers and has loaded its pair."""
-    with suppress(EngineGone):  # it may leave while it is asked
+    try:
         client = find()
         return client is not None and client.health().get("status") == "ok"
-    return False
+    except EngineGone:  # between the two
+        return False
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def client() -> Iterator[Client]:
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for a condition, which has to come true."""
+    """Wait for a condition; fail if it does not come true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

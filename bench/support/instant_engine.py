@@ -32,7 +32,9 @@ END = {
 
 
 class Oracle:
-    """What would be typed next. `live` and `most` count answers under way; `asked` are the bodies of all requests."""
+    """Knows what would be typed next. `live` and `most` count answers under way; `asked` are the bodies of all
+    requests.
+    """
 
     def __init__(self, texts: list[str], delay: float = 0.0) -> None:
         self._texts, self._delay = texts, delay
@@ -41,7 +43,7 @@ class Oracle:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def rest(self, before: str, after: str, mode: str) -> str:
-        """What stands between the two in a text that has both."""
+        """The text between the two in a text that has both."""
         for text in self._texts:
             begin = text.find(before[-KNOWN:]) if before else 0
             start = begin + len(before[-KNOWN:])
@@ -55,7 +57,7 @@ class Oracle:
         return ""
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests of one connection, one after the other, as plainly as they can be answered."""
+        """Answer the requests of one connection, one after the other."""
         answering: asyncio.Task[None] | None = None
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
@@ -129,7 +131,7 @@ def chunk(writer: asyncio.StreamWriter, text: str) -> None:
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--delay", type=float, default=0.0)

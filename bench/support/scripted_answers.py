@@ -1,4 +1,4 @@
-"""Answers that are written down beforehand, and what the daemon tells of them, for `bench.support.scripted_engine`."""
+"""Answers that are written in advance, in the daemon's words, for `bench.support.scripted_engine`."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Step:
     drafter: str = "dflash"
 
     def told(self) -> Json:
-        """As the daemon tells it."""
+        """The step as the daemon reports it."""
         spelled = tokens(self.text)
         accepted = 0 if self.drafter == "none" else max(len(spelled) - 1, 0)
         return {
@@ -33,10 +33,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
+    """An answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
 
-    The ends beside the proper ones: the connection is closed ("cut"), an error is told ("error", with `message`),
-    nothing comes any more ("hang"), something comes that is no event ("garbage").
+    Ends besides the proper ones: the connection is closed ("cut"), an error is reported ("error", with `message`),
+    nothing comes any more ("hang"), something comes that is not an event ("garbage").
     """
 
     steps: Sequence[Step] = ()
@@ -47,7 +47,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, *, rate: float = 0.0, size: int = 4, first: float = 0.0, **rest: Any) -> Self:
-        """A text in steps of `size` tokens, `rate` tokens a second (0: as fast as they are read)."""
+        """An answer of a text in steps of `size` tokens, `rate` tokens a second (0: as fast as they are read)."""
         spelled = tokens(text)
         groups = ["".join(spelled[at : at + size]) for at in range(0, len(spelled), size)]
         pause = size / rate if rate else 0.0
@@ -57,12 +57,12 @@ class Answer:
 
     @classmethod
     def pieces(cls, *texts: str, wait: float = 0.0, **rest: Any) -> Self:
-        """A text in just these pieces, `wait` seconds apart."""
+        """An answer in exactly these pieces, `wait` seconds apart."""
         return cls([Step(text, wait) for text in texts], **rest)
 
     @classmethod
     def read(cls, told: Json) -> Self:
-        """What `asdict` made."""
+        """An answer from what `asdict` made."""
         return cls(**{**told, "steps": [Step(**step) for step in told["steps"]]})
 
 
@@ -72,13 +72,13 @@ def tokens(text: str) -> list[str]:
 
 
 def error(answer: Answer) -> Json:
-    """What a request is refused with."""
+    """The body with which a request is refused."""
     kind = "invalid_request_error" if answer.status < 500 else "server_error"
     return {"error": {"message": answer.message, "type": kind, "param": None, "code": answer.code or answer.status}}
 
 
 def _totals(answer: Answer) -> tuple[int, int, int]:
-    """Tokens, drafted ones, and those of them that were accepted."""
+    """The numbers of tokens, of drafted ones, and of accepted ones."""
     told = [step.told() for step in answer.steps]
     return (
         sum(len(one["tokens"]) for one in told),
@@ -88,7 +88,7 @@ def _totals(answer: Answer) -> tuple[int, int, int]:
 
 
 def timings(answer: Answer, prompt: int) -> Json:
-    """Of a whole answer to a prompt of so many tokens."""
+    """The timings of a whole answer to a prompt of so many tokens."""
     total, drafted, accepted = _totals(answer)
     ms, steps = max(sum(step.wait for step in answer.steps) * 1e3, 1.0), max(len(answer.steps), 1)
     drafters = [step.drafter for step in answer.steps]

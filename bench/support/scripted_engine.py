@@ -62,7 +62,7 @@ class ScriptedEngine:
     began: float = field(default_factory=time.monotonic)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests of one connection, one after the other; an answer ends when its client leaves."""
+        """Answer the requests of one connection, one after the other; an answer ends when its client leaves."""
         answering: asyncio.Task[None] | None = None
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
@@ -79,7 +79,7 @@ class ScriptedEngine:
         writer.close()
 
     def _told(self, method: str, target: str, body: Json) -> tuple[Any, int]:
-        """What a path other than the chat's says, and its status."""
+        """The answer of a path other than the chat's, and its status."""
         if target == "/load":
             self.about = {"pair": body.get("pair", ABOUT["pair"]), **self.about}  # a script's own name stays
         if (method, target) == ("POST", "/script"):
@@ -128,7 +128,7 @@ class ScriptedEngine:
         }
 
     def take(self, body: Json) -> None:
-        """Another script, as `script` writes it; what it does not name stays."""
+        """Take another script, in the form of `script`; what it does not name stays."""
         self.answers = [Answer.read(told) for told in body.get("answers", ())] or self.answers
         self.about = body.get("about", self.about)
         if "loading" in body:
@@ -217,7 +217,7 @@ def _choice(delta: Json, finish: str | None = None) -> Json:
 
 @contextmanager
 def scripted(*answers: Answer, **about: Any) -> Iterator[ScriptedEngine]:
-    """Such an engine in a thread, listening. `about`: what /ps says differently."""
+    """Run such an engine in a thread. `about`: what /ps says differently."""
     engine, started = ScriptedEngine(list(answers), about), queue.SimpleQueue[Any]()
     serving = engine.serve(lambda loop, stop: started.put((loop, stop)))
     thread = threading.Thread(target=asyncio.run, args=[serving], name="scripted engine")
@@ -236,7 +236,7 @@ def script(*answers: Answer, **rest: Any) -> str:
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     engine = ScriptedEngine()
     engine.take(json.loads(os.environ.get("SCRIPT", "{}")))
     asyncio.run(engine.serve())

@@ -132,7 +132,7 @@ class Terminal:
         return self.text
 
     def wait_gone(self, text: str, seconds: float = PATIENCE) -> str:
-        """The screen, as soon as it has a text no more."""
+        """The screen, once a text is no longer on it."""
         return self.wait_for(lambda screen: text not in screen, seconds)
 
     def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
@@ -142,7 +142,7 @@ class Terminal:
             assert time.monotonic() < end, self.told("the program never stops writing")
 
     def written(self, since: int) -> str:
-        """What was written after so many bytes, but for colours: found sooner than on the screen, which is drawn."""
+        """What was written after so many bytes, without colours: available sooner than the screen, which is drawn."""
         return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
 
     def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:
@@ -184,31 +184,31 @@ class Terminal:
             self.read(left)
 
     def send(self, data: bytes) -> None:
-        """Bytes, as typed."""
+        """Send bytes, as typed."""
         with suppress(OSError):
             self.child.send(data)
 
     def type(self, text: str) -> None:
-        """A text, as typed: keys follow with `press`."""
+        """Type a text; keys follow with `press`."""
         self.send(text.encode())
 
     def paste(self, text: str) -> None:
-        """A text, as a terminal pastes it."""
+        """Paste a text, as a terminal does."""
         self.send(b"\x1b[200~" + text.encode("utf-8", "surrogateescape") + b"\x1b[201~")
 
     def press(self, *keys: str) -> None:
-        """Keys by name: "enter", "ctrl+c", "alt+left", "f1", or a character."""
+        """Press keys by name: "enter", "ctrl+c", "alt+left", "f1", or a character."""
         for key in keys:
             self.type(_key(key))
 
     def resize(self, rows: int, cols: int) -> None:
-        """Another size; the screen begins anew."""
+        """Change the size; the screen starts empty."""
         self.text  # noqa: B018 - what came before is drawn at the old size
         self.screen.resize(rows, cols)
         self.child.setwinsize(rows, cols)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """The exit code of the program when it has ended; minus a signal's number where one ended it."""
+        """The exit code of the program once it has ended; minus a signal's number if one ended it."""
         end = time.monotonic() + seconds
         while self.child.isalive():
             assert time.monotonic() < end, self.told("the program does not end")
@@ -233,7 +233,7 @@ class Terminal:
 
 
 def chat(*arguments: str, program: str = "", **rest: object) -> Terminal:
-    """`localdflash chat` on a terminal; `program` is Python that runs in its process before."""
+    """Start `localdflash chat` on a terminal; `program` is Python that runs in its process before."""
     return Terminal.start([sys.executable, "-P", "-c", program + PROGRAM, "chat", *arguments], **rest)  # type: ignore[arg-type]
 
 

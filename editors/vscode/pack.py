@@ -24,7 +24,7 @@ TYPES = {
 
 
 def main() -> None:
-    """See above."""
+    """Run the script as its docstring says."""
     package = json.loads((HERE / "package.json").read_text("utf-8"))
     for unneeded in ("scripts", "devDependencies"):
         del package[unneeded]

@@ -11,7 +11,7 @@ from localdflash.text.stream import AnswerText, Ending
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that has not started, the strings that end its text, and what makes another end of it."""
+    """A request that has not started, the strings that end its text, and a maker of anything else that ends it."""
 
     request: Request
     stops: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def finish(self) -> str:
-        """Why the text ended: what its ending calls that, else "stop", "length", "context" or "cancelled"."""
+        """Why the text ended: what its ending says, else "stop", "length", "context" or "cancelled"."""
         return self._text.reason if self.request.finish == "stop" and self._text.reason else self.request.finish
 
     def __iter__(self) -> Iterator[str]:

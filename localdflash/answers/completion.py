@@ -1,6 +1,7 @@
-"""A completion as a request has it: of a prompt that stands as it is, or between two texts, to the model's own end.
+"""A completion as an API request has it: after a prompt as it stands, or between two texts, to the model's own end.
 
-What an editor shows is `fill`'s: a prompt that fits and is kept from key to key, words begun, an end by syntax.
+What an editor shows is made by `fill` instead: a prompt that fits and stays cached from key to key, healing of words
+that were begun, an end by syntax.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def complete(
     *,
     cancelled: Cancelled = never,
 ) -> Answer:
-    """The completion between prefix and suffix, not started yet; see `prepare`."""
+    """A completion between prefix and suffix, not started yet; see `prepare`."""
     return Answer(loaded, prepare(loaded, prefix, suffix, max_tokens, params, cancelled=cancelled))
 
 
@@ -43,9 +44,9 @@ def prepare(
 
 
 def prepare_text(loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams) -> Prepared:
-    """The request that goes on with a prompt as it stands: of text, what spells a marker is one.
+    """The request that continues a prompt as it stands; text that spells a marker becomes one.
 
-    UsageError where there is nothing to go on from, or an id is no token of the model.
+    UsageError if there is nothing to continue, or an id is not a token of the model.
     """
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):

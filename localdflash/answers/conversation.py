@@ -1,4 +1,4 @@
-"""From the messages of a chat to the request of its next answer."""
+"""Turn the messages of a chat into the request of its next answer."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,7 @@
-"""The ways to decode that the benchmark compares, and what each kind of pair tells of its costs.
+"""The ways to decode that the benchmark compares, and what each kind of pair reports of its costs.
 
 A pair composed in Python is compared with the same models loaded without drafts, and with llama.cpp's plain decoding.
-The CUDA engine goes other ways over the same memory, which could not hold the models twice.
+The CUDA engine steps in different ways over the same memory, which could not hold the models twice.
 """
 
 import math
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class BenchWays(Protocol):
-    """The ways of one pair beside drafting."""
+    """The ways of one pair, besides drafting."""
 
     @property
     def plain(self) -> Pair:
@@ -42,13 +42,13 @@ class BenchWays(Protocol):
         """DFlash by itself, its whole block verified in every step; None without a drafter."""
 
     def costs(self) -> dict[str, Any]:
-        """Milliseconds of a plain step, of a draft and of a verify, as they are known at the end."""
+        """Milliseconds of a plain step, of a draft and of a verify, as known at the end."""
 
     def verify(self) -> dict[str, Any]:
-        """What a verify costs by rows; empty if ways are timed as wholes."""
+        """The cost of a verify by rows; empty if ways are timed as a whole."""
 
     def machine(self) -> dict[str, Any]:
-        """The device, how fast its memory is read, and the most of it that was taken."""
+        """The device, how fast its memory is read, and the most of it that was used."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ class HostWays:
 
 
 class _WholeBlocks(Controller):
-    """Always asks DFlash and always verifies its whole block: what the drafter can do, whatever it costs."""
+    """A controller that always verifies the whole block of DFlash: what the drafter can do, whatever it costs."""
 
     def looks(self) -> bool:
         """See `Controller`."""

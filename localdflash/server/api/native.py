@@ -45,7 +45,9 @@ async def completion(http: HttpRequest) -> Response:
 
 
 def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: Grammars) -> Ask:
-    """See `answers/fill`. A grammar says itself how a text begins and ends; a stop string may stand in a word begun."""
+    """An infill made by `answers/fill`. A grammar alone decides where it ends; with one, or stop strings, nothing
+    heals.
+    """
     constraint = constraint_of(body, grammars)
     extra = [(_one_line(one.filename), one.text) for one in body.input_extra or ()]
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
