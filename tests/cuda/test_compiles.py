@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(900)  # the first test of a chip waits for the compiler
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test of a chip waits for the compiler
 
 SHARED = {86: 101_376, 120: 101_376}  # bytes that one block may ask for
 CONSTANT = {"gain", "gain_ptr"}  # what a kernel may read before its predecessors have finished
 Facts = dict[str, Any]
-on_each = pytest.mark.parametrize("chip", [pytest.param(86, marks=pytest.mark.slow), 120])
+on_each = pytest.mark.parametrize("chip", [86, 120])
 
 
 @cache

@@ -44,6 +44,7 @@ def run(pair: CudaPair, way: Way, count: int, params: SamplingParams | None = No
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["dense int8", "experts"], indirect=True)
 def test_every_way_gives_the_same_text(pairs: tuple[CudaPair, CudaPair]) -> None:
     kernels, _ = pairs

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHIPS = (120, *(pytest.param(chip, marks=pytest.mark.slow) for chip in (86, 90)))
+CHIPS = (120, 86, 90)
 TESTS = ("test_matmul.py", "test_norm.py")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_compiled_kernels_multiply_as_the_interpreted_ones(chip: int) -> None:
