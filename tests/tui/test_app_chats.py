@@ -101,7 +101,7 @@ def test_files_of_a_chat(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: "the name must end" in shown(app))
         (tmp_path / "a.md").write_text("mine")
         await command(pilot, "/export a.md")
-        await wait_until(pilot, lambda: "is there already" in shown(app))
+        await wait_until(pilot, lambda: "Replace the file?" in shown(app))
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.covered)
         assert (tmp_path / "a.md").read_text() == "mine"
