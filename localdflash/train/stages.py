@@ -88,6 +88,9 @@ def answers(folder: Path, target: Path, tokens: int, sequences: int, taps: str, 
 @click.option("--anchors", type=click.IntRange(1), default=48, show_default=True, help="Of a sequence.")
 @click.option("--measured", type=click.IntRange(1), default=24, show_default=True, help="Held-out answers.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the drafter's files into."
+)
 def drafter(
     folder: Path,
     target: Path,
@@ -102,6 +105,7 @@ def drafter(
     anchors: int,
     measured: int,
     threads: int,
+    out: Path | None,
 ) -> None:
     """Train a drafter on FOLDER/answers, into FOLDER/NAME; it goes on where it stopped."""
     import torch
@@ -118,6 +122,12 @@ def drafter(
         run.train(source, minutes, _report)
     else:
         _report(str(run.measure(source, measured)))
+    if out:
+        from localdflash.targets.gguf_config import decoder_config
+        from localdflash.train.kept_export import export
+        from localdflash.weights.gguf import read_header
+
+        export(run, folder / name, target, out, decoder_config(read_header(target)).num_hidden_layers)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from localdflash.drafters import dflash_files
 from localdflash.drafters.dflash_config import DFlashConfig
 from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import TrainingError, UsageError
@@ -19,9 +20,12 @@ from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
 from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.train.kept_export import export
 from localdflash.train.kept_setup import Wanted
 from localdflash.train.kept_training import KeptRun, Schedule
 from localdflash.train.loop import initialise
+from localdflash.weights import short_vocabulary
+from localdflash.weights.gguf import read_header
 
 TAPS = (1, 3, 4)
 WANTED = Wanted(1, 8, "<|mask|>", 300)
@@ -196,6 +200,27 @@ def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_
     _, _, said = prepared(folder, tiny_pair, tmp_path)
     assert not any("cover" in line for line in said)
     assert len(run.frozen.head) == 300
+
+
+def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
+    out, path = tmp_path / "out", tiny_pair / "target.gguf"
+    export(run, tmp_path / "run", path, out, 6)
+    assert (out / "short_vocabulary.safetensors").is_file()
+    header, wanted = read_header(out / "drafter.gguf"), read_header(path)
+    for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
+        assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
+    row = source.kept.index[2]
+    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
+    batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
+    with torch.inference_mode():
+        trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
+    short = short_vocabulary.load(out / short_vocabulary.FILE, run.drafter.config.decoder.vocab_size).long()
+    for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
+        drafter = dflash_files.load(out / name)
+        with torch.inference_mode():
+            served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
+        assert (served - trained).abs().max() < error * trained.abs().max()
 
 
 def test_a_checkpoint_of_another_shape(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
