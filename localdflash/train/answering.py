@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.errors import TrainingError
-from localdflash.text.chat_template import Message, encode_chat
+from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.train.parallel_target import Parallel
@@ -69,7 +69,7 @@ class Asker:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a conversation with one question."""
-        return encode_chat(self.tokenizer, self.template, [Message("user", prompt.text)])
+        return encode_chat(self.tokenizer, self.template, [TemplateMessage("user", prompt.text)])
 
 
 @dataclass

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import UsageError
-from localdflash.targets.torch_decoder import Decoder, Layer, RMSNorm, rotary
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference.decoder import Decoder, Layer, RMSNorm, rotary
+from localdflash.reference.dflash_model import DFlash
 from localdflash.train.kept_batches import Blocks
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from localdflash.drafters.dflash_model import DFlash
+from localdflash.model import short_vocabulary
+from localdflash.reference.dflash_model import DFlash
 from localdflash.train.export import write_drafter_for, write_drafter_safetensors
 from localdflash.train.kept_training import KeptRun
-from localdflash.weights import short_vocabulary
 from localdflash.weights.gguf import read_header
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from localdflash.drafters.dflash_config import DFlashConfig, check_fit
-from localdflash.targets.gguf_decoder import load_decoder
+from localdflash.model import short_vocabulary
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_drafter
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_training import KeptRun, Schedule
-from localdflash.weights import short_vocabulary
 
 SAMPLED = 64  # answers whose taps tell how large channels are
 

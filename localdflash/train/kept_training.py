@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import TrainingError
+from localdflash.reference.dflash_model import DFlash
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.train.muon import Muon

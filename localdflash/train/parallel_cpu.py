@@ -15,19 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu import library
+from localdflash.cpu.bound import KEYS, aligned, bound_layers, bound_matrix, bound_model, check_shape, rope_tables
 from localdflash.cpu.library import MAX_ROWS, address
-from localdflash.cpu.machine import (
-    KEYS,
-    Team,
-    aligned,
-    bound_layers,
-    bound_matrix,
-    bound_model,
-    check_shape,
-    rope_tables,
-)
 from localdflash.cpu.matrices import GROUP, PANEL
 from localdflash.cpu.packed import open_target
+from localdflash.cpu.team import Team
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.weights import gguf
@@ -48,7 +40,7 @@ class _Quantized:
     def __init__(self, rows: int, k: int) -> None:
         self.codes, self.scales = aligned((rows, k), np.int8), aligned((rows, k // GROUP), np.float32)
         self.sums = aligned((rows, k // 16), np.int32)
-        self.struct = library.Rows(address(self.codes), address(self.scales), address(self.sums))
+        self.struct = library.RowsStruct(address(self.codes), address(self.scales), address(self.sums))
         self.at = ctypes.addressof(self.struct)
 
 
@@ -80,7 +72,7 @@ class ParallelCpuTarget:
         layers, heads, size = c.num_hidden_layers, c.num_key_value_heads, c.head_dim
         self._keys = aligned((slots, layers, heads, self._capacity // KEYS, size, KEYS), np.float16)
         self._values = aligned((slots, layers, heads, self._capacity, size), np.float16)
-        self._caches = (library.Cache * (slots * layers * heads))()
+        self._caches = (library.CacheStruct * (slots * layers * heads))()
         bytes_of_one = 2 * self._capacity * size
         keys, values = self._keys.ctypes.data, self._values.ctypes.data
         for i, cache in enumerate(self._caches):
@@ -92,7 +84,7 @@ class ParallelCpuTarget:
         for model in self._models:
             model.workspace = address(self._workspace)
 
-    def _model_of(self, slot: int) -> library.Model:
+    def _model_of(self, slot: int) -> library.ModelStruct:
         """The whole model over one slot's cache: it reads prompts."""
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
@@ -135,7 +127,7 @@ class ParallelCpuTarget:
         self._gate, self._up = room(c.intermediate_size), room(c.intermediate_size)
         self._logits = room(-(-c.vocab_size // PANEL) * PANEL)
         self._rows_of = {k: _Quantized(rows, k) for k in {c.hidden_size, across, c.intermediate_size}}
-        self._matrices: dict[int, library.Matrix] = {}
+        self._matrices: dict[int, library.MatrixStruct] = {}
         self._begin, self._end = np.zeros(c.num_attention_heads, np.int32), np.zeros((rows, across), np.int32)
 
     def begin(self, slot: int, prompt: Sequence[int]) -> Floats:
@@ -150,7 +142,7 @@ class ParallelCpuTarget:
         for start in range(same, len(ids), MAX_ROWS):
             chunk = np.array(ids[start : start + MAX_ROWS], np.int32)
             out = taps[start : start + len(chunk)]
-            job = library.Pass(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
+            job = library.PassStruct(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
             self._team.forward(self._models[slot], job)
         self._known[slot] = (ids, taps)
         self.lengths[slot] = len(ids)
@@ -225,7 +217,7 @@ class ParallelCpuTarget:
         end = self._end[:count, :group]
         end[:] = positions[:, None] + 1
         attend, begin, scale = self._attend, address(self._begin), size**-0.5
-        caches, one, layers = ctypes.addressof(self._caches), ctypes.sizeof(library.Cache), c.num_hidden_layers
+        caches, one, layers = ctypes.addressof(self._caches), ctypes.sizeof(library.CacheStruct), c.num_hidden_layers
         queries, out, ends = self._q.ctypes.data, self._heads.ctypes.data, self._end.ctypes.data
         wide, end_wide = 4 * group * size, self._end.strides[0]
         for row, slot in enumerate(where.tolist()):

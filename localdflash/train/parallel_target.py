@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.targets import llama_library as library
+from localdflash.llamacpp import library
 
 
 class Parallel(Protocol):

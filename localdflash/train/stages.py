@@ -123,7 +123,7 @@ def drafter(
     else:
         _report(str(run.measure(source, measured)))
     if out:
-        from localdflash.targets.gguf_config import decoder_config
+        from localdflash.model.gguf_config import decoder_config
         from localdflash.train.kept_export import export
         from localdflash.weights.gguf import read_header
 

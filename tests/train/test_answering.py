@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import LocaldflashError, ModelError, TrainingError
-from localdflash.targets.llamacpp import LlamaCppTarget
+from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.train import answering
 from localdflash.train.answering import Asker, answer_prompts, repeats
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
@@ -171,9 +171,9 @@ PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 
 
 
 def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
-    from localdflash.cpu.machine import Team
     from localdflash.cpu.packed import open_target
     from localdflash.cpu.target import CpuTarget
+    from localdflash.cpu.team import Team
 
     path = tiny_pair / "target.gguf"
     target = ParallelCpuTarget(path, len(PROMPTS), 200, (1, 3, 4))

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.drafters import dflash_files
-from localdflash.drafters.dflash_config import DFlashConfig
-from localdflash.drafters.dflash_model import DFlash
 from localdflash.errors import TrainingError, UsageError
-from localdflash.targets.gguf_decoder import load_decoder
-from localdflash.targets.torch_decoder import Decoder, causal
+from localdflash.model import short_vocabulary
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference import dflash_files
+from localdflash.reference.decoder import Decoder, causal
+from localdflash.reference.dflash_model import DFlash
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.train import kept_setup
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
@@ -24,7 +25,6 @@ from localdflash.train.kept_export import export
 from localdflash.train.kept_setup import Wanted
 from localdflash.train.kept_training import KeptRun, Schedule
 from localdflash.train.loop import initialise
-from localdflash.weights import short_vocabulary
 from localdflash.weights.gguf import read_header
 
 TAPS = (1, 3, 4)
