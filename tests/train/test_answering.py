@@ -148,7 +148,7 @@ def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.nda
         verified = target.verify(ids[-1], NOTHING)
         taps.append(np.array(verified.taps))
         ids.append(int(verified.logits[0].argmax()))
-        target.keep(range(1))
+        target.keep(1)
     return ids, np.concatenate(taps)
 
 
