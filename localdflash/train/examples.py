@@ -44,7 +44,7 @@ def examples(source: str, rng: random.Random) -> Iterator[Example]:
     """All examples of one source file, in file order within each kind."""
     for chunk in _chunks(source, rng):
         yield _fill_in_the_middle(chunk, rng) if rng.random() < 0.75 else Example("code", (), (chunk, END))
-    for function in _functions(source):
+    for function in functions(source):
         doc = ast.get_docstring(function.node)
         if doc and len(doc) < 500:
             yield _write_function(function, doc)
@@ -115,14 +115,17 @@ def _indent(line: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
+    """A function of a source file that is worth asking about."""
+
     node: ast.FunctionDef | ast.AsyncFunctionDef
     text: str  # dedented source with its signature
     signature: str
     body: str  # without the docstring
 
 
-def _functions(source: str) -> Iterator[_Function]:
+def functions(source: str) -> Iterator[Function]:
+    """The functions of a source of a size worth learning from, those with a body of their own lines."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -143,7 +146,7 @@ def _functions(source: str) -> Iterator[_Function]:
         signature = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
         body_start = (node.body[0].end_lineno or 0) if has_doc else node.body[0].lineno - 1
         body = "\n".join(line[margin:] for line in lines[body_start : node.end_lineno])
-        yield _Function(node, text, signature.rstrip(), body.strip("\n"))
+        yield Function(node, text, signature.rstrip(), body.strip("\n"))
 
 
 def _chat(kind: ExampleKind, question: str, answer: str) -> Example:
@@ -161,7 +164,7 @@ def function_question(signature: str, doc: str) -> str:
     return f"Write this Python function.\n{fenced(signature)}\n{doc}"
 
 
-def _write_function(function: _Function, doc: str) -> Example:
+def _write_function(function: Function, doc: str) -> Example:
     answer = fenced(f"{function.signature}\n{function.body}")
     return _chat("function", function_question(function.signature, doc), answer)
 
@@ -171,7 +174,7 @@ def explain_question(code: str) -> str:
     return f"What does this code do?\n{fenced(code)}"
 
 
-def _explain(function: _Function, doc: str) -> Example:
+def _explain(function: Function, doc: str) -> Example:
     code = f"{function.signature}\n{function.body}"
     return _chat("explain", explain_question(code), doc)
 

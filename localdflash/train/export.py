@@ -1,7 +1,7 @@
 """Write a trained pair: the target as a `qwen3` GGUF, the drafter as a `dflash` GGUF and as z-lab safetensors."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from localdflash.reference.decoder import Decoder
 from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import SPECIALS, special_ids
+from localdflash.weights.gguf import GGUFHeader
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -45,11 +46,22 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
 
 def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
     """A `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
+    _write_dflash(path, model, lambda writer: _write_vocabulary(writer, tokenizer), quantization, name)
+
+
+def write_drafter_for(path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str) -> None:
+    """The same for a target that was not trained here: the vocabulary is copied from the target's file."""
+    _write_dflash(path, model, lambda writer: _copy_vocabulary(writer, target), quantization, name)
+
+
+def _write_dflash(
+    path: Path, model: DFlash, add_vocabulary: Callable[[gguf.GGUFWriter], None], quantization: str, name: str
+) -> None:
     config = model.config
     writer = gguf.GGUFWriter(path, "dflash")
     writer.add_name(name)
     _write_shape(writer, config.decoder)
-    _write_vocabulary(writer, tokenizer)
+    add_vocabulary(writer)
     writer.add_mask_token_id(config.mask_token_id)
     writer.add_uint32("dflash.block_size", config.block_size)
     writer.add_array("dflash.target_layers", [tap + 1 for tap in config.taps])  # llama.cpp counts layer inputs
@@ -127,6 +139,28 @@ def _write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_add_bos_token(False)
     for key, token in (("pre", "prefix"), ("suf", "suffix"), ("mid", "middle"), ("pad", "pad")):
         writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", special[f"<|fim_{token}|>"])
+
+
+def _copy_vocabulary(writer: gguf.GGUFWriter, target: GGUFHeader) -> None:
+    found = {key.removeprefix("tokenizer.ggml."): value for key, value in target.metadata.items()}
+    writer.add_tokenizer_model(found["model"])
+    if "pre" in found:
+        writer.add_tokenizer_pre(found["pre"])
+    for key, add in (
+        ("tokens", writer.add_token_list),
+        ("token_type", writer.add_token_types),
+        ("merges", writer.add_token_merges),
+        ("scores", writer.add_token_scores),
+        ("bos_token_id", writer.add_bos_token_id),
+        ("eos_token_id", writer.add_eos_token_id),
+        ("eot_token_id", writer.add_eot_token_id),
+        ("unknown_token_id", writer.add_unk_token_id),
+        ("padding_token_id", writer.add_pad_token_id),
+        ("add_bos_token", writer.add_add_bos_token),
+        ("add_space_prefix", writer.add_add_space_prefix),
+    ):
+        if key in found:
+            add(found[key])
 
 
 def _write_tensors(

@@ -1,0 +1,181 @@
+"""Let a target answer prompts, many at a time, and keep ids and taps of what it said.
+
+Slots are filled in the order of the prompts; a slot whose answer has ended takes the next one. Greedy: the answer to
+a prompt is always the same, so prompts that were answered before a restart are left out. An answer that goes round in
+circles is cut: there is nothing to learn from its third round.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.errors import TrainingError
+from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.train.kept_answers import ENDINGS, AnswerWriter
+from localdflash.train.parallel_target import Parallel
+from localdflash.train.prompts import KINDS, Prompt
+
+FLUSH_SECONDS = 30.0
+REPORT_SECONDS = 20.0
+LONGEST_PROMPT = 352  # ids; longer ones are left out
+ANSWER_LIMITS = {"function": 192, "explain": 192, "edit": 256, "types": 256, "tests": 224, "talk": 256, "json": 192}
+CONTEXT = 640  # of a slot: the longest prompt with the longest answer
+LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
+
+
+@dataclass
+class _Going:
+    """A conversation that is being answered."""
+
+    prompt: Prompt
+    asked: int  # ids of the prompt
+    ids: list[int]
+    taps: list[NDArray[np.float16]] = field(default_factory=list)  # [rows, width] each
+
+    def ending(self, ends: frozenset[int]) -> str | None:
+        """Why the answer is over, one of ENDINGS, or None."""
+        if len(self.ids) == self.asked:
+            return None
+        if self.ids[-1] in ends:
+            return "end"
+        if len(self.ids) - self.asked >= ANSWER_LIMITS[self.prompt.kind]:
+            return "limit"
+        return "repeats" if len(self.ids) % 8 == 0 and repeats(self.ids[self.asked :]) else None
+
+
+def repeats(ids: Sequence[int]) -> bool:
+    """Whether the ids end in the third round of one and the same stretch, or of a very short one in many rounds."""
+    row = np.asarray(ids[-3 * LONGEST_PERIOD :])
+    for period in range(1, min(LONGEST_PERIOD, len(row) // 3) + 1):
+        known = max(3 * period, LEAST_REPEATED)
+        if known <= len(row) and bool((row[-known + period :] == row[-known:-period]).all()):
+            return True
+    return False
+
+
+class Asker:
+    """Prompts as ids in the target's own chat template."""
+
+    def __init__(self, path: Path) -> None:
+        self.tokenizer = Tokenizer.load(path)
+        self.template = self.tokenizer.chat_template() or ""
+        if not self.template:
+            raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The ids of a conversation with one question."""
+        return encode_chat(self.tokenizer, self.template, [TemplateMessage("user", prompt.text)])
+
+
+@dataclass
+class Progress:
+    """What was answered, and how fast in this run."""
+
+    wanted: int  # answer ids
+    answers: int
+    answered: int  # ids
+    before: int
+    began: float = field(default_factory=time.monotonic)
+
+    def line(self, going: int) -> str:
+        """One line with rate and time left."""
+        rate = (self.answered - self.before + going) / max(time.monotonic() - self.began, 1e-3)
+        left = max(0, self.wanted - self.answered) / max(rate, 1e-3) / 60
+        return (
+            f"{self.answers:,} answers, {self.answered:,} of {self.wanted:,} answer tokens,"
+            f" {rate:.1f} tokens/s, {left:.0f} min left"
+        )
+
+
+def answer_prompts(
+    target: Parallel,
+    asker: Asker,
+    prompts: Sequence[Prompt],
+    writer: AnswerWriter,
+    tokens: int,
+    report: Callable[[str], None],
+) -> None:
+    """Answer prompts until about `tokens` ids of answers are kept, those of earlier runs included."""
+    known = writer.known
+    done = set(known["number"].tolist())
+    before = int((known["length"].astype(np.int64) - known["prompt"]).sum())
+    progress = Progress(tokens, len(known), before, before)
+    waiting = _encoded(asker, (p for p in prompts if p.number not in done))
+    going: dict[int, _Going] = {}
+    flushed = reported = time.monotonic()
+    while True:
+        if progress.answered < tokens:
+            _fill(target, waiting, going)
+        _finish(going, asker.tokenizer.ends, writer, progress)
+        if not going:
+            if progress.answered >= tokens:
+                break
+            if not _fill(target, waiting, going):
+                break
+            continue
+        _step(target, going)
+        now = time.monotonic()
+        if now - flushed > FLUSH_SECONDS:
+            writer.flush()
+            flushed = now
+        if now - reported > REPORT_SECONDS:
+            report(progress.line(sum(len(g.ids) - g.asked for g in going.values())))
+            reported = now
+    writer.flush()
+    report(progress.line(0))
+
+
+def _encoded(asker: Asker, prompts: Iterator[Prompt]) -> Iterator[tuple[Prompt, list[int]]]:
+    for prompt in prompts:
+        ids = asker.encode(prompt)
+        if len(ids) <= LONGEST_PROMPT:
+            yield prompt, ids
+
+
+def _fill(target: Parallel, waiting: Iterator[tuple[Prompt, list[int]]], going: dict[int, _Going]) -> bool:
+    """Give every free slot a prompt; whether any slot is taken."""
+    for slot in range(target.sequences):
+        if slot in going:
+            continue
+        found = next(waiting, None)
+        if found is None:
+            break
+        prompt, ids = found
+        going[slot] = _Going(prompt, len(ids), list(ids), [half(target.begin(slot, ids))])
+    return bool(going)
+
+
+def _step(target: Parallel, going: dict[int, _Going]) -> None:
+    slots = sorted(going)
+    taps, newest = target.step(slots, [going[slot].ids[-1] for slot in slots])
+    rows = half(taps)
+    for row, slot in enumerate(slots):
+        going[slot].ids.append(int(newest[row]))
+        going[slot].taps.append(rows[row : row + 1])
+
+
+def half(taps: NDArray[np.float32]) -> NDArray[np.float16]:
+    """Taps as they are kept; what float16 cannot hold is cut to its largest value."""
+    return np.clip(taps, -65504.0, 65504.0).astype(np.float16)
+
+
+def _finish(going: dict[int, _Going], ends: frozenset[int], writer: AnswerWriter, progress: Progress) -> None:
+    for slot, one in list(going.items()):
+        ended = one.ending(ends)
+        if ended is None:
+            continue
+        record = {
+            "number": one.prompt.number,
+            "kind": KINDS.index(one.prompt.kind),
+            "held_out": int(one.prompt.held_out),
+            "ended": ENDINGS.index(ended),
+        }
+        writer.add(record, np.array(one.ids, np.uint32), one.asked, np.concatenate(one.taps))
+        progress.answers += 1
+        progress.answered += len(one.ids) - one.asked
+        del going[slot]

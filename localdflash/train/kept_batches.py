@@ -1,0 +1,74 @@
+"""Kept answers as what a drafter learns from: anchors among an answer's tokens, and the tokens that follow them.
+
+A sequence is one answered prompt. Its taps before an anchor are what the drafter sees; labels are positions in the
+short vocabulary, so that the head of a step is a few thousand rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from localdflash.errors import TrainingError
+from localdflash.train.kept_answers import KeptAnswers
+
+NO_TOKEN, NOT_SHORT = -1, -2  # labels: the answer is over; the token is not in the short vocabulary
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of one sequence, to be filled by the drafter."""
+
+    taps: Tensor  # [T, width] float32, of the tokens before the last anchor
+    anchors: Tensor  # [N] ascending positions, none above T
+    first: Tensor  # [N] ids at the anchors
+    labels: Tensor  # [N, block - 1] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
+
+
+class Source:
+    """Cuts blocks out of kept answers. `ids` [size] is the short vocabulary, ascending."""
+
+    def __init__(self, kept: KeptAnswers, block_size: int, ids: NDArray[np.int64], vocab_size: int) -> None:
+        self.kept, self.block_size = kept, block_size
+        self._short = np.full(vocab_size, NOT_SHORT, np.int64)
+        self._short[ids] = np.arange(len(ids))
+        answered = kept.index["length"].astype(np.int64) - kept.index["prompt"]
+        self.training = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 0))
+        self.held_out = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 1))
+        if not len(self.training):
+            raise TrainingError("no answer of two tokens or more is kept for training: let the target answer more")
+
+    def answer_anchors(self, number: int) -> NDArray[np.int64]:
+        """Every position of an answer that a draft can start from: the prompt's last token is the first."""
+        row = self.kept.index[number]
+        return np.arange(int(row["prompt"]) - 1, int(row["length"]) - 1)
+
+    def blocks(self, number: int, anchors: NDArray[np.int64]) -> Blocks:
+        """The blocks of answer `number` at these positions."""
+        row = self.kept.index[number]
+        start, length = int(row["start"]), int(row["length"])
+        ids = self.kept.tokens[start : start + length].astype(np.int64)
+        where = anchors[:, None] + np.arange(1, self.block_size)
+        labels = np.where(where < length, self._short[ids[np.minimum(where, length - 1)]], NO_TOKEN)
+        taps = self.kept.taps[start : start + int(anchors[-1])].astype(np.float32)
+        tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels))
+        return Blocks(*tensors)
+
+    def endless(self, anchors: int, rng: np.random.Generator) -> Iterator[Blocks]:
+        """Sequences in random order, again and again, each with up to so many random anchors."""
+        while True:
+            for number in rng.permutation(self.training):
+                choice = self.answer_anchors(int(number))
+                yield self.blocks(int(number), np.sort(rng.permutation(choice)[:anchors]))
+
+    def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
+        """Root mean squares of the taps' channels [width] over some answers, first tokens left out: those are huge."""
+        squares, rows = torch.zeros(self.kept.taps.shape[1], dtype=torch.float64), 0
+        for number in rng.permutation(self.training)[:count]:
+            taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]
+            squares += taps.double().square().sum(0)
+            rows += len(taps)
+        return (squares / rows).sqrt().clamp_min(1e-3).float()

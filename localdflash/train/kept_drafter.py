@@ -1,0 +1,144 @@
+"""A drafter's pass over blocks whose context was kept, its loss, and what it would be worth.
+
+The network is `DFlash`; taps are divided by the size of their channels before `fc`, which an export folds back. All
+blocks of a sequence share one context and see no other block, so attention is two products: with the context, and
+inside each block. Slot 0 only gives keys and values in the last block of the network.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localdflash.errors import UsageError
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference.decoder import Decoder, Layer, RMSNorm, rotary
+from localdflash.reference.dflash_model import DFlash
+from localdflash.train.kept_batches import Blocks
+
+SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
+SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
+
+
+class Frozen(nn.Module):
+    """What a drafter borrows of its target: embedding [V, H] and the head's rows of the short vocabulary [S, H]."""
+
+    def __init__(self, target: Decoder, short: Tensor) -> None:
+        super().__init__()
+        self.embedding = target.embed_tokens.weight.detach()
+        self.head = target.lm_head.weight.detach()[short].contiguous()
+
+
+def start_from(target: Decoder, config: DFlashConfig, sizes: Tensor) -> DFlash:
+    """A drafter of the target's last blocks, whose context is the last tap as the first of those blocks reads it.
+
+    `sizes` [width] are those of the taps' channels.
+    """
+    if config.window is not None or config.causal:
+        raise UsageError("a drafter with sliding or causal layers cannot be trained on kept features")
+    drafter, hidden = DFlash(config), config.decoder.hidden_size
+    count = config.decoder.num_hidden_layers
+    last = [layer for layer in target.layers if isinstance(layer, Layer)][-count:]
+    with torch.no_grad():
+        for ours, theirs in zip(drafter.layers, last, strict=True):
+            missing = ours.load_state_dict(theirs.state_dict(), strict=False)
+            assert all("q_norm" in name or "k_norm" in name for name in missing.missing_keys)
+        drafter.norm.weight.copy_(target.norm.weight * SOFT)
+        drafter.hidden_norm.load_state_dict(last[0].input_layernorm.state_dict())
+        nn.init.normal_(drafter.fc.weight, std=0.02)
+        ending = sizes[-hidden:]
+        drafter.fc.weight[:, -hidden:] += torch.diag(ending / ending.square().mean().sqrt())
+    return drafter
+
+
+def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> None:
+    """Give norms of queries and keys, which a Llama has not, the sizes that its heads have without them."""
+    with torch.no_grad():
+        fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
+        rows = frozen.embedding[blocks.first]
+        for layer in drafter.layers:
+            assert isinstance(layer, Layer)
+            attention = layer.self_attn
+            queries, keys = attention.q_norm, attention.k_norm
+            assert isinstance(queries, RMSNorm)
+            assert isinstance(keys, RMSNorm)
+            if queries.weight.unique().numel() > 1:
+                continue  # a Qwen3's own
+            for norm, x in (
+                (queries, attention.q_proj(layer.input_layernorm(rows))),
+                (keys, attention.k_proj(fused)),
+            ):
+                heads = x.unflatten(-1, (-1, drafter.config.decoder.head_dim))
+                norm.weight.fill_(float(heads.square().mean(-1).sqrt().mean()))
+
+
+def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+    """Normed hidden states [N, block - 1, H] of the slots that predict."""
+    config, count = drafter.config, len(blocks.anchors)
+    positions = torch.arange(len(blocks.taps))
+    context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
+    slots = torch.full((count, config.block_size), config.mask_token_id)
+    slots[:, 0] = blocks.first
+    where = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
+    cos, sin = rotary(where, config.decoder.head_dim, config.decoder.rope_theta)
+    unseen = positions >= blocks.anchors.unsqueeze(1)  # [N, T]
+    x = frozen.embedding[slots] * config.embedding_scale
+    for number, layer in enumerate(drafter.layers):
+        assert isinstance(layer, Layer)
+        first = int(number == len(drafter.layers) - 1)  # slot 0 predicts nothing
+        q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+        heads = attend(q[:, :, first:], k, v, context[number], unseen)
+        x = x[:, first:] + layer.self_attn.merge(heads)
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return drafter.norm(x)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unseen: Tensor) -> Tensor:
+    """Heads [N, heads, S, hd] of q [N, heads, S, hd]: over the context it may see, and over its own block.
+
+    k, v [N, kv_heads, block, hd]; the context's [1, kv_heads, T, hd]; `unseen` [N, T]: True where a block may not look.
+    """
+    count, heads, slots, size = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    queries = q.reshape(count, kv_heads, group * slots, size)
+    flat = queries.transpose(0, 1).reshape(kv_heads, -1, size)
+    far = (flat @ context[0][0].mT).view(kv_heads, count, group * slots, -1).transpose(0, 1)
+    far = far.masked_fill(unseen[:, None, None], -torch.inf)
+    near = queries @ k.mT
+    weights = (torch.cat((far, near), -1) * size**-0.5).softmax(-1)
+    length = far.shape[-1]
+    over_context = weights[..., :length].transpose(0, 1).reshape(kv_heads, -1, length) @ context[1][0]
+    over_context = over_context.view(kv_heads, count, group * slots, size).transpose(0, 1)
+    return (over_context + weights[..., length:] @ v).reshape(count, heads, slots, size)
+
+
+def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+    """Logits [N, block - 1, S] over the short vocabulary."""
+    return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of weighted cross-entropies, and the sum of their weights.
+
+    A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the smoothed
+    probability that all labels up to a slot are right, summed over the slots from it on.
+    """
+    each = F.cross_entropy(logits.flatten(0, 1), labels.clamp_min(0).flatten(), reduction="none").view_as(labels)
+    with torch.no_grad():
+        likely = torch.where(labels >= 0, torch.exp(-each), 0.0) * (1 - SMOOTH) + SMOOTH
+        reached = torch.where(labels == -1, 0.0, likely.cumprod(-1))
+        weights = torch.where(labels >= 0, reached.flip(-1).cumsum(-1).flip(-1), 0.0)
+    return (each * weights).sum(), weights.sum()
+
+
+def accepted(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many drafted tokens of each block [N] the target would take."""
+    return (logits.argmax(-1) == labels).long().cumprod(-1).sum(-1)
+
+
+def verifies(taken: Tensor) -> int:
+    """Verifies that an answer of N tokens takes, when a draft at its token i has `taken`[i] right tokens: [N]."""
+    at, count, lengths = 0, 0, taken.tolist()
+    while at < len(lengths):
+        at, count = at + lengths[at] + 1, count + 1
+    return count

@@ -1,0 +1,35 @@
+"""General questions to a small assistant: the patterns of questions.toml, filled with its subjects.
+
+They stand beside the prompts made of source code (`code_prompts`), so that a drafter also learns how its target talks.
+A subject is either for training or held out, in every pattern it appears in.
+"""
+
+import random
+import tomllib
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+QUESTION_LIST = Path(__file__).with_name("questions.toml")
+HELD_OUT_SHARE = 16  # one subject in so many is never trained on
+
+
+class Question(NamedTuple):
+    """One question, its kind ("talk", "json" or "function"), and whether it may only measure."""
+
+    kind: str
+    text: str
+    held_out: bool
+
+
+def questions(rng: random.Random, path: Path = QUESTION_LIST) -> Iterator[Question]:
+    """Every question once, in a random order."""
+    found = [
+        Question(family["kind"], pattern.format(subject), crc32(subject.encode()) % HELD_OUT_SHARE == 0)
+        for family in tomllib.loads(path.read_text(encoding="utf-8"))["family"]
+        for pattern, subject in product(family["patterns"], family["subjects"])
+    ]
+    rng.shuffle(found)
+    yield from found

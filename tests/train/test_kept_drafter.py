@@ -1,0 +1,257 @@
+"""Training on kept features: what is learned from, the pass against the one that serves, the loss, the loop."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from localdflash.errors import TrainingError, UsageError
+from localdflash.model import short_vocabulary
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference import dflash_files
+from localdflash.reference.decoder import Decoder, causal
+from localdflash.reference.dflash_model import DFlash
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.train import kept_setup
+from localdflash.train.drafter import Batch, block_logits
+from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
+from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Source
+from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.train.kept_export import export
+from localdflash.train.kept_setup import Wanted
+from localdflash.train.kept_training import KeptRun, Schedule
+from localdflash.train.loop import initialise
+from localdflash.weights.gguf import read_header
+
+TAPS = (1, 3, 4)
+WANTED = Wanted(1, 8, "<|mask|>", 300)
+QUICK = Schedule(sequences=2, anchors=6, warm_up=2, save_seconds=1e9, measure_seconds=1e9, measured=2)
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with twelve kept answers of the tiny target, every fourth held out; ids below 200."""
+    folder = tmp_path_factory.mktemp("kept")
+    generator = torch.Generator().manual_seed(0)
+    about = {"sha256": "", "taps": list(TAPS), "hidden_size": target.config.hidden_size}
+    with AnswerWriter(folder / "answers", about) as writer:
+        for number in range(12):
+            ids = torch.randint(0, 200, (1, 30 + number), generator=generator)
+            with torch.inference_mode():
+                _, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
+            record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
+            writer.add(record, ids[0].numpy().astype(np.uint32), 10, torch.cat(taps, -1)[0].numpy())
+    return folder
+
+
+def source_of(folder: Path, size: int = 512, block: int = 8) -> Source:
+    return Source(KeptAnswers.load(folder / "answers"), block, np.arange(0, size, 2), 1024)
+
+
+# Blocks
+
+
+def test_labels_are_places_in_the_short_vocabulary(folder: Path) -> None:
+    source = source_of(folder)
+    kept = source.kept
+    for number in (0, 5, 11):
+        anchors = source.answer_anchors(number)
+        start, length = int(kept.index[number]["start"]), int(kept.index[number]["length"])
+        ids = kept.tokens[start : start + length].tolist()
+        assert anchors.tolist() == list(range(9, length - 1))
+        blocks = source.blocks(number, anchors)
+        assert blocks.first.tolist() == [ids[a] for a in anchors]
+        assert len(blocks.taps) == anchors[-1]
+        assert (blocks.taps.numpy() == kept.taps[start : start + anchors[-1]]).all()
+        for anchor, labels in zip(anchors.tolist(), blocks.labels.tolist(), strict=True):
+            for slot, label in enumerate(labels, 1):
+                if anchor + slot >= length:
+                    assert label == NO_TOKEN
+                else:
+                    token = ids[anchor + slot]
+                    assert label == (NOT_SHORT if token % 2 else token // 2)
+
+
+def test_training_never_sees_what_is_held_out(folder: Path) -> None:
+    source = source_of(folder)
+    assert source.held_out.tolist() == [3, 7, 11]
+    held_out = {source.blocks(n, np.array([20])).taps.sum().item() for n in (3, 7, 11)}
+    stream = source.endless(100, np.random.default_rng(0))
+    for blocks in (next(stream) for _ in range(30)):
+        assert blocks.taps[:20].sum().item() not in held_out
+        assert (blocks.anchors.diff() > 0).all()
+        assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
+
+
+def test_no_answer_to_learn_from(tmp_path: Path) -> None:
+    with AnswerWriter(tmp_path / "answers", {"taps": [0], "hidden_size": 2}) as writer:
+        record = {"number": 0, "kind": 0, "held_out": 1, "ended": 0}
+        writer.add(record, np.arange(6, dtype=np.uint32), 2, np.zeros((5, 2), np.float32))
+    with pytest.raises(TrainingError, match="no answer"):
+        source_of(tmp_path)
+
+
+# The pass
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path) -> None:
+    config = DFlashConfig(replace(target.config, num_hidden_layers=layers), 8, target.config.vocab_size - 1, TAPS)
+    torch.manual_seed(2)
+    drafter = DFlash(config).eval().requires_grad_(False)
+    initialise(drafter)
+    source, short = source_of(folder), torch.arange(0, 512, 2)
+    anchors = np.array([9, 10, 17, 25])
+    blocks = source.blocks(2, anchors)
+    sizes = torch.rand(blocks.taps.shape[1]) + 0.5
+    row = source.kept.index[2]
+    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
+    batch = Batch(torch.from_numpy(ids)[None], torch.from_numpy(anchors)[None], torch.full((1, 4, 8), -100))
+    with torch.inference_mode():
+        wanted = block_logits(drafter, target, batch)[0, :, 1:, short]
+        drafter.fc.weight.mul_(sizes)  # what an export folds back
+        found = logits_of(drafter, Frozen(target, short), blocks, sizes)
+    assert found.shape == (4, 7, 256)
+    assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
+
+
+def test_a_start_from_the_targets_last_blocks(target: Decoder) -> None:
+    config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, 0, TAPS)
+    drafter = start_from(target, config, torch.ones(len(TAPS) * target.config.hidden_size))
+    for ours, theirs in zip(drafter.layers, target.layers[-2:], strict=True):
+        for name, values in theirs.state_dict().items():
+            assert (ours.state_dict()[name] == values).all(), name
+    assert (drafter.norm.weight < target.norm.weight).all()
+    with pytest.raises(UsageError, match="sliding or causal"):
+        start_from(target, replace(config, causal=True), torch.ones(3))
+
+
+# The loss
+
+
+def test_loss_of_one_block_by_hand() -> None:
+    logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]])
+    labels = torch.tensor([[0, 1, NOT_SHORT, NO_TOKEN]])
+    p0, p1 = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-1))
+    q0, q1 = 0.5 + p0 / 2, 0.5 + p1 / 2
+    reached = [q0, q0 * q1, q0 * q1 * 0.5]
+    weights = [sum(reached), reached[1] + reached[2]]
+    loss, weight = loss_of(logits, labels)
+    assert weight.item() == pytest.approx(sum(weights), rel=1e-5)
+    assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
+
+
+def test_nothing_is_learned_where_there_is_no_label() -> None:
+    logits = torch.zeros(2, 3, 5, requires_grad=True)
+    labels = torch.tensor([[1, NO_TOKEN, NO_TOKEN], [NOT_SHORT, 2, NO_TOKEN]])
+    torch.autograd.backward(loss_of(logits, labels)[0])
+    assert logits.grad is not None
+    assert (logits.grad.abs().sum(-1) > 0).tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_accepted_tokens_and_verifies() -> None:
+    labels = torch.tensor([[1, 1, 1], [1, 0, 1], [NOT_SHORT, 1, 1], [1, 1, NO_TOKEN]])
+    logits = torch.nn.functional.one_hot(torch.ones(4, 3, dtype=torch.long), 2).float()
+    assert accepted(logits, labels).tolist() == [3, 1, 0, 2]
+    assert verifies(torch.tensor([0, 0, 0])) == 3
+    assert verifies(torch.tensor([2, 0, 0])) == 1
+    assert verifies(torch.tensor([1, 5, 3, 0, 0])) == 2
+    assert verifies(torch.tensor([0, 1, 7, 2, 0, 0])) == 3  # 0; 1 and its bonus; 3, which takes two
+
+
+# The loop
+
+
+def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED) -> tuple[KeptRun, Source, list[str]]:
+    said: list[str] = []
+    run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.append)
+    return run, source, said
+
+
+def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    assert "9 answers to learn from, 3 held out" in said[-1]
+    stream = source.endless(6, np.random.default_rng(0))
+    losses = [run._one_step(stream)["loss"] for _ in range(30)]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    run.train(source, 0.02, said.append)
+    again, _, _ = prepared(folder, tiny_pair, tmp_path)
+    assert (again.step, again.spent) == (run.step, run.spent)
+    for name, values in run.drafter.state_dict().items():
+        assert (again.drafter.state_dict()[name] == values).all()
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert 1.0 <= logged[-1]["held_out"] <= 8.0
+    assert {"held_out_function", "held_out_types"} <= set(logged[-1])
+
+
+def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, _, said = prepared(folder, tiny_pair, tmp_path)
+    assert "300 tokens cover 100.00%" in said[0]
+    _, _, said = prepared(folder, tiny_pair, tmp_path)
+    assert not any("cover" in line for line in said)
+    assert len(run.frozen.head) == 300
+
+
+def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
+    out, path = tmp_path / "out", tiny_pair / "target.gguf"
+    export(run, tmp_path / "run", path, out, 6)
+    assert (out / "short_vocabulary.safetensors").is_file()
+    header, wanted = read_header(out / "drafter.gguf"), read_header(path)
+    for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
+        assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
+    row = source.kept.index[2]
+    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
+    batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
+    with torch.inference_mode():
+        trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
+    short = short_vocabulary.load(out / short_vocabulary.FILE, run.drafter.config.decoder.vocab_size).long()
+    for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
+        drafter = dflash_files.load(out / name)
+        with torch.inference_mode():
+            served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
+        assert (served - trained).abs().max() < error * trained.abs().max()
+
+
+def test_a_checkpoint_of_another_shape(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    run.train(source, 0.0, said.append)
+    with pytest.raises(TrainingError, match="another shape"):
+        prepared(folder, tiny_pair, tmp_path, replace(WANTED, layers=2))
+    (tmp_path / "last.pt").write_bytes(b"torn")
+    with pytest.raises(TrainingError, match="damaged"):
+        prepared(folder, tiny_pair, tmp_path)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(
+    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, source, said = prepared(folder, tiny_pair, tmp_path)
+    run.train(source, 0.0, said.append)
+    before = (tmp_path / "last.pt").read_bytes()
+
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(TrainingError, match="the one before is kept"):
+        run.train(source, 0.0, said.append)
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, _ = prepared(folder, tiny_pair, tmp_path)
+    with torch.no_grad():
+        run.drafter.norm.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match="the loss is nan"):
+        run._one_step(source.endless(6, np.random.default_rng(0)))
