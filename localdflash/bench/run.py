@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localdflash.backend.names import RUNNERS, Runner
 from localdflash.backend.options import Options
@@ -24,9 +24,6 @@ from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
-
-if TYPE_CHECKING:
-    pass
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
 

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from localdflash.backend.options import Options
 from localdflash.bench.llama_plain import llama_plain
@@ -21,9 +21,6 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.loading.load import LoadedPair
 from localdflash.machine import hardware
-
-if TYPE_CHECKING:
-    pass
 
 
 class BenchWays(Protocol):
