@@ -20,11 +20,11 @@ struct Routing {
 
 Matrix expert_of(const Matrix& all, int expert) {
   const size_t panels = (size_t)panels_of(all) * expert, groups = all.k / GROUP, supers = all.k / SUPER;
-  const bool halves = all.kind == Q8_0 || all.kind == Q4_0;
+  const Sizes sizes = sizes_of(all.kind);
   Matrix one = all;
-  one.codes += panels * groups * (all.kind == Q4_0 || all.kind == Q4_K ? 256 : 512);
-  one.scales += panels * groups * PANEL * (halves ? sizeof(uint16_t) : 2);
-  if (!halves) one.supers += panels * supers * PANEL * (all.kind == Q4_K ? 2 : 1);
+  one.codes += panels * groups * sizes.codes;
+  one.scales += panels * groups * sizes.scales;
+  if (sizes.supers) one.supers += panels * supers * sizes.supers;
   return one;
 }
 

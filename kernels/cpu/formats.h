@@ -16,16 +16,17 @@ constexpr int GROUP = 32;   // inputs that share a scale
 constexpr int SUPER = 256;  // inputs that share a super-scale
 constexpr int MAX_ROWS = 64;
 
-enum Kind : int32_t { Q8_0 = 0, Q4_0 = 1, Q4_K = 2, Q6_K = 3 };
+enum Kind : int32_t { Q8_0 = 0, Q4_0 = 1, Q4_K = 2, Q6_K = 3, Q4_1 = 4 };
 
 // A matrix [n, k], n padded with zeros to whole panels; k is a multiple of GROUP, of SUPER for Q4_K and Q6_K.
 // A weight is   Q8_0 (code - 128) * scale              Q4_0 (code - 8) * scale
 //               Q4_K code * (d * scale) - dmin * minimum      Q6_K (code - 32) * (d * scale), 8-bit codes below 64
+//               Q4_1 code * scale + m
 struct Matrix {
   int32_t kind, n, k;
   const uint8_t* codes;  // [panels][groups][512 or 256]
   // Q8_0, Q4_0: float16 [panels][groups][16]. Q4_K: uint8 [panels][groups][2: scale, minimum][16].
-  // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16].
+  // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16]. Q4_1: float16 [panels][groups][2: scale, m][16].
   const uint8_t* scales;
   const uint16_t* supers;  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Else null.
 };

@@ -4,7 +4,9 @@
 //   Q8_0, Q4_0   total = fma(dot, scale * x_scale, total)
 //   Q6_K         total = fma(s0 * dot0 + s1 * dot1, d * x_scale, total)
 //   Q4_K         total = fma(dot, (d * scale) * x_scale, total)
-//                total = fma(sum of x, -((dmin * minimum) * x_scale), total)
+//                total = fma(sum of x * x_scale, -(dmin * minimum), total)
+//   Q4_1         total = fma(dot, scale * x_scale, total)
+//                total = fma(sum of x * x_scale, m, total)
 //
 // where dot = sum of (code - zero) * x is exact, in integers and as a float: it is below 2^24 in all formats.
 #pragma once
@@ -15,6 +17,21 @@
 namespace ldf {
 namespace LDF_ISA {
 
+// What a panel takes: bytes of codes and of scales for each group, super-scales for each eight.
+struct Sizes {
+  int codes, scales, supers;
+};
+
+constexpr Sizes sizes_of(int32_t kind) {
+  switch (kind) {
+    case Q4_0: return {256, 2 * PANEL, 0};
+    case Q4_1: return {256, 4 * PANEL, 0};
+    case Q4_K: return {256, 2 * PANEL, 2 * PANEL};
+    case Q6_K: return {512, 2 * PANEL, PANEL};
+    default: return {512, 2 * PANEL, 0};
+  }
+}
+
 // Sixteen channels of a matrix, from one group on.
 struct Panel {
   const uint8_t* codes;
@@ -23,11 +40,11 @@ struct Panel {
 };
 
 // A format, made of a panel at a group, is what the group's channels are scaled with. `dots` are the integer products
-// of a tile's rows, as floats; `add` scales a row's and adds it to the row's total.
+// of a tile's rows, as floats; `add` scales a row's and adds it to the row's total, `x_sum` is the sum of the row's inputs.
 
-template <int format_bits, int zero>
+template <Kind its_kind, int bits, int zero>
 struct Symmetric {  // Q8_0, Q4_0
-  static constexpr int bits = format_bits, supers = 0;
+  static constexpr Kind kind = its_kind;
   Lanes scale;
 
   explicit Symmetric(const Panel& at) : scale(load_half(reinterpret_cast<const uint16_t*>(at.scales))) {}
@@ -39,11 +56,11 @@ struct Symmetric {  // Q8_0, Q4_0
     for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
   }
 
-  Lanes add(Lanes dot, int32_t, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+  Lanes add(Lanes dot, float, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
 };
 
 struct Halves {  // Q6_K
-  static constexpr int bits = 6, supers = PANEL;
+  static constexpr Kind kind = Q6_K;
   Lanes super, first, second;
 
   explicit Halves(const Panel& at)
@@ -54,52 +71,65 @@ struct Halves {  // Q6_K
   template <int rows>
   void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
     Sums dot0[rows], dot1[rows];
-    Dots::dot<rows, bits, 32>(codes, x, dot0);
-    Dots::dot<rows, bits, 32>(codes + GROUP / 2 * PANEL, {x.codes + GROUP / 2, x.sums + 1, x.k}, dot1);
+    Dots::dot<rows, 6, 32>(codes, x, dot0);
+    Dots::dot<rows, 6, 32>(codes + GROUP / 2 * PANEL, {x.codes + GROUP / 2, x.sums + 1, x.k}, dot1);
     // Whole numbers, so nothing is rounded; in floats because some processors are slow at multiplying 32-bit integers.
     for (int r = 0; r < rows; r++) out[r] = fma(to_float(dot0[r]), first, mul(to_float(dot1[r]), second));
   }
 
-  Lanes add(Lanes dot, int32_t, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
+  Lanes add(Lanes dot, float, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
 };
 
-struct Minimum {  // Q4_K
-  static constexpr int bits = 4, supers = 2 * PANEL;
-  Lanes scale, below;
-
-  explicit Minimum(const Panel& at)
-      : scale(mul(load_half(at.supers), to_float(widen(at.scales)))),
-        below(mul(splat(-1.0f), mul(load_half(at.supers + PANEL), to_float(widen(at.scales + PANEL))))) {}
+struct Shifted {  // what Q4_K and Q4_1 share: a weight is code * scale + shift
+  Lanes scale, shift;
 
   template <int rows>
   void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
     Sums dot[rows];
-    Dots::dot<rows, bits, 0>(codes, x, dot);
+    Dots::dot<rows, 4, 0>(codes, x, dot);
     for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
   }
 
-  Lanes add(Lanes dot, int32_t x_sum, Lanes x_scale, Lanes total) const {
-    const Lanes scaled = fma(dot, mul(scale, x_scale), total);
-    return fma(splat(static_cast<float>(x_sum)), mul(below, x_scale), scaled);
+  Lanes add(Lanes dot, float x_sum, Lanes x_scale, Lanes total) const {
+    return fma(splat(x_sum), shift, fma(dot, mul(scale, x_scale), total));
   }
 };
 
+struct Minimum : Shifted {  // Q4_K
+  static constexpr Kind kind = Q4_K;
+
+  explicit Minimum(const Panel& at)
+      : Shifted{mul(load_half(at.supers), to_float(widen(at.scales))),
+                mul(splat(-1.0f), mul(load_half(at.supers + PANEL), to_float(widen(at.scales + PANEL))))} {}
+};
+
+struct Affine : Shifted {  // Q4_1
+  static constexpr Kind kind = Q4_1;
+
+  explicit Affine(const Panel& at)
+      : Shifted{load_half(reinterpret_cast<const uint16_t*>(at.scales)),
+                load_half(reinterpret_cast<const uint16_t*>(at.scales) + PANEL)} {}
+};
+
 template <class Scales>
-constexpr int CODE_BYTES = PANEL * GROUP * (Scales::bits == 4 ? 4 : 8) / 8;  // of a group
+constexpr Sizes SIZES = sizes_of(Scales::kind);
+
+template <class Scales>
+constexpr int BITS = Scales::kind == Q6_K ? 6 : SIZES<Scales>.codes == 256 ? 4 : 8;
 
 constexpr int AHEAD = 1024;  // bytes; a single row waits for memory, so its codes are asked for before they are met
 
 template <class Scales>
 void prefetch(const uint8_t* codes) {
-  for (int line = 0; line < CODE_BYTES<Scales>; line += 64) __builtin_prefetch(codes + AHEAD + line);
+  for (int line = 0; line < SIZES<Scales>.codes; line += 64) __builtin_prefetch(codes + AHEAD + line);
 }
 
 template <class Scales>
 inline Panel panel_of(const Matrix& weights, int panel) {
   const ptrdiff_t group = static_cast<ptrdiff_t>(panel) * (weights.k / GROUP);
   const ptrdiff_t super = static_cast<ptrdiff_t>(panel) * (weights.k / SUPER);
-  return {weights.codes + group * CODE_BYTES<Scales>, weights.scales + group * 2 * PANEL,
-          weights.supers + super * Scales::supers};
+  return {weights.codes + group * SIZES<Scales>.codes, weights.scales + group * SIZES<Scales>.scales,
+          weights.supers + super * SIZES<Scales>.supers};
 }
 
 // `rows` rows times one panel.
@@ -108,19 +138,19 @@ void tile(Panel at, Inputs x, const float* x_scales, float* out, ptrdiff_t strid
   const int groups = static_cast<int>(x.k / GROUP);
   Lanes total[rows];
   for (int r = 0; r < rows; r++) total[r] = splat(0.0f);
-  Dots::begin<rows, Scales::bits>();
+  Dots::begin<rows, BITS<Scales>>();
   for (int group = 0; group < groups; group++) {
     prefetch<Scales>(at.codes);
     const Scales scales(at);
     Lanes dot[rows];
     scales.template dots<rows>(at.codes, x, dot);
     for (int r = 0; r < rows; r++) {
-      const Lanes x_scale = splat(x_scales[r * groups + group]);
-      total[r] = scales.add(dot[r], x.sum<8>(r), x_scale, total[r]);
+      const float x_scale = x_scales[r * groups + group], x_sum = static_cast<float>(x.sum<8>(r)) * x_scale;
+      total[r] = scales.add(dot[r], x_sum, splat(x_scale), total[r]);
     }
-    at.codes += CODE_BYTES<Scales>;
-    at.scales += 2 * PANEL;
-    if (group % (SUPER / GROUP) == SUPER / GROUP - 1) at.supers += Scales::supers;
+    at.codes += SIZES<Scales>.codes;
+    at.scales += SIZES<Scales>.scales;
+    if (group % (SUPER / GROUP) == SUPER / GROUP - 1) at.supers += SIZES<Scales>.supers;
     x.codes += GROUP;
     x.sums += 2;
   }
@@ -136,7 +166,7 @@ void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, 
 
 template <class Scales>
 void product_of(const Matrix& weights, const Rows& x, int rows, int first, int last, float* out, ptrdiff_t stride) {
-  constexpr int most = Dots::tile<Scales::bits>;
+  constexpr int most = Dots::tile<BITS<Scales>>;
   const ptrdiff_t k = weights.k;
   for (int panel = first; panel < last; panel++) {
     const Panel at = panel_of<Scales>(weights, panel);
@@ -155,8 +185,9 @@ void product_of(const Matrix& weights, const Rows& x, int rows, int first, int l
 inline void product(const Matrix* weights, const Rows* x, int32_t rows, int32_t first, int32_t last, float* out,
                     ptrdiff_t stride) {
   switch (weights->kind) {
-    case Q8_0: return product_of<Symmetric<8, 128>>(*weights, *x, rows, first, last, out, stride);
-    case Q4_0: return product_of<Symmetric<4, 8>>(*weights, *x, rows, first, last, out, stride);
+    case Q8_0: return product_of<Symmetric<Q8_0, 8, 128>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_0: return product_of<Symmetric<Q4_0, 4, 8>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_1: return product_of<Affine>(*weights, *x, rows, first, last, out, stride);
     case Q4_K: return product_of<Minimum>(*weights, *x, rows, first, last, out, stride);
     case Q6_K: return product_of<Halves>(*weights, *x, rows, first, last, out, stride);
   }

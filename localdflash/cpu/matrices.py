@@ -1,6 +1,6 @@
 """Matrices as the CPU kernels read them, packed from ggml's blocks; layouts in kernels/cpu/formats.h.
 
-Q8_0, Q4_0, Q4_K and Q6_K keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as
+Q8_0, Q4_0, Q4_1, Q4_K and Q6_K keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as
 ggml does it. Needs numpy only. Layouts of blocks: ggml-common.h.
 """
 
@@ -32,11 +32,13 @@ class Kind(IntEnum):
     Q4_0 = 1
     Q4_K = 2
     Q6_K = 3
+    Q4_1 = 4
 
 
 KINDS = {
     GGMLType.Q8_0: Kind.Q8_0,
     GGMLType.Q4_0: Kind.Q4_0,
+    GGMLType.Q4_1: Kind.Q4_1,
     GGMLType.Q4_K: Kind.Q4_K,
     GGMLType.Q6_K: Kind.Q6_K,
     GGMLType.F32: Kind.Q8_0,
@@ -71,6 +73,8 @@ class MatrixShape:
                 return Array(np.uint8, (*groups, 512)), Array(np.float16, (*groups, PANEL))
             case Kind.Q4_0:
                 return Array(np.uint8, (*groups, 256)), Array(np.float16, (*groups, PANEL))
+            case Kind.Q4_1:
+                return Array(np.uint8, (*groups, 256)), Array(np.float16, (*groups, 2, PANEL))
             case Kind.Q4_K:
                 scales, halves = Array(np.uint8, (*groups, 2, PANEL)), Array(np.float16, (*supers, 2, PANEL))
                 return Array(np.uint8, (*groups, 256)), scales, halves
@@ -88,7 +92,8 @@ class PackedMatrix:
     k: int
     experts: int
     codes: Bytes  # [experts, panels, groups, 512 or 256]
-    scales: NDArray[Any]  # [experts, panels, groups, 16] float16; Q4_K and Q6_K: [..., groups, 2, 16] uint8 and int8
+    # [experts, panels, groups, 16] float16; [..., groups, 2, 16] Q4_1 float16, Q4_K uint8, Q6_K int8
+    scales: NDArray[Any]
     supers: NDArray[np.float16] | None = None  # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]
 
     @property
@@ -187,6 +192,12 @@ def _q4_0(blocks: Bytes) -> tuple[NDArray[Any], ...]:
     return _by_quad(codes), _by_channel(_halves(blocks, 0))
 
 
+def _q4_1(blocks: Bytes) -> tuple[NDArray[Any], ...]:
+    """As Q4_0, with what is added to every weight beside the scale."""
+    codes = np.concatenate(_nibbles(_words(blocks[..., 4:])), -1)
+    return _by_quad(codes), _by_channel(np.stack((_halves(blocks, 0), _halves(blocks, 2)), -1))
+
+
 def _q4_k(blocks: Bytes) -> tuple[NDArray[Any], ...]:
     """Two super-scales, scales and minimums, and 128 bytes: of 32, low nibbles are one group of 32, high ones the next.
 
@@ -223,6 +234,7 @@ def _q6_k(blocks: Bytes) -> tuple[NDArray[Any], ...]:
 PACKERS: dict[GGMLType, Callable[[Bytes], tuple[NDArray[Any], ...]]] = {
     GGMLType.Q8_0: _q8_0,
     GGMLType.Q4_0: _q4_0,
+    GGMLType.Q4_1: _q4_1,
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q6_K: _q6_k,
 }

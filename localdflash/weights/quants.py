@@ -56,6 +56,12 @@ def _q4_0(blocks: Tensor) -> Tensor:
     return _half(blocks, 0) * codes
 
 
+def _q4_1(blocks: Tensor) -> Tensor:
+    """Unpack as Q4_0, with what is added to every weight beside the scale, and codes that have no offset."""
+    codes = _bits(blocks[:, 4:], 4).flatten(1).float()
+    return _half(blocks, 0) * codes + _half(blocks, 2)
+
+
 def _q8_0(blocks: Tensor) -> Tensor:
     """Unpack a scale and 32 signed codes."""
     return _half(blocks, 0) * blocks[:, 2:].view(torch.int8).float()
@@ -106,6 +112,7 @@ _UNPACKERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.F16: partial(_as_float, kind=torch.float16),
     GGMLType.BF16: partial(_as_float, kind=torch.bfloat16),
     GGMLType.Q4_0: _q4_0,
+    GGMLType.Q4_1: _q4_1,
     GGMLType.Q8_0: _q8_0,
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q5_K: _q5_k,

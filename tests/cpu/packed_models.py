@@ -14,7 +14,13 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Tensors = dict[str, tuple[GGMLType, Bytes]]
 
-SCALES = {GGMLType.Q8_0: (0,), GGMLType.Q4_0: (0,), GGMLType.Q4_K: (0, 2), GGMLType.Q6_K: (208,)}  # float16, in a block
+SCALES = {  # float16, in a block
+    GGMLType.Q8_0: (0,),
+    GGMLType.Q4_0: (0,),
+    GGMLType.Q4_1: (0, 2),
+    GGMLType.Q4_K: (0, 2),
+    GGMLType.Q6_K: (208,),
+}
 QUANTIZED = tuple(SCALES)
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, LAYERS, EXPERTS = 256, 512, 4, 2, 32, 70, 2, 3
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -115,7 +121,7 @@ def unpacked(matrix: PackedMatrix) -> Floats:
     def at(array: NDArray[Any], block: NDArray[np.intp], *index: Any) -> Any:
         return array[:, panel, block[None, :], *index, channel]
 
-    four_bits = m.kind in (Kind.Q4_0, Kind.Q4_K)
+    four_bits = m.kind in (Kind.Q4_0, Kind.Q4_1, Kind.Q4_K)
     code = m.codes[:, panel, group, (quad // 2 if four_bits else quad) * 64 + channel * 4 + lane]
     if four_bits:
         code = (code >> (quad % 2 * 4)) & 15
@@ -123,6 +129,9 @@ def unpacked(matrix: PackedMatrix) -> Floats:
     weights: Floats
     if m.kind in (Kind.Q8_0, Kind.Q4_0):
         weights = (code - (128 if m.kind == Kind.Q8_0 else 8)) * at(m.scales, group).astype(np.float32)
+        return weights
+    if m.kind == Kind.Q4_1:
+        weights = code * at(m.scales, group, 0).astype(np.float32) + at(m.scales, group, 1).astype(np.float32)
         return weights
     assert m.supers is not None
     block = group // 8

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 # Byte offsets of the half-precision scales in a block.
-HALF_SCALES = {"Q4_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 
 class InitParams(ctypes.Structure):

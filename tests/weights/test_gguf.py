@@ -178,7 +178,7 @@ class TestPaths:
 
 
 class TestTensors:
-    @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+    @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
     def test_equal_to_the_reference(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
         rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
         header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))

@@ -13,7 +13,7 @@ from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.quants import CHUNK_WEIGHTS, SUPPORTED, dequantize
 
 RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
-KINDS = ("F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 
 def same_bits(ours: torch.Tensor, theirs: NDArray[np.float32]) -> bool:
@@ -42,13 +42,13 @@ def test_more_than_one_chunk_and_three_axes(random_blocks: RandomBlocks, name: s
     assert same_bits(dequantize(torch.from_numpy(blocks).view(-1), kind, expected.shape), expected)
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0"])
 def test_blocks_of_the_reference_quantizer(name: str) -> None:
     weights = np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)
     blocks = gguf.quants.quantize(weights, gguf.GGMLQuantizationType[name])
     restored = dequantize(torch.from_numpy(blocks), GGMLType[name], weights.shape)
     assert same_bits(restored, gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]))
-    assert np.abs(restored.numpy() - weights).max() < {"Q4_0": 0.6, "Q8_0": 0.02}[name]
+    assert np.abs(restored.numpy() - weights).max() < {"Q4_0": 0.6, "Q4_1": 0.3, "Q8_0": 0.02}[name]
 
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])
@@ -60,7 +60,7 @@ def test_every_finite_half(name: str) -> None:
     assert same_bits(dequantize(torch.from_numpy(codes.view(np.uint8)), GGMLType[name], expected.shape), expected)
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 def test_zero_scales_make_zeros(name: str) -> None:
     kind = GGMLType[name]
     weights = dequantize(torch.zeros(kind.block_bytes, dtype=torch.uint8), kind, (kind.block_weights,))

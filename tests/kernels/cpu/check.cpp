@@ -142,14 +142,14 @@ struct Weights {
 
   Weights(Random& random, int32_t kind, int32_t n, int32_t k) {
     const int64_t panels = (n + PANEL - 1) / PANEL, groups = panels * (k / GROUP);
-    const bool four_bits = kind == Q4_0 || kind == Q4_K, anything = random.bits() % 2;
+    const bool four_bits = kind == Q4_0 || kind == Q4_1 || kind == Q4_K, anything = random.bits() % 2;
     codes = array<uint8_t>(groups * PANEL * GROUP / (four_bits ? 2 : 1));
     const bool largest = random.bits() % 4 == 0;
     const uint32_t codes_end = kind == Q6_K ? 63 : 255;
     for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & codes_end);
-    scales = array<uint8_t>(groups * PANEL * 2);
+    scales = array<uint8_t>(groups * PANEL * (kind == Q4_1 ? 4 : 2));
     for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits());
-    if (kind == Q8_0 || kind == Q4_0) {
+    if (kind == Q8_0 || kind == Q4_0 || kind == Q4_1) {
       for (size_t i = 0; i < scales.size(); i += 2) {
         const uint16_t half = random.half(anything);
         memcpy(&scales[i], &half, 2);
@@ -163,11 +163,11 @@ struct Weights {
 };
 
 std::string check_product(const Kernels& tested, const Kernels& expected) {
-  static const char* const KINDS[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K"};
+  static const char* const KINDS[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_1"};
   static const int32_t SHAPES[][2] = {{40, 32}, {56, 288}, {40, 256}, {24, 1024}};  // n, k
   constexpr int32_t BEYOND = 3;                                                     // columns that no one may touch
   Random random;
-  for (int32_t kind = Q8_0; kind <= Q6_K; kind++) {
+  for (int32_t kind = Q8_0; kind <= Q4_1; kind++) {
     for (const auto& [n, k] : SHAPES) {
       if (k % SUPER && (kind == Q4_K || kind == Q6_K)) continue;
       const Weights weights(random, kind, n, k);

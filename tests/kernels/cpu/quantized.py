@@ -10,15 +10,16 @@ from localdflash.cpu.library import MatrixStruct, RowsStruct
 from localdflash.cpu.matrices import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
-ZERO = {"Q8_0": 128, "Q4_0": 8, "Q4_K": 0, "Q6_K": 32}
-CODES = {"Q8_0": 256, "Q4_0": 16, "Q4_K": 16, "Q6_K": 64}
+ZERO = {"Q8_0": 128, "Q4_0": 8, "Q4_K": 0, "Q6_K": 32, "Q4_1": 0}
+CODES = {"Q8_0": 256, "Q4_0": 16, "Q4_K": 16, "Q6_K": 64, "Q4_1": 16}
+BY_GROUP = ("Q8_0", "Q4_0", "Q4_1")  # without super-scales
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Weights:
     """A matrix [n, k] as a file has it. `scale` [n, parts]: float16 by 32 inputs, or of Q4_K uint8 by 32, of Q6_K int8
-    by 16. The rest by 256 inputs or not at all: `minimum` uint8 by 32."""
+    by 16. `minimum` by 32: of Q4_K uint8, of Q4_1 float16, taken off. The rest by 256 inputs, of Q4_K and Q6_K."""
 
     kind: str
     codes: Array  # [n, k] uint8
@@ -54,8 +55,8 @@ def random_weights(kind: str, n: int, k: int, random: np.random.Generator, *, wh
         return np.ones(shape, np.float16) if whole else random.normal(0, 0.02, shape).astype(np.float16)
 
     codes = random.integers(0, CODES[kind], (n, k), np.uint8)
-    if kind in ("Q8_0", "Q4_0"):
-        return Weights(kind, codes, halves(n, k // GROUP))
+    if kind in BY_GROUP:
+        return Weights(kind, codes, halves(n, k // GROUP), halves(n, k // GROUP) if kind == "Q4_1" else None)
     if kind == "Q6_K":
         scale = random.integers(-2, 3, (n, k // 16)) if whole else random.integers(-128, 128, (n, k // 16))
         return Weights(kind, codes, scale.astype(np.int8), d=halves(n, k // SUPER))
@@ -99,10 +100,11 @@ class Packed:
     def __init__(self, weights: Weights) -> None:
         k = weights.codes.shape[1]
         quads = panelled(weights.codes).reshape(-1, PANEL, k // GROUP, 8, 4).transpose(0, 2, 3, 1, 4)
-        if weights.kind in ("Q4_0", "Q4_K"):
+        if CODES[weights.kind] == 16:
             quads = quads[:, :, 0::2] | quads[:, :, 1::2] << 4
         self.codes = np.ascontiguousarray(quads)
-        self.scales = by_parts(weights.scale, weights.minimum)
+        # Q4_1 adds what the others take off.
+        self.scales = by_parts(weights.scale, -weights.minimum if weights.kind == "Q4_1" else weights.minimum)
         self.supers = None if weights.d is None else by_parts(weights.d, weights.dmin)
 
     @property
@@ -132,9 +134,9 @@ def by_groups(weights: Weights, x: Activations) -> Array:
 
 
 def scales_by_groups(weights: Weights, dtype: type[np.floating[Any]]) -> tuple[Array, Array | None]:
-    """[n, groups] scale, and minimum of Q4_K, multiplied in a precision."""
+    """[n, groups] scale, and minimum if there is one, multiplied in a precision."""
     if weights.d is None:
-        return weights.scale.astype(dtype), None
+        return weights.scale.astype(dtype), None if weights.minimum is None else weights.minimum.astype(dtype)
     d = np.repeat(weights.d.astype(dtype), SUPER // GROUP, 1)
     if weights.minimum is None or weights.dmin is None:
         return d, None
@@ -163,7 +165,7 @@ def formula(weights: Weights, x: Activations) -> Array:
         x_scale = x.scales[:, group, None]
         total = fused(dot.astype(np.float32), scale[None, :, group] * x_scale, total)
         if minimum is not None:
-            total = fused(sums[:, group, None].astype(np.float32), -(minimum[None, :, group] * x_scale), total)
+            total = fused(sums[:, group, None].astype(np.float32) * x_scale, -minimum[None, :, group], total)
     return total
 
 

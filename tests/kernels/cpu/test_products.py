@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.cpu.quantized import (
+    BY_GROUP,
     CODES,
     GROUP,
     PANEL,
@@ -125,7 +126,7 @@ def test_rows_that_are_nothing(kernels: Any, kind: str) -> None:
 @KINDS
 def test_smallest_and_odd_depths(kernels: Any, kind: str) -> None:
     random = np.random.default_rng(8)
-    for k in (32, 64, 96, 416) if kind in ("Q8_0", "Q4_0") else (256, 768):
+    for k in (32, 64, 96, 416) if kind in BY_GROUP else (256, 768):
         weights, x = random_weights(kind, 16, k, random), random_activations(3, k, random)
         assert np.array_equal(bits(product(kernels, weights, x)), bits(formula(weights, x))), k
 
