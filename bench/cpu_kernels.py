@@ -162,7 +162,9 @@ class Product:
         self.codes = aligned((most, shape.k), np.int8)
         self.scales = aligned((most, shape.k // GROUP), np.float32)
         self.sums = aligned((most, shape.k // 16), np.int32)
-        self.rows = library.RowsStruct(address(self.codes), address(self.scales), address(self.sums))
+        self.totals = aligned((most, shape.k // GROUP), np.float32)
+        arrays = (self.codes, self.scales, self.sums, self.totals)
+        self.rows = library.RowsStruct(*map(address, arrays))
         kernels.quantize(address(x), most, shape.k, ctypes.byref(self.rows))
         self.out = aligned((most, stacked.n), np.float32)
 

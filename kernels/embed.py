@@ -64,10 +64,13 @@ def _decode(base, high, scales, supers, minimums, N, column, block, field, r, li
         scale = tl.load(scales + at, mask=live, other=0.0)
     weight = _value(code, ZERO, CODE) * scale
     if HAS_MIN:
-        minimum = tl.load(minimums + at, mask=live, other=0)
-        if SCALING == "byte4":
-            minimum = _half(pair, 1) * ((minimum >> (8 * field)) & 255).to(tl.float32)
-        weight -= minimum
+        if SCALING == "half4":
+            weight -= _half(tl.load(minimums + pair, mask=live, other=0), field % 2)
+        elif SCALING == "byte4":
+            quad = tl.load(minimums + at, mask=live, other=0)
+            weight -= _half(pair, 1) * ((quad >> (8 * field)) & 255).to(tl.float32)
+        else:
+            weight -= tl.load(minimums + at, mask=live, other=0.0)
     return weight
 
 

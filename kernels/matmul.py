@@ -16,7 +16,7 @@ from localdflash.kernels.launch import ASM, pdl, release, wait
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import SUPER, Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
-from localdflash.kernels.unpack import TINY, byte, half, unit, unpack, unpack_minimums, unpack_scaled
+from localdflash.kernels.unpack import TINY, byte, float16, half, unit, unpack, unpack_minimums, unpack_scaled
 
 MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
 
@@ -68,7 +68,7 @@ def _multiply(
     high_ptr += skipped * (R * N) + column
     scale_ptr += skipped * (SCALE_WORDS * N) + column
     supers_ptr += skipped // LEAST * N + column
-    minimum_ptr += skipped * N + column
+    minimum_ptr += skipped * (SCALE_WORDS * N) + column
     m = tl.arange(0, BM)
     n = tl.arange(0, BN)
     r = tl.arange(0, R)
@@ -98,8 +98,8 @@ def _multiply(
             acc += product * half(tl.load(supers_ptr + step * BLOCKS // LEAST * N + n), 0)[None, :]
     if SCALING == "byte4" and R == 32:
         acc *= TINY
-        if HAS_MIN:
-            acc -= minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM, BN, ASM)
+    if SCALING != "block" and HAS_MIN:
+        acc -= minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, SCALING, BM, BN, ASM)
     return acc * unit(CODE)
 
 
@@ -145,7 +145,10 @@ def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
 
 
 @triton.jit
-def minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr):
+def minimums(
+    sums_ptr, minimum_ptr, supers_ptr, N, first, last, SCALING: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
     """Sums times minimums over blocks of four groups of 32, sixteen blocks at a time, float32 [BM, BN]."""
     m = tl.arange(0, BM)
     n = tl.arange(0, BN)
@@ -153,25 +156,43 @@ def minimums(sums_ptr, minimum_ptr, supers_ptr, N, first, last, BM: tl.constexpr
     for start in tl.range(first, last, 16, num_stages=2):
         block = start + tl.arange(0, 16)
         valid = block < last
-        words = tl.load(minimum_ptr + block[:, None] * N + n[None, :], mask=valid[:, None], other=0)
-        supers = tl.load(supers_ptr + (block // 2)[:, None] * N + n[None, :], mask=valid[:, None], other=0)
-        p0, p1, p2, p3, r0, r1, r2, r3 = unpack_minimums(words, supers, ASM)
         sums = sums_ptr + (block * (4 * BM))[None, :] + m[:, None]
-        acc = _float32_dot(tl.load(sums, mask=valid[None, :], other=0.0), p0, r0, acc)
-        acc = _float32_dot(tl.load(sums + BM, mask=valid[None, :], other=0.0), p1, r1, acc)
-        acc = _float32_dot(tl.load(sums + 2 * BM, mask=valid[None, :], other=0.0), p2, r2, acc)
-        acc = _float32_dot(tl.load(sums + 3 * BM, mask=valid[None, :], other=0.0), p3, r3, acc)
+        s0 = tl.load(sums, mask=valid[None, :], other=0.0)
+        s1 = tl.load(sums + BM, mask=valid[None, :], other=0.0)
+        s2 = tl.load(sums + 2 * BM, mask=valid[None, :], other=0.0)
+        s3 = tl.load(sums + 3 * BM, mask=valid[None, :], other=0.0)
+        if SCALING == "half4":
+            pairs = minimum_ptr + (2 * block)[:, None] * N + n[None, :]
+            low = tl.load(pairs, mask=valid[:, None], other=0)
+            high = tl.load(pairs + N, mask=valid[:, None], other=0)
+            acc = _float32_dot(s0, float16(low, 0), acc)
+            acc = _float32_dot(s1, float16(low, 1), acc)
+            acc = _float32_dot(s2, float16(high, 0), acc)
+            acc = _float32_dot(s3, float16(high, 1), acc)
+        else:
+            words = tl.load(minimum_ptr + block[:, None] * N + n[None, :], mask=valid[:, None], other=0)
+            supers = tl.load(supers_ptr + (block // 2)[:, None] * N + n[None, :], mask=valid[:, None], other=0)
+            p0, p1, p2, p3, r0, r1, r2, r3 = unpack_minimums(words, supers, ASM)
+            acc = _rest_dot(s0, r0, _float32_dot(s0, p0, acc))
+            acc = _rest_dot(s1, r1, _float32_dot(s1, p1, acc))
+            acc = _rest_dot(s2, r2, _float32_dot(s2, p2, acc))
+            acc = _rest_dot(s3, r3, _float32_dot(s3, p3, acc))
     return acc * 32.0
 
 
 @triton.jit
-def _float32_dot(x, product, rest, acc):
-    """Add x / 32 times (product + rest) with float16 matrix instructions, to nearly float32's precision."""
+def _float32_dot(x, halves, acc):
+    """Add x / 32 times float16 numbers with float16 matrix instructions, to nearly float32's precision."""
     x *= 0.03125  # the sum of 32 float16 numbers need not be one
     top = x.to(tl.float16)
-    acc = tl.dot(top, product, acc)
-    acc = tl.dot((x - top.to(tl.float32)).to(tl.float16), product, acc)
-    return tl.dot(top, rest, acc)
+    acc = tl.dot(top, halves, acc)
+    return tl.dot((x - top.to(tl.float32)).to(tl.float16), halves, acc)
+
+
+@triton.jit
+def _rest_dot(x, rest, acc):
+    """Add x / 32 times what float16 numbers lost."""
+    return tl.dot((x * 0.03125).to(tl.float16), rest, acc)
 
 
 def pointers(planes: Planes) -> tuple[Tensor, ...]:

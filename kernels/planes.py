@@ -14,7 +14,7 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
     "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
              Q5_K), signed for R = 16 (Q6_K); times the low half of `supers`, int32 [k / 256, n]
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
-  "block" float32 [k / 4R, n]; None if there is none.
+  "block" float32 [k / 4R, n]; for "half4" laid out as the scales; None if there is none.
 
 "product" is no weight at all: `base` is a finished product a @ W^T, float32 [16, n padded], which a kernel takes over
 instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too (localdflash.cuda.native_fp4).
@@ -154,10 +154,14 @@ def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
     if p.scaling == "block":
         return p.scale, p.minimum
     if p.scaling == "half4":
-        low, high = unpack_halves(p.scale)  # [blocks, 2, N] each
-        return torch.stack((low, high), 2).view(-1, p.padded_n), None
+        return _four_halves(p.scale), None if p.minimum is None else _four_halves(p.minimum)
     assert p.supers is not None
     repeat = SUPER // p.rows
     scale, minimum = (half.repeat_interleave(repeat, 0) for half in unpack_halves(p.supers))
     scale = scale * unpack_bytes(p.scale, signed=p.rows == 16)
     return scale, None if p.minimum is None else minimum * unpack_bytes(p.minimum, signed=False)
+
+
+def _four_halves(words: Tensor) -> Tensor:
+    """Words [blocks, 2, N] of four groups a block as float32 [groups, N]."""
+    return torch.stack(unpack_halves(words), 2).view(-1, words.shape[-1])

@@ -92,9 +92,15 @@ TINY = tl.constexpr(2.0**24)
 
 
 @triton.jit
+def float16(words, i: tl.constexpr):
+    """Half i of words int32, a float16 number."""
+    return (words >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def half(words, i: tl.constexpr):
     """Half i of words int32, a float16 number, as float32."""
-    return (words >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return float16(words, i).to(tl.float32)
 
 
 @triton.jit

@@ -12,6 +12,9 @@
 namespace ldf {
 namespace LDF_ISA {
 
+// By force, or the compiler makes one function for all formats of four bits, whose sums then lie in memory.
+#define LDF_INLINE __attribute__((always_inline))
+
 struct Dots {
   // Eight sums, the codes and one activation are what 16 registers hold.
   template <int bits>
@@ -23,7 +26,7 @@ struct Dots {
   static void end() {}
 
   template <int rows, int bits, int zero>
-  static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
+  LDF_INLINE static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
     if constexpr (bits == 8) return eight_bits<rows>(codes, x, out);
     if constexpr (bits == 6) six_bits<rows>(codes, x, out);
     if constexpr (bits == 4) four_bits<rows>(codes, x, out);
@@ -66,7 +69,7 @@ struct Dots {
   }
 
   template <int rows>
-  static void four_bits(const uint8_t* codes, const Inputs& x, Sums* out) {
+  LDF_INLINE static void four_bits(const uint8_t* codes, const Inputs& x, Sums* out) {
     const __m256i nibble = _mm256_set1_epi8(15);
     for (int r = 0; r < rows; r++) out[r] = zero_sums();
 #pragma GCC unroll 1

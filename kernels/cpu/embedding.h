@@ -34,9 +34,8 @@ Scaling scaling_of(const Matrix& matrix, size_t panel, int group, int channel) {
     const float d = half_to_float(matrix.supers[super * PANEL + channel]);
     return {32, {d * (int8_t)scales[channel], d * (int8_t)scales[PANEL + channel]}, 0};
   }
-  const uint16_t* halves = reinterpret_cast<const uint16_t*>(scales) + channel;
-  const float scale = half_to_float(halves[0]);
-  if (matrix.kind == Q4_1) return {0, {scale, scale}, -half_to_float(halves[PANEL])};
+  const float scale = half_to_float(reinterpret_cast<const uint16_t*>(scales)[channel]);
+  if (matrix.kind == Q4_1) return {0, {scale, scale}, -half_to_float(matrix.supers[at * PANEL + channel])};
   return {matrix.kind == Q4_0 ? 8 : 128, {scale, scale}, 0};
 }
 

@@ -19,12 +19,12 @@ struct Routing {
 };
 
 Matrix expert_of(const Matrix& all, int expert) {
-  const size_t panels = (size_t)panels_of(all) * expert, groups = all.k / GROUP, supers = all.k / SUPER;
+  const size_t panels = (size_t)panels_of(all) * expert, groups = all.k / GROUP;
   const Sizes sizes = sizes_of(all.kind);
   Matrix one = all;
   one.codes += panels * groups * sizes.codes;
   one.scales += panels * groups * sizes.scales;
-  if (sizes.supers) one.supers += panels * supers * sizes.supers;
+  if (sizes.supers) one.supers += panels * groups * sizes.supers / (SUPER / GROUP);
   return one;
 }
 
@@ -101,6 +101,7 @@ void gather(const Stage& s, const int* rows, int count) {
     memcpy(to.codes, from.codes, k);
     memcpy(to.scales, from.scales, sizeof(float) * (k / GROUP));
     memcpy(to.sums, from.sums, sizeof(int32_t) * (k / 16));
+    memcpy(to.totals, from.totals, sizeof(float) * (k / GROUP));
   }
 }
 

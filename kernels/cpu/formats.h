@@ -25,10 +25,11 @@ enum Kind : int32_t { Q8_0 = 0, Q4_0 = 1, Q4_K = 2, Q6_K = 3, Q4_1 = 4 };
 struct Matrix {
   int32_t kind, n, k;
   const uint8_t* codes;  // [panels][groups][512 or 256]
-  // Q8_0, Q4_0: float16 [panels][groups][16]. Q4_K: uint8 [panels][groups][2: scale, minimum][16].
-  // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16]. Q4_1: float16 [panels][groups][2: scale, m][16].
+  // Q8_0, Q4_0, Q4_1: float16 [panels][groups][16]. Q4_K: uint8 [panels][groups][2: scale, minimum][16].
+  // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16].
   const uint8_t* scales;
-  const uint16_t* supers;  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Else null.
+  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Q4_1: m [panels][groups][16]. Else null.
+  const uint16_t* supers;
 };
 
 // Activations quantized row by row, group by group: x = code * scale.
@@ -36,6 +37,7 @@ struct Rows {
   int8_t* codes;   // [rows][k], -127 to 127
   float* scales;   // [rows][k / 32]; NaN where the group was not finite
   int32_t* sums;   // [rows][k / 16]: of 16 codes
+  float* totals;   // [rows][k / 32]: of 32 codes, times their scale
 };
 
 // Keys and values of one layer and one key-value head, float16.

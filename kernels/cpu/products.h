@@ -1,14 +1,16 @@
 // Quantized rows times a packed matrix. The result has the same bits on every instruction set, and for a row whatever
 // its neighbours: for each channel, from its first group to its last,
 //
-//   Q8_0, Q4_0   total = fma(dot, scale * x_scale, total)
-//   Q6_K         total = fma(s0 * dot0 + s1 * dot1, d * x_scale, total)
-//   Q4_K         total = fma(dot, (d * scale) * x_scale, total)
-//                total = fma(sum of x * x_scale, -(dmin * minimum), total)
-//   Q4_1         total = fma(dot, scale * x_scale, total)
-//                total = fma(sum of x * x_scale, m, total)
+//   Q8_0, Q4_0, Q4_1   total = fma(dot, scale * x_scale, total)
+//   Q4_K               total = fma(dot, (d * scale) * x_scale, total)
+//   Q6_K               total = fma(s0 * dot0 + s1 * dot1, d * x_scale, total)
 //
-// where dot = sum of (code - zero) * x is exact, in integers and as a float: it is below 2^24 in all formats.
+// where dot = sum of (code - zero) * x is exact, in integers and as a float: it is below 2^24 in all formats. Some have
+//
+//   Q4_1               shifted = fma(x_total, m, shifted)
+//   Q4_K               shifted = fma(x_total, -(dmin * minimum), shifted)
+//
+// beside it, where x_total = (sum of x) * x_scale, and their result is total + shifted.
 #pragma once
 #include "dots.h"
 #include "formats.h"
@@ -17,7 +19,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// What a panel takes: bytes of codes and of scales for each group, super-scales for each eight.
+// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups.
 struct Sizes {
   int codes, scales, supers;
 };
@@ -25,7 +27,7 @@ struct Sizes {
 constexpr Sizes sizes_of(int32_t kind) {
   switch (kind) {
     case Q4_0: return {256, 2 * PANEL, 0};
-    case Q4_1: return {256, 4 * PANEL, 0};
+    case Q4_1: return {256, 2 * PANEL, 8 * PANEL};
     case Q4_K: return {256, 2 * PANEL, 2 * PANEL};
     case Q6_K: return {512, 2 * PANEL, PANEL};
     default: return {512, 2 * PANEL, 0};
@@ -40,14 +42,16 @@ struct Panel {
 };
 
 // A format, made of a panel at a group, is what the group's channels are scaled with. `dots` are the integer products
-// of a tile's rows, as floats; `add` scales a row's and adds it to the row's total, `x_sum` is the sum of the row's inputs.
+// of a tile's rows, as floats; `add` scales a row's and adds it to the row's total. What is added to every weight of a
+// group of a panel, if there is such a thing, is its `shift`.
 
 template <Kind its_kind, int bits, int zero>
-struct Symmetric {  // Q8_0, Q4_0
+struct ByGroup {  // Q8_0, Q4_0
   static constexpr Kind kind = its_kind;
+  static constexpr bool shifts = false;
   Lanes scale;
 
-  explicit Symmetric(const Panel& at) : scale(load_half(reinterpret_cast<const uint16_t*>(at.scales))) {}
+  explicit ByGroup(const Panel& at) : scale(load_half(reinterpret_cast<const uint16_t*>(at.scales))) {}
 
   template <int rows>
   void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
@@ -56,11 +60,19 @@ struct Symmetric {  // Q8_0, Q4_0
     for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
   }
 
-  Lanes add(Lanes dot, float, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+  Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+};
+
+struct Shifted : ByGroup<Q4_1, 4, 0> {  // Q4_1
+  static constexpr bool shifts = true;
+  using ByGroup::ByGroup;
+
+  static Lanes shift(const Panel& panel, int group) { return load_half(panel.supers + group * PANEL); }
 };
 
 struct Halves {  // Q6_K
   static constexpr Kind kind = Q6_K;
+  static constexpr bool shifts = false;
   Lanes super, first, second;
 
   explicit Halves(const Panel& at)
@@ -77,11 +89,15 @@ struct Halves {  // Q6_K
     for (int r = 0; r < rows; r++) out[r] = fma(to_float(dot0[r]), first, mul(to_float(dot1[r]), second));
   }
 
-  Lanes add(Lanes dot, float, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
+  Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
 };
 
-struct Shifted {  // what Q4_K and Q4_1 share: a weight is code * scale + shift
-  Lanes scale, shift;
+struct Minimum {  // Q4_K
+  static constexpr Kind kind = Q4_K;
+  static constexpr bool shifts = true;
+  Lanes scale;
+
+  explicit Minimum(const Panel& at) : scale(mul(load_half(at.supers), to_float(widen(at.scales)))) {}
 
   template <int rows>
   void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
@@ -90,25 +106,12 @@ struct Shifted {  // what Q4_K and Q4_1 share: a weight is code * scale + shift
     for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
   }
 
-  Lanes add(Lanes dot, float x_sum, Lanes x_scale, Lanes total) const {
-    return fma(splat(x_sum), shift, fma(dot, mul(scale, x_scale), total));
+  Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+
+  static Lanes shift(const Panel& panel, int group) {
+    const Lanes super = load_half(panel.supers + (group / (SUPER / GROUP) * 2 + 1) * PANEL);
+    return mul(splat(-1.0f), mul(super, to_float(widen(panel.scales + (2 * group + 1) * PANEL))));
   }
-};
-
-struct Minimum : Shifted {  // Q4_K
-  static constexpr Kind kind = Q4_K;
-
-  explicit Minimum(const Panel& at)
-      : Shifted{mul(load_half(at.supers), to_float(widen(at.scales))),
-                mul(splat(-1.0f), mul(load_half(at.supers + PANEL), to_float(widen(at.scales + PANEL))))} {}
-};
-
-struct Affine : Shifted {  // Q4_1
-  static constexpr Kind kind = Q4_1;
-
-  explicit Affine(const Panel& at)
-      : Shifted{load_half(reinterpret_cast<const uint16_t*>(at.scales)),
-                load_half(reinterpret_cast<const uint16_t*>(at.scales) + PANEL)} {}
 };
 
 template <class Scales>
@@ -127,17 +130,26 @@ void prefetch(const uint8_t* codes) {
 template <class Scales>
 inline Panel panel_of(const Matrix& weights, int panel) {
   const ptrdiff_t group = static_cast<ptrdiff_t>(panel) * (weights.k / GROUP);
-  const ptrdiff_t super = static_cast<ptrdiff_t>(panel) * (weights.k / SUPER);
   return {weights.codes + group * SIZES<Scales>.codes, weights.scales + group * SIZES<Scales>.scales,
-          weights.supers + super * SIZES<Scales>.supers};
+          weights.supers + group * SIZES<Scales>.supers / (SUPER / GROUP)};
+}
+
+// What the shifts of a panel make of rows: a sum of its own, because beside the products the registers cannot hold it.
+template <class Scales, int rows>
+void add_shifts(const Panel& at, int groups, const float* totals, Lanes* shifted) {
+  for (int group = 0; group < groups; group++) {
+    const Lanes shift = Scales::shift(at, group);
+    for (int r = 0; r < rows; r++) shifted[r] = fma(splat(totals[r * groups + group]), shift, shifted[r]);
+  }
 }
 
 // `rows` rows times one panel.
 template <class Scales, int rows>
-void tile(Panel at, Inputs x, const float* x_scales, float* out, ptrdiff_t stride) {
+void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride) {
   const int groups = static_cast<int>(x.k / GROUP);
-  Lanes total[rows];
-  for (int r = 0; r < rows; r++) total[r] = splat(0.0f);
+  Lanes total[rows], shifted[rows];
+  for (int r = 0; r < rows; r++) total[r] = shifted[r] = splat(0.0f);
+  if constexpr (Scales::shifts) add_shifts<Scales, rows>(at, groups, x_totals, shifted);
   Dots::begin<rows, BITS<Scales>>();
   for (int group = 0; group < groups; group++) {
     prefetch<Scales>(at.codes);
@@ -145,8 +157,7 @@ void tile(Panel at, Inputs x, const float* x_scales, float* out, ptrdiff_t strid
     Lanes dot[rows];
     scales.template dots<rows>(at.codes, x, dot);
     for (int r = 0; r < rows; r++) {
-      const float x_scale = x_scales[r * groups + group], x_sum = static_cast<float>(x.sum<8>(r)) * x_scale;
-      total[r] = scales.add(dot[r], x_sum, splat(x_scale), total[r]);
+      total[r] = scales.add(dot[r], splat(x_scales[r * groups + group]), total[r]);
     }
     at.codes += SIZES<Scales>.codes;
     at.scales += SIZES<Scales>.scales;
@@ -154,14 +165,15 @@ void tile(Panel at, Inputs x, const float* x_scales, float* out, ptrdiff_t strid
     x.codes += GROUP;
     x.sums += 2;
   }
-  for (int r = 0; r < rows; r++) store(out + r * stride, total[r]);
+  for (int r = 0; r < rows; r++) store(out + r * stride, Scales::shifts ? add(total[r], shifted[r]) : total[r]);
 }
 
 // The same for a number of rows known when it runs, up to `most`.
 template <class Scales, int most>
-void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, float* out, ptrdiff_t stride) {
-  if (rows == most) return tile<Scales, most>(at, x, x_scales, out, stride);
-  if constexpr (most > 1) tile_of<Scales, most - 1>(rows, at, x, x_scales, out, stride);
+void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
+             ptrdiff_t stride) {
+  if (rows == most) return tile<Scales, most>(at, x, x_scales, x_totals, out, stride);
+  if constexpr (most > 1) tile_of<Scales, most - 1>(rows, at, x, x_scales, x_totals, out, stride);
 }
 
 template <class Scales>
@@ -174,7 +186,8 @@ void product_of(const Matrix& weights, const Rows& x, int rows, int first, int l
       const int tiles = (rows - row + most - 1) / most;
       const int count = (rows - row + tiles - 1) / tiles;  // as equal as can be
       const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
-      tile_of<Scales, most>(count, at, inputs, x.scales + row * (k / GROUP), out + row * stride, stride);
+      const ptrdiff_t group = row * (k / GROUP);
+      tile_of<Scales, most>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride);
       row += count;
     }
     out += PANEL;
@@ -185,9 +198,9 @@ void product_of(const Matrix& weights, const Rows& x, int rows, int first, int l
 inline void product(const Matrix* weights, const Rows* x, int32_t rows, int32_t first, int32_t last, float* out,
                     ptrdiff_t stride) {
   switch (weights->kind) {
-    case Q8_0: return product_of<Symmetric<Q8_0, 8, 128>>(*weights, *x, rows, first, last, out, stride);
-    case Q4_0: return product_of<Symmetric<Q4_0, 4, 8>>(*weights, *x, rows, first, last, out, stride);
-    case Q4_1: return product_of<Affine>(*weights, *x, rows, first, last, out, stride);
+    case Q8_0: return product_of<ByGroup<Q8_0, 8, 128>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_0: return product_of<ByGroup<Q4_0, 4, 8>>(*weights, *x, rows, first, last, out, stride);
+    case Q4_1: return product_of<Shifted>(*weights, *x, rows, first, last, out, stride);
     case Q4_K: return product_of<Minimum>(*weights, *x, rows, first, last, out, stride);
     case Q6_K: return product_of<Halves>(*weights, *x, rows, first, last, out, stride);
   }

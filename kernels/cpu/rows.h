@@ -32,8 +32,8 @@ inline float exponential(float x) {
   return lanes[0];
 }
 
-// One row x [k]: codes [k], scales [k / 32], sums [k / 16].
-inline void quantize(const float* x, int32_t k, int8_t* codes, float* scales, int32_t* sums) {
+// One row x [k].
+inline void quantize(const float* x, int32_t k, const Rows& out) {
   for (int32_t at = 0; at < k; at += GROUP) {
     const Lanes low = load(x + at), high = load(x + at + 16);
     const int32_t bits = maximum(max(magnitude(low), magnitude(high)));
@@ -45,18 +45,22 @@ inline void quantize(const float* x, int32_t k, int8_t* codes, float* scales, in
     const Lanes steps = splat(inverse);
     const Sums first = some ? to_int(mul(low, steps)) : zero_sums();
     const Sums second = some ? to_int(mul(high, steps)) : zero_sums();
-    narrow(codes + at, first);
-    narrow(codes + at + 16, second);
-    sums[at / 16] = sum(first);
-    sums[at / 16 + 1] = sum(second);
-    scales[at / GROUP] = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
+    narrow(out.codes + at, first);
+    narrow(out.codes + at + 16, second);
+    const int32_t sum0 = sum(first), sum1 = sum(second);
+    const float scale = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
+    out.sums[at / 16] = sum0;
+    out.sums[at / 16 + 1] = sum1;
+    out.scales[at / GROUP] = scale;
+    out.totals[at / GROUP] = static_cast<float>(sum0 + sum1) * scale;
   }
 }
 
 // Rows x [rows][k].
 inline void quantize_rows(const float* x, int32_t rows, int32_t k, Rows* out) {
   for (ptrdiff_t row = 0; row < rows; row++) {
-    quantize(x + row * k, k, out->codes + row * k, out->scales + row * (k / GROUP), out->sums + row * (k / 16));
+    const ptrdiff_t at = row * k;
+    quantize(x + at, k, {out->codes + at, out->scales + at / GROUP, out->sums + at / 16, out->totals + at / GROUP});
   }
 }
 

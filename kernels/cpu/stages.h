@@ -65,8 +65,7 @@ void normed(const Stage& s, const float* weight) {
   const int hidden = s.model.hidden;
   for (int r = 0; r < s.rows; r++) {
     norm(s.w.x + (size_t)r * hidden, weight, s.model.eps, hidden, s.mine.wide);
-    const Rows row = row_from(s.mine.rows, r, hidden);
-    quantize(s.mine.wide, hidden, row.codes, row.scales, row.sums);
+    quantize(s.mine.wide, hidden, row_from(s.mine.rows, r, hidden));
   }
 }
 
@@ -165,10 +164,8 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
            scale, s.w.attended + at, m.head_dim);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
-      const Rows row = row_from(s.w.heads, i / group, across);
-      const int from = head * m.head_dim;
-      quantize(s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim, m.head_dim, row.codes + from,
-               row.scales + from / GROUP, row.sums + from / 16);
+      const float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
+      quantize(attended, m.head_dim, row_from(s.w.heads, i / group, across, (size_t)head * m.head_dim));
     }
   }
 }
@@ -199,8 +196,7 @@ void gate_and_up(const Stage& s, const Matrix& gate, const Matrix& up, const Row
     for (int r = 0; r < count; r++) {
       float* x = gated + (size_t)r * GROUP;
       swiglu(x, raised + (size_t)r * GROUP, GROUP, x);
-      const Rows row = row_from(out, r, inner);
-      quantize(x, GROUP, row.codes + u * GROUP, row.scales + u, row.sums + 2 * u);
+      quantize(x, GROUP, row_from(out, r, inner, (size_t)u * GROUP));
     }
   }
 }

@@ -46,6 +46,7 @@ class Cutter {
     rows.codes = take<int8_t>(count * k);
     rows.scales = take<float>(count * (k / GROUP));
     rows.sums = take<int32_t>(count * (k / 16));
+    rows.totals = take<float>(count * (k / GROUP));
     return rows;
   }
 
@@ -91,8 +92,10 @@ static inline Workspace cut_workspace(const Model& m, int thread, int threads, u
   return w;
 }
 
-static inline Rows row_from(const Rows& rows, size_t row, size_t k) {
-  return {rows.codes + row * k, rows.scales + row * (k / GROUP), rows.sums + row * (k / 16)};
+// The rows from `row` on, and from an input that is a multiple of GROUP.
+static inline Rows row_from(const Rows& rows, size_t row, size_t k, size_t input = 0) {
+  const size_t at = row * k + input;
+  return {rows.codes + at, rows.scales + at / GROUP, rows.sums + at / 16, rows.totals + at / GROUP};
 }
 
 }  // namespace ldf

@@ -36,7 +36,7 @@ class MatrixStruct(ctypes.Structure):
 class RowsStruct(ctypes.Structure):
     """See formats.h."""
 
-    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p)]
+    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("sums", c_void_p), ("totals", c_void_p)]
 
 
 class CacheStruct(ctypes.Structure):

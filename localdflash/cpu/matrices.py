@@ -65,7 +65,7 @@ class MatrixShape:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Codes and scales, and super-scales if there are any: what `pack_rows` returns, for every expert."""
+        """Codes, scales and supers if there are any: what `pack_rows` returns, for every expert."""
         lead = (self.experts, -(-self.n // PANEL))
         groups, supers = (*lead, self.k // GROUP), (*lead, self.k // SUPER)
         match self.kind:
@@ -74,7 +74,8 @@ class MatrixShape:
             case Kind.Q4_0:
                 return Array(np.uint8, (*groups, 256)), Array(np.float16, (*groups, PANEL))
             case Kind.Q4_1:
-                return Array(np.uint8, (*groups, 256)), Array(np.float16, (*groups, 2, PANEL))
+                scales = Array(np.float16, (*groups, PANEL))
+                return Array(np.uint8, (*groups, 256)), scales, scales
             case Kind.Q4_K:
                 scales, halves = Array(np.uint8, (*groups, 2, PANEL)), Array(np.float16, (*supers, 2, PANEL))
                 return Array(np.uint8, (*groups, 256)), scales, halves
@@ -92,9 +93,9 @@ class PackedMatrix:
     k: int
     experts: int
     codes: Bytes  # [experts, panels, groups, 512 or 256]
-    # [experts, panels, groups, 16] float16; [..., groups, 2, 16] Q4_1 float16, Q4_K uint8, Q6_K int8
-    scales: NDArray[Any]
-    supers: NDArray[np.float16] | None = None  # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]
+    scales: NDArray[Any]  # [experts, panels, groups, 16] float16; Q4_K and Q6_K: [..., groups, 2, 16] uint8 and int8
+    # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]; Q4_1: what is added, [..., groups, 16]
+    supers: NDArray[np.float16] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +104,7 @@ class PackedMatrix:
 
 
 def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
-    """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, super-scales.
+    """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, supers.
 
     Rows are padded with weights of zero to whole panels. ModelError if a scale is not finite.
     """
@@ -111,7 +112,7 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
     if ggml_type in FLOATS:
         blocks, ggml_type = _rounded(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
     arrays = PACKERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
-    if not np.isfinite(arrays[-1]).all():  # the float16 ones are the last
+    if not all(np.isfinite(array).all() for array in arrays):
         raise ModelError("a scale is not a finite number")
     return arrays
 
@@ -195,7 +196,7 @@ def _q4_0(blocks: Bytes) -> tuple[NDArray[Any], ...]:
 def _q4_1(blocks: Bytes) -> tuple[NDArray[Any], ...]:
     """As Q4_0, with what is added to every weight beside the scale."""
     codes = np.concatenate(_nibbles(_words(blocks[..., 4:])), -1)
-    return _by_quad(codes), _by_channel(np.stack((_halves(blocks, 0), _halves(blocks, 2)), -1))
+    return _by_quad(codes), _by_channel(_halves(blocks, 0)), _by_channel(_halves(blocks, 2))
 
 
 def _q4_k(blocks: Bytes) -> tuple[NDArray[Any], ...]:

@@ -24,6 +24,7 @@ LONGEST = BUCKETS[-1] * CHUNK - SLACK
 # Bits of a weight in planes, scales and minimums included, and R, a quarter of the block that k is padded to.
 PLANES = {
     GGMLType.Q4_0: (4.5, 32),
+    GGMLType.Q4_1: (5.0, 32),
     GGMLType.Q8_0: (8.5, 32),
     GGMLType.Q4_K: (4.625, 32),
     GGMLType.Q5_K: (6.625, 32),

@@ -39,8 +39,8 @@ class _Quantized:
 
     def __init__(self, rows: int, k: int) -> None:
         self.codes, self.scales = aligned((rows, k), np.int8), aligned((rows, k // GROUP), np.float32)
-        self.sums = aligned((rows, k // 16), np.int32)
-        self.struct = library.RowsStruct(address(self.codes), address(self.scales), address(self.sums))
+        self.sums, self.totals = aligned((rows, k // 16), np.int32), aligned((rows, k // GROUP), np.float32)
+        self.struct = library.RowsStruct(*map(address, (self.codes, self.scales, self.sums, self.totals)))
         self.at = ctypes.addressof(self.struct)
 
 

@@ -130,10 +130,10 @@ def unpacked(matrix: PackedMatrix) -> Floats:
     if m.kind in (Kind.Q8_0, Kind.Q4_0):
         weights = (code - (128 if m.kind == Kind.Q8_0 else 8)) * at(m.scales, group).astype(np.float32)
         return weights
-    if m.kind == Kind.Q4_1:
-        weights = code * at(m.scales, group, 0).astype(np.float32) + at(m.scales, group, 1).astype(np.float32)
-        return weights
     assert m.supers is not None
+    if m.kind == Kind.Q4_1:
+        weights = code * at(m.scales, group).astype(np.float32) + at(m.supers, group).astype(np.float32)
+        return weights
     block = group // 8
     if m.kind == Kind.Q6_K:
         scale = at(m.scales, group, within // 16).astype(np.float32)

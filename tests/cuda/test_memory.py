@@ -53,7 +53,7 @@ def storages(thing: Any, seen: set[int]) -> Iterator[int]:
         yield from storages(thing.__dict__, seen)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"])
 @pytest.mark.parametrize("shape", [(128, 256), (200, 512), (3, 256)])
 def test_planes_take_what_is_planned(kind: str, shape: tuple[int, int]) -> None:
     ggml_type = GGMLType[kind]

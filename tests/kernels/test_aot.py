@@ -36,6 +36,7 @@ BUDGETS: dict[str, Limits] = {
     "matmul q8_0": limits(460),
     "matmul int8": limits(355, (86, 120)),
     "matmul q4_0": limits(790, (86, 120)),
+    "matmul q4_1": limits(790),
     "matmul q5_k": limits(835, (86, 120)),
     "matmul mxfp4": limits(960, (86, 120)),
     "matmul nvfp4": limits(1300, (86, 120)),

@@ -18,6 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "q5_k": {"rows": 32, "scaling": "byte4", "minimum": True, "high": torch.uint8},
     "q6_k": {"rows": 16, "scaling": "byte4", "high": torch.uint8, "zero": 32},
     "q4_0": {"rows": 32, "scaling": "half4", "zero": 8},
+    "q4_1": {"rows": 32, "scaling": "half4", "minimum": True},
     "q8_0": {"rows": 32, "scaling": "half4", "high": torch.int16, "zero": 128},
     "w4 g128": {"rows": 32, "scaling": "block", "minimum": True},
     "w8 g128": {"rows": 32, "scaling": "block", "high": torch.int16, "zero": 128},
@@ -46,6 +47,7 @@ def random_planes(
     scale, supers, low = torch.randn(blocks, padded), None, torch.randn(blocks, padded) if minimum else None
     if scaling == "half4":
         scale = pack_halves(torch.randn(blocks, 2, padded), torch.randn(blocks, 2, padded))
+        low = pack_halves(torch.randn(blocks, 2, padded), torch.randn(blocks, 2, padded)) if minimum else None
     if scaling == "byte4":
         pairs = -(-blocks * 4 * rows // SUPER), padded
         scale, supers = bits(torch.int32, blocks, padded), pack_halves(torch.randn(pairs), torch.randn(pairs))

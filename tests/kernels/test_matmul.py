@@ -56,12 +56,12 @@ def test_k_of_one_block(name):
     assert_close(run(planes, a, sums), exact(a, planes))
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_1", "Q4_K", "Q6_K"])
 def test_gguf_blocks_multiply_like_ggufs_own_weights(name):
     n, k = 40, 256
     kind = GGMLType[name]
     raw = np.random.default_rng(0).integers(0, 256, (n, k // kind.block_weights, kind.block_bytes), dtype=np.uint8)
-    for offset in {"Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}[name]:  # the float16 scales
+    for offset in {"Q8_0": (0,), "Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}[name]:  # the float16 scales
         raw[..., offset : offset + 2] = np.array([0.0007], np.float16).view(np.uint8)
     weights = torch.from_numpy(quants.dequantize(raw.reshape(n, -1), GGMLQuantizationType[name])).double()
     planes = planes_of_blocks(torch.from_numpy(raw), kind, n, k)
@@ -71,7 +71,7 @@ def test_gguf_blocks_multiply_like_ggufs_own_weights(name):
 
 @pytest.mark.parametrize(
     ("name", "live"),
-    [("int4 by 128", 1), ("int4 by 128, minimum", 7), ("q4_k", 1), ("q4_k", 7), ("q6_k", 7), ("q8_0", 1)],
+    [("int4 by 128", 1), ("int4 by 128, minimum", 7), ("q4_k", 1), ("q4_k", 7), ("q6_k", 7), ("q8_0", 1), ("q4_1", 7)],
 )
 def test_rows_that_are_not_live_change_no_bit(name, live):
     planes = random_planes(name, 128, 256)
@@ -84,8 +84,9 @@ def test_rows_that_are_not_live_change_no_bit(name, live):
     assert torch.equal(run(planes, a, sums)[:live], want[:live])
 
 
-def test_large_activations_do_not_overflow_the_minimums():
-    planes = random_planes("q4_k", 128, 256)
+@pytest.mark.parametrize("name", ["q4_k", "q4_1"])
+def test_large_activations_do_not_overflow_the_minimums(name):
+    planes = random_planes(name, 128, 256)
     a = torch.full((16, 256), 60000.0, dtype=torch.float16)
     assert_close(run(planes, a, group_sums(a)), exact(a, planes))
 
@@ -132,7 +133,7 @@ def programs_in_reverse() -> Iterator[None]:
         interpreter_builder.set_grid_idx = forward
 
 
-@pytest.mark.parametrize(("name", "k"), [("int4 by 128", 640), ("q4_k", 1280)])
+@pytest.mark.parametrize(("name", "k"), [("int4 by 128", 640), ("q4_k", 1280), ("q4_1", 640)])
 def test_split_k(name, k, monkeypatch):
     """Five steps in four ranges: two, two, one and none."""
     cut = SplitPlan(1, 128, 4)
@@ -177,7 +178,7 @@ def _tile(
 
 
 @pytest.mark.parametrize(
-    ("name", "stages"), [("int4 by 128, minimum", 4), ("q8_0", 4), ("q4_k", 4), ("q4_k", 6), ("q6_k", 4), ("q6_k", 6)]
+    ("name", "stages"), [("int4 by 128, minimum", 4), ("q8_0", 4), ("q4_1", 4), ("q4_k", 4), ("q4_k", 6), ("q6_k", 4), ("q6_k", 6)]
 )
 def test_a_tile_of_one_expert_of_a_stack(name, stages):
     planes = random_planes(name, 128, depth(name), experts=3)

@@ -18,6 +18,7 @@ LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {
     "mxfp4": (32, 0, "half4", "e2m1", 0, False),
     "nvfp4": (16, 0, "half4", "e2m1", 0, False),
     "q8_0": (32, 4, "half4", "int", 128, False),
+    "q4_1": (32, 0, "half4", "int", 0, True),
     "q4_k": (32, 0, "byte4", "int", 0, True),
     "q5_k": (32, 2, "byte4", "int", 0, True),
     "q6_k": (16, 2, "byte4", "int", 32, False),
@@ -48,7 +49,8 @@ def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) ->
     if scaling == "block":
         return replace(planes, minimum=sizes(blocks, width) if has_minimum else None)
     if scaling == "half4":
-        return replace(planes, scale=pack_halves(sizes(blocks, 2, width), sizes(blocks, 2, width)))
+        words = [pack_halves(sizes(blocks, 2, width), sizes(blocks, 2, width)) for _ in range(1 + has_minimum)]
+        return replace(planes, scale=words[0], minimum=words[1] if has_minimum else None)
     signed = rows == 16
     return replace(
         planes,

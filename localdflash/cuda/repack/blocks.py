@@ -54,6 +54,12 @@ def _q4_0(blocks: Tensor) -> UnpackedRows:
     return UnpackedRows(fields(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
 
 
+def _q4_1(blocks: Tensor) -> UnpackedRows:
+    """As Q4_0, with what is added to every weight beside the scale, and codes that have no offset."""
+    codes, minimum = fields(blocks[..., 4:], 4).flatten(1), -_number(blocks, 2, torch.float16)
+    return UnpackedRows(codes, _number(blocks, 0, torch.float16), minimum)
+
+
 def _q8_0(blocks: Tensor) -> UnpackedRows:
     """A scale and 32 signed codes, which a flipped sign bit offsets by 128."""
     return UnpackedRows((blocks[..., 2:] ^ 0x80).flatten(1), _number(blocks, 0, torch.float16))
@@ -140,6 +146,7 @@ FORMATS: dict[GGMLType, BlockFormat] = {
     GGMLType.F16: BlockFormat(INT8, partial(_floats, dtype=torch.float16)),
     GGMLType.BF16: BlockFormat(INT8, partial(_floats, dtype=torch.bfloat16)),
     GGMLType.Q4_0: BlockFormat(PlaneLayout(rows=32, high_bits=0, scaling="half4", zero=8), _q4_0),
+    GGMLType.Q4_1: BlockFormat(PlaneLayout(rows=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
     GGMLType.Q8_0: BlockFormat(PlaneLayout(rows=32, high_bits=4, scaling="half4", zero=128), _q8_0),
     GGMLType.Q4_K: BlockFormat(_BYTE4, _q4_k),
     # Two high bits of which one is used: 6.75 bits a weight instead of 5.75, for one kernel less.

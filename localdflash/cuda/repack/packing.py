@@ -35,7 +35,7 @@ class UnpackedRows:
 
     codes: Tensor  # uint8 [rows, k]
     scale: Tensor  # [rows, groups]: float32 ("block"), float16 ("half4"), uint8 or int8 ("byte4")
-    minimum: Tensor | None = None  # [rows, groups]: float32 ("block") or uint8 ("byte4")
+    minimum: Tensor | None = None  # [rows, groups]: float32 ("block"), float16 ("half4") or uint8 ("byte4")
     supers: Tensor | None = None  # float16 [rows, k / 256, 2]: of the scales, of the minimums
 
 
@@ -64,7 +64,8 @@ def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.devic
     def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.zeros(*shape, columns, dtype=dtype, device=device)
 
-    by_block = zeros(torch.float32 if layout.scaling == "block" else torch.int32, blocks)
+    words = (blocks, 2) if layout.scaling == "half4" else (blocks,)
+    by_block = zeros(torch.float32 if layout.scaling == "block" else torch.int32, *words)
     return Planes(
         n=n,
         k=k,
@@ -72,7 +73,7 @@ def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.devic
         base=zeros(torch.int16, k_padded // 4),
         high=zeros({2: torch.uint8, 4: torch.int16}[layout.high_bits], k_padded // 4) if layout.high_bits else None,
         scaling=layout.scaling,
-        scale=zeros(torch.int32, blocks, 2) if layout.scaling == "half4" else by_block,
+        scale=by_block,
         supers=zeros(torch.int32, k_padded // SUPER) if layout.scaling == "byte4" else None,
         minimum=torch.zeros_like(by_block) if layout.has_minimum else None,
         zero=layout.zero,

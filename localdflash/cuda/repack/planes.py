@@ -124,7 +124,8 @@ def scaled(planes: Planes, power_of_two: float) -> Planes:
         minimum = None if planes.minimum is None else planes.minimum * power_of_two
         return replace(planes, scale=planes.scale * power_of_two, minimum=minimum)
     if planes.scaling == "half4":
-        return replace(planes, scale=_scaled_halves(planes.scale, power_of_two))
+        minimum = None if planes.minimum is None else _scaled_halves(planes.minimum, power_of_two)
+        return replace(planes, scale=_scaled_halves(planes.scale, power_of_two), minimum=minimum)
     assert planes.supers is not None
     return replace(planes, supers=_scaled_halves(planes.supers, power_of_two))
 

@@ -17,10 +17,10 @@ from localdflash.kernels.planes import Planes
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader, read_header
 
-EXACT = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
+EXACT = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4")
 FLOATS = ("F32", "F16", "BF16")
 Tensors = dict[str, tuple[str, NDArray[Any]]]
-HALF_SCALES = {"Q4_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 
 def random_matrix(name: str, n: int, k: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -82,7 +82,7 @@ def test_many_chunks_and_experts(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(planes.dense, oracle(name, raw))
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4", "NVFP4"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4"])
 def test_rows_that_are_no_whole_blocks(name: str) -> None:
     raw = random_matrix(name, 2 * 3, 192)
     planes = repacked(name, raw, 192, experts=2)
@@ -99,7 +99,16 @@ def test_padding_is_zero(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("Q4_0", 4.5), ("Q8_0", 8.5), ("Q4_K", 4.625), ("Q5_K", 6.625), ("Q6_K", 6.625), ("MXFP4", 4.5)]
+    ("name", "bits"),
+    [
+        ("Q4_0", 4.5),
+        ("Q4_1", 5.0),
+        ("Q8_0", 8.5),
+        ("Q4_K", 4.625),
+        ("Q5_K", 6.625),
+        ("Q6_K", 6.625),
+        ("MXFP4", 4.5),
+    ],
 )
 def test_bits_per_weight(name: str, bits: float) -> None:
     assert repacked(name, random_matrix(name, 128, 512), 512).nbytes * 8 / (128 * 512) == bits
@@ -129,7 +138,7 @@ def test_nvfp4_scale_127_is_zero() -> None:
     assert torch.equal(repacked("NVFP4", raw, 64).dense, oracle("NVFP4", raw))
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "F16"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "F16"])
 def test_scaled_is_exact(name: str) -> None:
     planes = repacked(name, random_matrix(name, 8, 256), 256)
     assert torch.equal(scaled(planes, 16).dense, planes.dense * 16)

@@ -107,16 +107,22 @@ struct Quantized {
   Array<int8_t> codes;
   Array<float> scales;
   Array<int32_t> sums;
+  Array<float> totals;
 
   Quantized(int32_t rows, int32_t k)
-      : codes(array<int8_t>(rows * k)), scales(array<float>(rows * k / GROUP)), sums(array<int32_t>(rows * k / 16)) {}
+      : codes(array<int8_t>(rows * k)),
+        scales(array<float>(rows * k / GROUP)),
+        sums(array<int32_t>(rows * k / 16)),
+        totals(array<float>(rows * k / GROUP)) {}
 
-  Rows rows() { return {codes.data(), scales.data(), sums.data()}; }
+  Rows rows() { return {codes.data(), scales.data(), sums.data(), totals.data()}; }
 
   std::string unlike(const Quantized& expected) const {
     const std::string in_codes = difference("codes", codes, expected.codes);
     const std::string in_scales = difference("scales", scales, expected.scales);
-    return !in_codes.empty() ? in_codes : !in_scales.empty() ? in_scales : difference("sums", sums, expected.sums);
+    const std::string in_sums = difference("sums", sums, expected.sums);
+    if (!in_codes.empty() || !in_scales.empty() || !in_sums.empty()) return in_codes + in_scales + in_sums;
+    return difference("totals", totals, expected.totals);
   }
 };
 
@@ -132,6 +138,9 @@ Quantized random_rows(Random& random, int32_t rows, int32_t k) {
     }
   }
   for (float& scale : x.scales) scale = random.bits() % 2000 ? fabsf(random.plain()) : NAN;
+  for (size_t i = 0; i < x.scales.size(); i++) {
+    x.totals[i] = static_cast<float>(x.sums[2 * i] + x.sums[2 * i + 1]) * x.scales[i];
+  }
   return x;
 }
 
@@ -147,17 +156,18 @@ struct Weights {
     const bool largest = random.bits() % 4 == 0;
     const uint32_t codes_end = kind == Q6_K ? 63 : 255;
     for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & codes_end);
-    scales = array<uint8_t>(groups * PANEL * (kind == Q4_1 ? 4 : 2));
+    scales = array<uint8_t>(groups * PANEL * 2);
     for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits());
     if (kind == Q8_0 || kind == Q4_0 || kind == Q4_1) {
       for (size_t i = 0; i < scales.size(); i += 2) {
         const uint16_t half = random.half(anything);
         memcpy(&scales[i], &half, 2);
       }
-    } else {
-      supers = array<uint16_t>(groups / (SUPER / GROUP) * PANEL * (kind == Q4_K ? 2 : 1));
-      for (uint16_t& super : supers) super = random.half(anything);
     }
+    const int64_t by_super = groups / (SUPER / GROUP) * PANEL;
+    if (kind == Q4_1) supers = array<uint16_t>(groups * PANEL);
+    if (kind == Q4_K || kind == Q6_K) supers = array<uint16_t>(by_super * (kind == Q4_K ? 2 : 1));
+    for (uint16_t& super : supers) super = random.half(anything);
     matrix = {kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
   }
 };

@@ -86,7 +86,9 @@ def product(
     matrix = MatrixStruct(Kind[weights.kind], n, k, *packed.addresses)
     sums = x.codes.reshape(rows, -1, 16).sum(2, dtype=np.int32)
     codes, scales = np.ascontiguousarray(x.codes), np.ascontiguousarray(x.scales)
-    quantized = RowsStruct(codes.ctypes.data, scales.ctypes.data, sums.ctypes.data)
+    with np.errstate(invalid="ignore"):
+        totals = totals_by_groups(x)
+    quantized = RowsStruct(codes.ctypes.data, scales.ctypes.data, sums.ctypes.data, totals.ctypes.data)
     around = 1 if margin else 0
     out = np.full((rows + 2 * around, (last - first) * PANEL + 2 * margin), 7.5, np.float32)
     place = out.ctypes.data + 4 * (around * out.shape[1] + margin)
@@ -103,8 +105,10 @@ class Packed:
         if CODES[weights.kind] == 16:
             quads = quads[:, :, 0::2] | quads[:, :, 1::2] << 4
         self.codes = np.ascontiguousarray(quads)
-        # Q4_1 adds what the others take off.
-        self.scales = by_parts(weights.scale, -weights.minimum if weights.kind == "Q4_1" else weights.minimum)
+        if weights.kind == "Q4_1" and weights.minimum is not None:
+            self.scales, self.supers = by_parts(weights.scale, None), by_parts(-weights.minimum, None)
+            return
+        self.scales = by_parts(weights.scale, weights.minimum)
         self.supers = None if weights.d is None else by_parts(weights.d, weights.dmin)
 
     @property
@@ -159,14 +163,19 @@ def formula(weights: Weights, x: Activations) -> Array:
     """[rows, n] float32 by the formula at the top of kernels/cpu/products.h, rounding where it rounds."""
     scale, minimum = scales_by_groups(weights, np.float32)
     dots = by_groups(weights, x)
-    sums = x.codes.reshape(len(x.codes), -1, GROUP).sum(2, dtype=np.int64)
-    total = np.zeros(dots.shape[1:], np.float32)
+    totals = totals_by_groups(x)
+    total, shifted = np.zeros(dots.shape[1:], np.float32), np.zeros(dots.shape[1:], np.float32)
     for group, dot in enumerate(dots):
         x_scale = x.scales[:, group, None]
         total = fused(dot.astype(np.float32), scale[None, :, group] * x_scale, total)
         if minimum is not None:
-            total = fused(sums[:, group, None].astype(np.float32) * x_scale, -minimum[None, :, group], total)
-    return total
+            shifted = fused(totals[:, group, None], -minimum[None, :, group], shifted)
+    return total if minimum is None else total + shifted
+
+
+def totals_by_groups(x: Activations) -> Array:
+    """[rows, groups] float32: sums of codes times their scale."""
+    return x.codes.reshape(len(x.codes), -1, GROUP).sum(2, dtype=np.int32).astype(np.float32) * x.scales
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:

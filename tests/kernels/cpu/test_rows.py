@@ -161,14 +161,17 @@ def test_tokens_that_are_ruled_out_add_nothing(harnesses: dict[str, ctypes.CDLL]
 
 
 def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, NDArray[np.int32]]:
-    """Codes, scales and sums of rows x."""
+    """Codes, scales and sums of rows x; their totals are checked here."""
     rows, k = x.shape
     found: dict[str, list[NDArray[Any]]] = {}
     for name in library.instruction_sets:
         codes, scales = np.full((rows, k), 99, np.int8), np.empty((rows, k // 32), np.float32)
         sums = np.empty((rows, k // 16), np.int32)
-        out = RowsStruct(address(codes), address(scales), address(sums))
+        totals = np.empty((rows, k // 32), np.float32)
+        out = RowsStruct(address(codes), address(scales), address(sums), address(totals))
         library.kernels(name).quantize(address(x), rows, k, ctypes.byref(out))
+        wanted = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * scales
+        assert np.array_equal(totals, wanted, equal_nan=True)
         found[name] = [codes, scales, sums]
     codes, scales, sums = (same({name: arrays[i] for name, arrays in found.items()}) for i in range(3))
     return codes, scales, sums
