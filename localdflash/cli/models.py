@@ -15,6 +15,7 @@ from localdflash.cli.remove import remove
 from localdflash.pairs import records
 from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
+from localdflash.pairs.run_types import run_types
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -82,6 +83,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_known(pair.target.quantization)})"
     yield from _source_fields(pair.target)
+    if types := run_types(pair.target.path):
+        yield "  weights", types
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
         yield from _source_fields(pair.drafter)

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 
 from localdflash.cli import main
@@ -126,7 +128,33 @@ def test_show_as_json(user_file: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_show_takes_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "target.gguf"
     target.touch()
-    assert _fields(run(capsys, "show", str(target))[1])["pair"] == [str(target)]
+    fields = _fields(run(capsys, "show", str(target))[1])
+    assert fields["pair"] == [str(target)]
+    assert "weights" not in fields  # an empty file has none
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shown"),
+    [
+        (("Q8_0", "Q4_1"), "Q4_1, Q8_0: run as the file has them"),
+        (("F16", "F16"), "F16: F16 rounded to 8 bits by cpu and cuda"),
+    ],
+)
+def test_show_says_in_which_types_the_weights_run(
+    kinds: tuple[str, str], shown: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    writer, path = gguf.GGUFWriter(tmp_path / "target.gguf", "llama"), tmp_path / "target.gguf"
+    for name, rows, kind in (("token_embd", 8, kinds[0]), ("blk.0.ffn_up", 96, kinds[1])):
+        quantized = gguf.GGMLQuantizationType[kind]
+        blocks = gguf.quants.quantize(np.ones((rows, 64), np.float32), quantized)
+        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=quantized)
+    for name, shape in (("output_norm", (64,)), ("blk.0.ffn_gate_inp", (4, 64))):  # no large matrices
+        writer.add_tensor(f"{name}.weight", np.ones(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert _fields(run(capsys, "show", str(path))[1])["weights"] == [shown]
 
 
 def test_unknown_id(capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,7 +178,8 @@ def _tile(
 
 
 @pytest.mark.parametrize(
-    ("name", "stages"), [("int4 by 128, minimum", 4), ("q8_0", 4), ("q4_1", 4), ("q4_k", 4), ("q4_k", 6), ("q6_k", 4), ("q6_k", 6)]
+    ("name", "stages"),
+    [("int4 by 128, minimum", 4), ("q8_0", 4), ("q4_1", 4), ("q4_k", 4), ("q4_k", 6), ("q6_k", 4), ("q6_k", 6)],
 )
 def test_a_tile_of_one_expert_of_a_stack(name, stages):
     planes = random_planes(name, 128, depth(name), experts=3)

@@ -18,7 +18,7 @@ from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MOD
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
     case = case_of(name, kind)

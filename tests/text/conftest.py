@@ -67,10 +67,15 @@ def make_vocabulary(oracle: tokenizers.Tokenizer, tmp_path_factory: pytest.TempP
     text_model = json.loads(oracle.to_str())["model"]
     text_tokens = sorted(text_model["vocab"], key=text_model["vocab"].__getitem__)
 
-    def make(specials: Mapping[str, int], metadata: Mapping[str, str] | None = None, bos: str | None = None) -> Path:
+    def make(
+        specials: Mapping[str, int],
+        metadata: Mapping[str, str] | None = None,
+        bos: str | None = None,
+        pre: str = "qwen2",
+    ) -> Path:
         path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.gguf"
         writer = _writer(path, "gpt2", metadata or {})
-        writer.add_tokenizer_pre("qwen2")
+        writer.add_tokenizer_pre(pre)
         tokens = [*text_tokens, *specials]
         writer.add_token_list(tokens)
         writer.add_token_types([NORMAL] * len(text_tokens) + list(specials.values()))

@@ -29,6 +29,19 @@ def test_same_ids_as_the_tokenizers_library(tokenizer: Tokenizer, oracle: tokeni
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
+def test_smollm_splits_digits_and_then_as_gpt2_does(
+    make_vocabulary: Callable[..., Path], oracle: tokenizers.Tokenizer
+) -> None:
+    theirs = tokenizers.Tokenizer.from_str(oracle.to_str())
+    split = tokenizers.pre_tokenizers
+    theirs.pre_tokenizer = split.Sequence(
+        [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+    )
+    ours = Tokenizer.load(make_vocabulary({"<|im_end|>": 3}, pre="smollm"))
+    for text in (CODE, "in 1969, 12 345.67 the 'll DON'T", "  a\r\n\t b   \n\n", "日本 ٣٤٥ ½ 😋 end of the file"):
+        assert ours.encode(text) == theirs.encode(text).ids
+
+
 @given(some_text)
 def test_bytes_survive_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
     valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

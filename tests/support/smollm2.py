@@ -1,0 +1,13 @@
+"""The file of `smollm2-135m` where this machine has it: extra checks with real weights, which skip where it is not."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from localdflash.pairs.pair import models_folder
+
+NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Found when this is imported: every test has another LOCALDFLASH_HOME.
+FILE = Path(os.environ.get("LOCALDFLASH_SMOLLM2") or models_folder() / "smollm2-135m" / NAME)
+needs_smollm2 = pytest.mark.skipif(not FILE.is_file(), reason=f"{FILE} is not here (LOCALDFLASH_SMOLLM2 names another)")
