@@ -33,14 +33,14 @@ Targets = dict[str, tuple[CpuTarget, Target]]  # ours and llama.cpp's, by file
 Times = dict[str, dict[str, list[float]]]  # of each file, what was measured in every round
 
 
-def decode_ms(target: Target, count: int = DECODED) -> float:
+def decode_ms(target: Target) -> float:
     """Milliseconds of a greedily decoded token."""
     target.crop(CACHED)
     token, began = 1, time.perf_counter()
-    for _ in range(count):
+    for _ in range(DECODED):
         token = int(target.verify(token, NOTHING).logits[0].argmax())
         target.keep(1)
-    return (time.perf_counter() - began) * 1e3 / count
+    return (time.perf_counter() - began) * 1e3 / DECODED
 
 
 def one_round(targets: Targets, times: Times) -> None:

@@ -1,7 +1,7 @@
 """Matrices as the CPU kernels read them, packed from ggml's blocks; layouts in kernels/cpu/formats.h.
 
-Q8_0, Q4_0, Q4_1, Q4_K and Q6_K keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0
-as ggml does it. Needs numpy only. Layouts of blocks: ggml-common.h.
+Q8_0, Q4_0, Q4_1, Q4_K and Q6_K keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to
+Q8_0 as ggml does it. Needs numpy only. Layouts of blocks: ggml-common.h.
 """
 
 from collections.abc import Callable
