@@ -28,7 +28,8 @@ struct Matrix {
   // Q8_0, Q4_0, Q4_1: float16 [panels][groups][16]. Q4_K: uint8 [panels][groups][2: scale, minimum][16].
   // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16].
   const uint8_t* scales;
-  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Q4_1: m [panels][groups][16]. Else null.
+  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Q4_1: m [panels][groups][16].
+  // Null if there are none.
   const uint16_t* supers;
 };
 
