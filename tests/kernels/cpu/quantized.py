@@ -105,11 +105,11 @@ class Packed:
         if CODES[weights.kind] == 16:
             quads = quads[:, :, 0::2] | quads[:, :, 1::2] << 4
         self.codes = np.ascontiguousarray(quads)
-        if weights.kind == "Q4_1" and weights.minimum is not None:
-            self.scales, self.supers = by_parts(weights.scale, None), by_parts(-weights.minimum, None)
-            return
-        self.scales = by_parts(weights.scale, weights.minimum)
+        shift = weights.minimum if weights.kind == "Q4_1" else None  # taken off here, added there
+        self.scales = by_parts(weights.scale, weights.minimum if shift is None else None)
         self.supers = None if weights.d is None else by_parts(weights.d, weights.dmin)
+        if shift is not None:
+            self.supers = by_parts(-shift, None)
 
     @property
     def addresses(self) -> tuple[int, int, int | None]:
