@@ -170,7 +170,8 @@ def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, ND
         totals = np.empty((rows, k // 32), np.float32)
         out = RowsStruct(address(codes), address(scales), address(sums), address(totals))
         library.kernels(name).quantize(address(x), rows, k, ctypes.byref(out))
-        wanted = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * scales
+        with np.errstate(over="ignore"):  # inf, from some 1e37 on
+            wanted = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * scales
         assert np.array_equal(totals, wanted, equal_nan=True)
         found[name] = [codes, scales, sums]
     codes, scales, sums = (same({name: arrays[i] for name, arrays in found.items()}) for i in range(3))
