@@ -40,7 +40,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
     pair = load_registry().resolve(spec, drafter)
     if revision is not None:
         pair = _at_revision(pair, revision)
-    with _report() as report:
+    with shown() as report:
         fetched = fetching.pull(pair, report)
     if as_json:
         files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
@@ -73,7 +73,7 @@ def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
 
 
 @contextmanager
-def _report() -> "Iterator[DownloadReport]":
+def shown() -> "Iterator[DownloadReport]":
     """Bars on a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield LineReport()
