@@ -143,7 +143,7 @@ def wanted(ctx: click.Context, options: dict[str, Any], instead_of: Callable[[Co
     `instead_of`: whose pair gives way where an engine runs it.
     """
     options, config = {**options, "pair": _absolute(options["pair"])}, load_config()
-    other = instead_of(config) if instead_of else options["pair"]
+    other = instead_of(config) if instead_of else ""
     return Wanted(options, given(ctx, options), config.server.idle_minutes, other)
 
 

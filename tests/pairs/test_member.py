@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,21 +123,16 @@ def test_an_index_is_asked_through_pip(want: WantedMember, index: FakeIndex) -> 
 
 
 def test_the_lines_move_while_bytes_come(want: WantedMember, index: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told()
-    halfway = lambda: any(0 < done < total for done, total in told.meters)  # noqa: E731
+    told, seen = Told(), threading.Event()
 
-    def wait_until_seen(sent: int) -> None:
-        end = 200
-        while sent > len(index.wheel) // 2 and not halfway() and (end := end - 1):
-            packages_seen.wait(0.05)
+    def progress(doing: str, _name: str) -> Callable[[int, int], None]:
+        return lambda done, total: seen.set() if doing == "downloading" and 0 < done < total else None
 
-    import threading
-
-    packages_seen = threading.Event()
+    monkeypatch.setattr(told, "progress", progress)
     monkeypatch.setattr(packages, "LOOK", 0.01)
-    index.sent = wait_until_seen
+    index.sent = lambda sent: sent <= len(index.wheel) // 2 or seen.wait(20)
     fetch(plan(want), told)
-    assert halfway()
+    assert seen.is_set()
 
 
 # Installed packages

@@ -100,7 +100,7 @@ class FakeIndex:
     cut: int | None = None
     downloads: int = 0
     port: int = 0
-    sent: Callable[[int], None] = field(default=lambda _count: None)  # called as bytes leave
+    sent: Callable[[int], object] = field(default=lambda _count: None)  # called as bytes leave
 
     @property
     def settings(self) -> dict[str, str]:
