@@ -15,7 +15,7 @@ from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.pairs.download import DownloadReport
+    from localdflash.pairs.checking import DownloadReport
     from localdflash.pairs.fetching import Fetched
     from localdflash.pairs.pair import PairEntry
 

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from localdflash.errors import LocaldflashError, ModelError
-from localdflash.pairs import hub, member, packages, records
+from localdflash.pairs import hub, packages, records
 from localdflash.pairs.download import check_space
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.member import WantedMember, fetch, plan
@@ -285,19 +286,19 @@ def test_a_wheel_that_is_no_archive(want: WantedMember) -> None:
 
 
 def test_the_disk_is_full_while_it_is_unpacked(want: WantedMember, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = member.ZipFile.open
+    real = ZipFile.open
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(member.ZipFile, "open", full)
+    monkeypatch.setattr(ZipFile, "open", full)
     said = refused(want, LocaldflashError)
     assert (
         said
         == "made-up==1.0: the disk takes no more (No space left on device); the wheel is kept: make room and pull again"
     )
     assert sha256_of(want.wheel.read_bytes()) == want.package.sha256
-    monkeypatch.setattr(member.ZipFile, "open", real)
+    monkeypatch.setattr(ZipFile, "open", real)
     monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
     fetch(plan(want), Told())
     assert beside(want) == DONE

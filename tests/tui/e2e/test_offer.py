@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.support.scripted_answers import Answer
 from bench.support.terminal import READY
 from tests.support.chats import Scene
 from tests.support.wheels import pip_settings
@@ -47,8 +48,13 @@ def test_ctrl_c_at_the_question_leaves(chats: Scene) -> None:
     chats.start(ready=False, env=online(chats.folder)).wait_for(QUESTION)
 
 
-@pytest.mark.parametrize("arguments", [("-p", "hello"), ("--plain",), ("--pair", "embedded")])
-def test_others_are_not_asked(arguments: tuple[str, ...], chats: Scene) -> None:
+@pytest.mark.parametrize(("arguments", "end"), [(("--plain",), "leaves"), (("--pair", "embedded"), READY)])
+def test_others_are_not_asked(arguments: tuple[str, ...], end: str, chats: Scene) -> None:
     terminal = chats.start(*arguments, ready=False, env=online(chats.folder))
-    end = {"-p": lambda _: chats.engine.asked, "--plain": "leaves", "--pair": READY}[arguments[0]]
     assert QUESTION not in terminal.wait_for(end)
+
+
+def test_a_prompt_is_answered_without_a_question(chats: Scene) -> None:
+    chats.answers(Answer.of("Hello."))
+    terminal = chats.start("-p", "hello", ready=False, env=online(chats.folder))
+    assert QUESTION not in terminal.wait_for("Hello.")
