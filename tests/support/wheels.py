@@ -133,7 +133,11 @@ def fake_index(wheel: bytes) -> Iterator[FakeIndex]:
                     index.sent(start)
                 self.wfile.write(body[start : start + CHUNK])
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # who asked was killed, or has enough
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     index.port = server.server_port
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
