@@ -14,7 +14,7 @@ from torch import Tensor
 
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
-from localdflash.model.fingerprint import trained_for
+from localdflash.model.fingerprint import TrainedFor, trained_for
 from localdflash.model.gguf_config import LAYER_TENSORS
 from localdflash.model.gguf_config import TOP_TENSORS as TARGET_TENSORS
 from localdflash.reference.decoder import Decoder
@@ -62,16 +62,16 @@ def write_drafter_for(
 
     def add(writer: gguf.GGUFWriter) -> None:
         _copy_vocabulary(writer, target)
-        add_target(writer, target, tau)
+        add_target(writer, trained_for(target, tau))
         if ids:
             add_short_head(writer, target, ids)
 
     _write_dflash(path, model, add, quantization, name)
 
 
-def add_target(writer: gguf.GGUFWriter, target: GGUFHeader, tau: float) -> None:
+def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
     """Say which target a drafter was trained for."""
-    for key, value in asdict(trained_for(target, tau)).items():
+    for key, value in asdict(target).items():
         (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{OURS}.target.{key}", value)
 
 
