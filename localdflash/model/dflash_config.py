@@ -158,7 +158,7 @@ def _our_own(fields: Fields) -> dict[str, Any]:
     name, kind, digest = (fields.get(f"{OURS}.target.{field}", as_text, "") for field in ("name", "kind", "digest"))
     tau = fields.get(f"{OURS}.target.tau", as_number, 0.0)
     return {
-        "short": fields.get(SHORT_KEY, as_wholes, ()),
+        "short": fields.get(SHORT_KEY, as_wholes, tuple[int, ...]()),
         "trained_for": TrainedFor(name, kind, digest, tau) if digest else None,
     }
 

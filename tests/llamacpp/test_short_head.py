@@ -42,7 +42,9 @@ def test_it_drafts_like_torch_and_computes_no_other_logits(folder: Path) -> None
         assert set(found.tokens) <= set(IDS)
         assert np.isfinite(found.confidence).all()
         same += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
-        logits = library.float_rows(library.logits_reader()(drafter.handle), 8, target.vocab_size)
+        address = library.logits_reader()(drafter.handle)
+        assert address
+        logits = library.float_rows(address, 8, target.vocab_size)
         assert np.isneginf(logits[:, others]).all()
     drafter.close()
     target.close()

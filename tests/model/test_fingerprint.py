@@ -1,5 +1,6 @@
 """Which target a drafter was trained for: what changes the digest, what does not, and what the user is told."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,8 +90,6 @@ def test_nothing_is_said_where_it_fits_or_nothing_is_known(target: GGUFHeader, t
 
 def with_target(pair: Path, folder: Path, wanted: TrainedFor) -> LocalPair:
     """The pair with a drafter that says which target it was trained for, in both of its forms."""
-    import json
-
     folder.mkdir()
     reader, writer = gguf.GGUFReader(pair / "drafter.gguf"), gguf.GGUFWriter(folder / "drafter.gguf", "dflash")
     for name, field in reader.fields.items():
@@ -118,7 +117,8 @@ def test_every_backend_says_it(backend: str, form: str, fits: bool, tiny_pair: P
     wanted = trained_for(read_header(tiny_pair / "target.gguf"), 1.5)
     wanted = wanted if fits else replace(wanted, digest="0" * 32)
     files = with_target(tiny_pair, tmp_path / "pair", wanted)
-    files = replace(files, **{f"drafter_{form}": tmp_path / "pair" / f"drafter.{form}"})
+    drafter = tmp_path / "pair" / f"drafter.{form}"
+    files = replace(files, drafter_gguf=drafter) if form == "gguf" else replace(files, drafter_safetensors=drafter)
     running = load_on(backend, files, Options(context=64))  # type: ignore[arg-type]
     running.close()
     said = [line for line in running.notices if "was trained for" in line]

@@ -123,8 +123,8 @@ def test_a_short_vocabulary_gives_the_best_of_its_rows(ids: list[int], tiny_pair
     taps = taps_of(drafter, 9)
     drafter.observe([7] * 9, taps)
     found = drafter.propose(11, 99)
-    tables = (table.double().numpy() for table in (target.embed_tokens.weight, head[ids]))
-    logits = oracle(dflash, *tables, taps.astype(np.float64), 11)[1:]
+    embedding, rows = (table.double().numpy() for table in (target.embed_tokens.weight, head[ids]))
+    logits = oracle(dflash, embedding, rows, taps.astype(np.float64), 11)[1:]
     assert list(found.tokens) == [ids[best] for best in logits.argmax(-1)]
     assert np.allclose(found.confidence, 1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1), rtol=1e-3)
     equal = DFlashDrafter(dflash, target.embed_tokens.weight, head[:1].expand(head.shape))
