@@ -55,5 +55,5 @@ def mismatch(drafter: Path, wanted: TrainedFor | None, target: GGUFHeader) -> st
     there = f", where it gets {wanted.tau:.2f} tokens a verify" if wanted.tau else ""
     return (
         f"{drafter.name} was trained for {wanted.name} ({wanted.kind}){there}; {found.name} {here}, so it may get"
-        " fewer: `localdflash train drafter` makes one for it"
+        " fewer: `localdflash train drafter --pair` makes one for it"
     )
