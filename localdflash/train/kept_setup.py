@@ -85,6 +85,7 @@ def _config(
 def _started(path: Path, sizes: torch.Tensor) -> DFlash:
     """A drafter from its file; it reads taps that were divided by the size of their channels."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
+    drafter.config = replace(drafter.config, short=(), trained_for=None)  # those of the run are written at its end
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)
     return drafter
