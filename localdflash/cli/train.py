@@ -129,26 +129,31 @@ command.add_command(drafter)
     help="How many tokens; fewer than the target has.",
 )
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write, beside a drafter; by default FOLDER/short_vocabulary.safetensors.",
+    "--drafter",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="GGUF or safetensors file of the drafter; by default those in FOLDER.",
 )
-def vocabulary(folder: Path, size: int, out: Path | None) -> int:
+def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     """Choose the tokens that FOLDER/target.gguf writes most often in FOLDER/answers.
 
-    The CUDA engine lets the drafter propose from them alone, which reads less memory; answers stay the same.
+    They are written into the drafter's files. It proposes from them alone then and reads less memory; answers stay
+    the same.
     """
     need("tokenizers")
-    from localdflash.model import short_vocabulary
     from localdflash.model.gguf_config import decoder_config
     from localdflash.text.tokenizer import Tokenizer
+    from localdflash.train import shorten
     from localdflash.train.vocabulary import count_answers
     from localdflash.weights.gguf import read_header
 
     path = target_of(folder)
-    vocab_size = decoder_config(read_header(path)).vocab_size
+    header = read_header(path)
+    vocab_size, drafters = decoder_config(header).vocab_size, [drafter] if drafter else shorten.drafters_in(folder)
+    for file in drafters:
+        shorten.check(file, header)
     short = count_answers(folder / "answers", vocab_size, size, Tokenizer.load(path).ends)
-    short_vocabulary.save(out or folder / short_vocabulary.FILE, short)
+    for file in drafters:
+        shorten.shorten(file, header, short.ids.tolist())
     report(f"{size:,} of {vocab_size:,} tokens cover {short.coverage:.2%} of {short.counted:,} in the answers")
     return 0
 

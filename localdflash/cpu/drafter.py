@@ -1,4 +1,5 @@
-"""DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head.
+"""DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head, or the rows of it that
+a short vocabulary names.
 
 Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
 other means they cost a copy each. Only where they would fill memory are they injected before.
@@ -20,6 +21,7 @@ from localdflash.cpu.bound import (
 )
 from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import Floats, PackedDrafter
+from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.target import CpuTarget
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
@@ -51,6 +53,8 @@ class CpuDFlashDrafter:
             [self.config.is_causal(i) for i in range(blocks)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
+        self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
+        self.head = rows_of(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.model = self._bind()
         team = target.team
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
@@ -71,14 +75,19 @@ class CpuDFlashDrafter:
         held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
         return sum(array.nbytes for array in held)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, those of a short head included."""
+        return self.packed.nbytes + (self.head.nbytes + self._tokens.nbytes if len(self._tokens) else 0)
+
     def _bind(self) -> library.ModelStruct:
         packed, c = self.packed, self.config.decoder
         model = bound_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity
         self.rope = rope_tables(c, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding, model.head = self.target.model.embedding, self.target.model.head
-        model.vocabulary = self.target.vocab_size
+        model.embedding, model.head = self.target.model.embedding, bound_matrix(self.head)
+        model.vocabulary = self.head.n
         model.norm, model.layers = address(packed.norm), self._layers
         model.tap_count = len(self.config.taps)
         model.fuse, model.fuse_norm = bound_matrix(packed.fuse), address(packed.fuse_norm)
@@ -101,8 +110,9 @@ class CpuDFlashDrafter:
         self._ids[0] = anchor
         self._pass.start = self.length
         self.target.team.forward(self.model, self._pass)
-        tokens, confidence = self._best[1 : limit + 1].tolist(), self._confidence[1 : limit + 1].tolist()
-        return Draft(self.name, tokens, confidence)
+        best, confidence = self._best[1 : limit + 1], self._confidence[1 : limit + 1].tolist()
+        tokens = self._tokens[best] if len(self._tokens) else best
+        return Draft(self.name, tokens.tolist(), confidence)
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

@@ -15,6 +15,7 @@ from localdflash.cpu.team import Team
 from localdflash.errors import UsageError
 from localdflash.machine.cores import clamp, physical_cores
 from localdflash.model.dflash_config import check_fit
+from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 
 
@@ -34,6 +35,9 @@ def load(files: LocalPair, options: Options) -> Running:
     if drafting:
         c = weights.config
         check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    notices = [fewer, planned.notice, weights.notice]
+    if path and drafting:
+        notices += [drafting.notice, mismatch(path, drafting.config.trained_for, sizes.header)]
     with ExitStack() as stack:
         team = Team(threads, physical_cores())
         stack.callback(team.close)
@@ -49,7 +53,7 @@ def load(files: LocalPair, options: Options) -> Running:
             identity=(target.context, [drafter.name for drafter in pair.drafters]),
             predicted=predicted,
             measured=lambda: _measured(target, drafter),
-            notices=[fewer, planned.notice, weights.notice, drafting.notice if drafting else ""],
+            notices=notices,
             close=stack.pop_all().close,
         )
 
@@ -58,6 +62,6 @@ def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
     """Bytes of every array that they hold."""
     parts = {TARGET: target.packed.nbytes, TARGET_KV: target.cache.nbytes, SCRATCH: target.scratch_bytes}
     if drafter:
-        parts |= {DRAFTER: drafter.packed.nbytes, DRAFTER_KV: drafter.cache.nbytes}
+        parts |= {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.cache.nbytes}
         parts[SCRATCH] += drafter.scratch_bytes
     return free.with_program(parts)

@@ -3,6 +3,7 @@
 Packed weights are mapped from the cache folder: they count as used, though the system may drop and read them again.
 """
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.weights.gguf import read_header
 
 FLOAT, HALF = 4, 2  # bytes
 
@@ -31,13 +33,17 @@ class CpuSizes:
 
     def __init__(self, target: Path, drafter: Path | None, threads: int = 0) -> None:
         self._library, self._threads = library.load(), clamp(threads)[0]
-        source = target_source(target)
+        self.header = read_header(target)
+        source = target_source(target, self.header)
         self._config = source.config
         if wrong := check_shape(self._config):
             raise ModelError(f"{target}: the CPU engine does not run {wrong}: {OTHERWISE}")
         self._target = sum(map(_bytes_of, source.parts))
         self._drafter = _checked(drafter, self._config) if drafter else None
-        self._drafter_bytes = _drafter_bytes(drafter, self._drafter) if drafter and self._drafter else 0
+        self._drafter_bytes = 0
+        if drafter and self._drafter:
+            head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
+            self._drafter_bytes = _drafter_bytes(drafter, self._drafter) + _short_bytes(len(self._drafter.short), head)
         self.trained = self._config.context_length
         self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
@@ -82,6 +88,11 @@ def _drafter_bytes(path: Path, config: DFlashConfig) -> int:
         raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
     norms = (2 * hidden + 2 * c.head_dim) * c.num_hidden_layers + 2 * hidden
     return sum(_matrix_bytes(MatrixShape(Kind.Q8_0, n, k)) for n, k in matrices) + norms * FLOAT
+
+
+def _short_bytes(rows: int, head: MatrixShape | None) -> int:
+    """Bytes of so many rows of the target's head, and of their ids."""
+    return _matrix_bytes(replace(head, n=rows)) + rows * np.dtype(np.int32).itemsize if head and rows else 0
 
 
 def _bytes_of(part: FileTensor) -> int:

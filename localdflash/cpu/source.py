@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, MatrixShape
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
 from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS, decoder_config
 from localdflash.weights import gguf, safetensors
 from localdflash.weights.ggml_types import GGMLType
@@ -64,9 +64,9 @@ class CheckedFile(Generic[Config]):
     data_offset: int
 
 
-def target_source(path: Path) -> CheckedFile[DecoderConfig]:
-    """A Qwen3, Qwen3-MoE or Llama GGUF."""
-    header = gguf.read_header(path)
+def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
+    """A Qwen3, Qwen3-MoE or Llama GGUF, whose header may have been read already."""
+    header = header or gguf.read_header(path)
     config = decoder_config(header)
     hidden = (config.hidden_size,)
     top = {"embedding": (config.vocab_size, *hidden), "norm": hidden}
@@ -87,7 +87,7 @@ def drafter_source(path: Path) -> CheckedFile[DFlashConfig]:
     config = config_of_file(path)
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
-        tensors, data_offset, top_fields, layer = header.tensors, header.data_offset, DRAFTER_FIELDS, "blk"
+        tensors, data_offset, top_fields, layer = own_tensors(header), header.data_offset, DRAFTER_FIELDS, "blk"
         fields = LAYER_FIELDS
     else:
         tensors, data_offset = _safetensors(path)

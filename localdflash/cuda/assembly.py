@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
@@ -46,7 +45,6 @@ from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
-from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
 from localdflash.model.gguf_config import decoder_config
@@ -86,7 +84,6 @@ class _DrafterFile:
     config: DFlashConfig
     source: TensorSource
     nbytes: int  # those of a short head included
-    short: Tensor | None  # ids of a short draft vocabulary
 
 
 def load_pair(
@@ -99,8 +96,7 @@ def load_pair(
 ) -> CudaPair:
     """A pair that is ready to step: `target` is a GGUF file, or a Hugging Face folder (see checkpoint.py).
 
-    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded. A short draft vocabulary beside the
-    drafter is used (see short_vocabulary.py).
+    ModelError, OutOfMemory and UsageError say what is wrong before much is loaded.
 
     On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
     """
@@ -162,17 +158,16 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
         source, nbytes = ModuleSource(module, device, bits), drafter_bytes(config, bits)
     c = target.config
     check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-    list_path = path.with_name(short_vocabulary.FILE)
-    short = short_vocabulary.load(list_path, c.vocab_size) if list_path.exists() else None
-    if short is not None:
-        nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(short))
-    return _DrafterFile(config, source, nbytes, short)
+    if config.short:
+        nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(config.short))
+    return _DrafterFile(config, source, nbytes)
 
 
 def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
     short = None
-    if file.short is not None:
-        short = rows_of(target.head, file.short), file.short.to(target.final_gain.device)
+    if file.config.short:
+        ids = torch.tensor(file.config.short, dtype=torch.int32)
+        short = rows_of(target.head, ids), ids.to(target.final_gain.device)
     return load_drafter(file.source, file.config, target, positions, short)
 
 

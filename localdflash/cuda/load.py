@@ -15,6 +15,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper
+from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 
 
@@ -28,7 +29,9 @@ def load(files: LocalPair, options: Options) -> Running:
     bits = BITS.get(planned.drafter, options.drafter_bits)
     settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
     pair = load_pair(files.target, drafter, device, settings, progress=options.progress)
-    stepper = pair.stepper
+    stepper, notices = pair.stepper, [planned.notice]
+    if drafter and stepper.block:
+        notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
     return Running(
         pair=pair,
         context=stepper.context,
@@ -37,7 +40,7 @@ def load(files: LocalPair, options: Options) -> Running:
         identity=(stepper.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
         predicted=planned.parts,
         measured=lambda: measured(stepper),
-        notices=[planned.notice],
+        notices=notices,
         close=lambda: None,
     )
 

@@ -15,7 +15,7 @@ from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_config import DFlashConfig, own_tensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader
 
@@ -80,8 +80,9 @@ def predict_bytes(
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
-    twice = (info for name, info in header.tensors.items() if name.endswith(("attn_k.weight", "attn_v.weight")))
-    return file_bytes(header) + sum(tensor_bytes(info.ggml_type, info.shape) for info in twice)
+    once = own_tensors(header)
+    twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
+    return sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
 
 
 def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:

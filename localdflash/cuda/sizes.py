@@ -17,7 +17,6 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.stepper import SLACK
-from localdflash.model import short_vocabulary
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.weights.gguf import read_header
@@ -29,11 +28,11 @@ class CudaSizes:
     """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
-        self._header = read_header(target)
-        check_kinds(self._header)
-        self._config = decoder_config(self._header)
+        self.header = read_header(target)
+        check_kinds(self.header)
+        self._config = decoder_config(self.header)
         self._kv = KV_TYPES[kv]
-        self._target = file_bytes(self._header)
+        self._target = file_bytes(self.header)
         self._path, self._drafter = drafter, config_of_file(drafter) if drafter else None
         if self._drafter:
             c = self._config
@@ -63,10 +62,8 @@ class CudaSizes:
         assert self._path is not None
         gguf = self._path.suffix == ".gguf"
         size = gguf_drafter_bytes(read_header(self._path)) if gguf else drafter_bytes(config, BITS[drafter])
-        beside = self._path.with_name(short_vocabulary.FILE)
-        if not beside.exists():
+        if not config.short:
             return size
-        rows = len(short_vocabulary.load(beside, self._config.vocab_size))
-        tied = self._config.tie_word_embeddings
-        head = self._header.tensors["token_embd.weight" if tied else "output.weight"]
+        rows, tied = len(config.short), self._config.tie_word_embeddings
+        head = self.header.tensors["token_embd.weight" if tied else "output.weight"]
         return size + short_head_bytes(tensor_bytes(head.ggml_type, head.shape), self._config.vocab_size, rows)

@@ -1,8 +1,10 @@
 """DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
 
-The drafter shares the target's embedding and head through `ctx_other`. Features wait until a draft is asked for and
-are injected then, all at once: while the controller drafts by other means they cost a copy each. Only where they would
-fill memory are they injected before.
+The drafter shares the target's embedding and head through `ctx_other`. With a short vocabulary it brings its rows of
+the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
+
+Features wait until a draft is asked for and are injected then, all at once: while the controller drafts by other means
+they cost a copy each. Only where they would fill memory are they injected before.
 """
 
 import ctypes
@@ -18,6 +20,7 @@ from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError, OutOfMemory
 from localdflash.llamacpp import library
+from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.machine.cores import physical_cores
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
@@ -48,8 +51,10 @@ class LlamaCppDFlashDrafter:
     reads_taps = True
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
-        self.config = config_of_gguf(read_header(path))
+        header = read_header(path)
+        self.config = config_of_gguf(header)
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+        check_short_head(header, self.config)
         self.model = library.load_model(path)
         self.handle = library.new_context(
             self.model, context_params(self.config, target.handle, target.context, threads)
@@ -61,6 +66,7 @@ class LlamaCppDFlashDrafter:
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()
         self._vocab_size = target.vocab_size
+        self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
         self.longest = self.config.block_size - 1
         self.length = 0
         self._injected = 0
@@ -92,9 +98,12 @@ class LlamaCppDFlashDrafter:
             raise LocaldflashError("llama.cpp returned no logits for a draft")
         logits = library.float_rows(address, slots, self._vocab_size)[1 : limit + 1]
         api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
-        tokens = logits.argmax(1)
-        top = logits[np.arange(len(tokens)), tokens]
+        if len(self._tokens):
+            logits = logits[:, self._tokens]
+        best = logits.argmax(1)
+        top = logits[np.arange(len(best)), best]
         confidence = 1.0 / np.exp(logits - top[:, None]).sum(1)
+        tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:

@@ -17,7 +17,10 @@ from localdflash.errors import ModelError
 from localdflash.llamacpp import library, sizes
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
+from localdflash.weights.gguf import read_header
 
 Measure = Callable[[], Parts]
 
@@ -34,10 +37,12 @@ def load(files: LocalPair, options: Options) -> Running:
         if any("REPACK" in line for line in lines):
             library.release_pages(files.target)
         drafters: list[Drafter] = []
-        measures = [_of_target(target, lines)]
+        measures, notices = [_of_target(target, lines)], [planned.notice] if planned else []
         if path and (planned is None or planned.drafter != NO_DRAFTER):
-            drafter, measure = _loaded(path, files.target, target, options.threads, stack)
+            drafter, config, measure = _loaded(path, files.target, target, options.threads, stack)
             drafters.append(drafter)
+            if config.trained_for:
+                notices.append(mismatch(path, config.trained_for, read_header(files.target)))
             measures.append(measure)
         pair = compose(target, drafters, options)
         return Running(
@@ -49,7 +54,7 @@ def load(files: LocalPair, options: Options) -> Running:
             identity=(target.context, [drafter.name for drafter in pair.drafters], version("llama-cpp-python")),
             predicted=predicted,
             measured=lambda: _together(measures) if planned else free.with_program({}),
-            notices=[planned.notice] if planned else [],
+            notices=notices,
             close=stack.pop_all().close,
         )
 
@@ -72,8 +77,8 @@ def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
 
 def _loaded(
     path: Path, target_file: Path, target: LlamaCppTarget, threads: int, stack: ExitStack
-) -> tuple[Drafter, Measure]:
-    """The drafter in either of its forms, and what it takes; the target's taps are set for it."""
+) -> tuple[Drafter, DFlashConfig, Measure]:
+    """The drafter in either of its forms, its configuration, and what it takes; the target's taps are set for it."""
     if path.suffix != ".gguf":
         return _in_torch(path, target_file, target)
     with library.said_sizes() as lines:
@@ -85,15 +90,14 @@ def _loaded(
         said = sizes.sizes_said(lines)
         return {DRAFTER: api.llama_model_size(drafter.model), DRAFTER_KV: said.cache, SCRATCH: said.scratch}
 
-    return drafter, measure
+    return drafter, drafter.config, measure
 
 
-def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Drafter, Measure]:
+def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Drafter, DFlashConfig, Measure]:
     """A safetensors drafter for a GGUF target, whose embedding and head it needs as tensors."""
-    from localdflash.model.dflash_config import check_fit
     from localdflash.reference.dflash_files import load as load_dflash
     from localdflash.reference.drafter import DFlashDrafter
-    from localdflash.weights.gguf import load_tensor, read_header
+    from localdflash.weights.gguf import load_tensor
 
     model, header = load_dflash(path), read_header(target_file)
     check_fit(model.config, target.hidden_size, target.vocab_size, target.layers, str(path))
@@ -101,7 +105,7 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Dr
     embedding = load_tensor(header, "token_embd.weight")
     head = load_tensor(header, "output.weight") if "output.weight" in header.tensors else embedding
     drafter = DFlashDrafter(model, embedding, head)
-    return drafter, lambda: {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.context.nbytes}
+    return drafter, model.config, lambda: {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.context.nbytes}
 
 
 def _of_target(target: LlamaCppTarget, lines: list[str]) -> Measure:

@@ -127,7 +127,7 @@ def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, t
     queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     layer = c.hidden_size * (2 * queries + 2 * keys + 3 * c.intermediate_size)
     weights = c.num_hidden_layers * layer + len(config.taps) * c.hidden_size**2
-    tables = vocab * hidden * (1 if tied else 2)
+    tables = (vocab * (1 if tied else 2) + len(config.short)) * hidden
     cache = c.num_hidden_layers * 2 * keys * context * FLOAT
     logits = config.block_size * vocab * FLOAT
     return {DRAFTER: (weights + tables) * FLOAT, DRAFTER_KV: cache, SCRATCH: cache + 2 * logits}  # grown by copying

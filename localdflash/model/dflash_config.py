@@ -2,18 +2,35 @@
 
 Every field of the formats is honoured or refused by name, so a drafter that would run wrong does not load. Imports no
 torch: llama.cpp's drafter reads it too.
+
+Two things are our own, and others leave them alone: the short vocabulary (short_vocabulary.py) and the target that the
+drafter was trained for (fingerprint.py). A GGUF has them as metadata `localdflash.*`, config.json as its `localdflash`.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
+from localdflash.model.config_fields import (
+    Fields,
+    as_flag,
+    as_flags,
+    as_layer_count,
+    as_layer_kinds,
+    as_number,
+    as_object,
+    as_optional_flag,
+    as_text,
+    as_whole,
+    as_wholes,
+)
 from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.fingerprint import TrainedFor
 from localdflash.weights import gguf
 
 REFUSED_JSON = {
@@ -32,11 +49,12 @@ REFUSED_GGUF = {
     "attention.value_scale": "scaled attention values",
     "hyper_connection.count": "hyper-connections",
 }
-MOST_LAYERS = 1000
+OURS = "localdflash"
+ANOTHER_LIST = "make it again with `localdflash train vocabulary`"
+SHORT_KEY = f"{OURS}.short_vocabulary"
+SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: the ids of the rows of a head, and these rows
 LARGEST_JSON = 1 << 20  # bytes
 NO_FIELDS: dict[str, object] = {}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,8 @@ class DFlashConfig:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
+    short: tuple[int, ...] = ()  # the tokens that it proposes from, ascending; empty: all
+    trained_for: TrainedFor | None = None
 
     def is_sliding(self, layer: int) -> bool:
         """Whether a layer sees only a window of the context."""
@@ -61,88 +81,6 @@ class DFlashConfig:
     def is_causal(self, layer: int) -> bool:
         """Whether a layer's block rows see only the rows before them."""
         return self.is_sliding(layer) if self.causal is None else self.causal
-
-
-class _Fields:
-    """The fields of a configuration, looked up in several places in turn; each is converted or refused by name."""
-
-    def __init__(self, where: str, *places: object) -> None:
-        self.where = where
-        for place in places:
-            if not isinstance(place, Mapping):
-                raise ModelError(f"{where}: expected a JSON object with fields, found {type(place).__name__}")
-        self._places: list[Mapping[str, object]] = [place for place in places if isinstance(place, Mapping)]
-
-    def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
-        """The first value that is present and not null, or the default."""
-        value = next((place[name] for place in self._places if place.get(name) is not None), None)
-        if value is None:
-            return default
-        try:
-            return convert(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ModelError(f"{self.where}: {name} is {str(value)[:60]!r}, which makes no sense here") from None
-
-    def need(self, name: str, convert: Callable[[Any], T]) -> T:
-        """The same for a field that must be present."""
-        value = self.get(name, lambda found: (convert(found),), None)
-        if value is None:
-            raise ModelError(f"{self.where}: {name} is missing")
-        return value[0]
-
-    def refuse(self, name: str, meaning: str, neutral: tuple[object, ...] = (False, 0, "none")) -> None:
-        """Raise ModelError if the field is present anywhere and not neutral."""
-        if any(place.get(name) not in (None, *neutral) for place in self._places):
-            raise ModelError(f"{self.where}: {name} is set: drafters with {meaning} are not supported yet")
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError
-    return value
-
-
-def _layers(value: object) -> int:
-    if not 1 <= _whole(value) <= MOST_LAYERS:
-        raise ValueError
-    return _whole(value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError
-    return float(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _wholes(value: Any) -> tuple[int, ...]:
-    return tuple(_whole(item) for item in value)
-
-
-def _flags(value: Any) -> tuple[bool, ...]:
-    return tuple(_flag(item) for item in value)
-
-
-def _optional_flag(value: object) -> bool | None:
-    return _flag(value)
-
-
-def _object(value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
-
-
-def _kinds(value: Any) -> tuple[str, ...]:
-    kinds = tuple(value)
-    if any(kind not in ("full_attention", "sliding_attention") for kind in kinds):
-        raise ValueError
-    return kinds
 
 
 def config_of_file(path: Path) -> DFlashConfig:
@@ -163,58 +101,78 @@ def config_of_file(path: Path) -> DFlashConfig:
 
 def config_of_json(document: object, where: str) -> DFlashConfig:
     """A drafter's configuration from z-lab's config.json; both places of `block_size` are read."""
-    top = _Fields(where, document)
+    top = Fields(where, document)
     nested, rope, scaling = (
-        top.get(name, _object, NO_FIELDS) for name in ("dflash_config", "rope_parameters", "rope_scaling")
+        top.get(name, as_object, NO_FIELDS) for name in ("dflash_config", "rope_parameters", "rope_scaling")
     )
-    fields, rotary = _Fields(where, nested, document), _Fields(where, rope, scaling, document)
+    fields, rotary = Fields(where, nested, document), Fields(where, rope, scaling, document)
     for name, meaning in REFUSED_JSON.items():
         fields.refuse(name, meaning)
     for name in ("rope_type", "type"):
         rotary.refuse(name, "scaled RoPE", ("default",))
     rotary.refuse("partial_rotary_factor", "partial RoPE", (1,))
     fields.refuse("hidden_act", "another activation than SiLU", ("silu",))
-    layers = fields.need("num_hidden_layers", _layers)
+    layers = fields.need("num_hidden_layers", as_layer_count)
     window, sliding = _sliding_of_json(fields, layers)
     return _sound(
         DFlashConfig(
             decoder=DecoderConfig(
-                vocab_size=fields.need("vocab_size", _whole),
-                hidden_size=fields.need("hidden_size", _whole),
+                vocab_size=fields.need("vocab_size", as_whole),
+                hidden_size=fields.need("hidden_size", as_whole),
                 num_hidden_layers=layers,
-                num_attention_heads=fields.need("num_attention_heads", _whole),
-                num_key_value_heads=fields.need("num_key_value_heads", _whole),
-                head_dim=fields.need("head_dim", _whole),
-                intermediate_size=fields.need("intermediate_size", _whole),
-                rope_theta=rotary.need("rope_theta", _number),
-                rms_norm_eps=fields.get("rms_norm_eps", _number, 1e-6),
-                context_length=fields.get("max_position_embeddings", _whole, 4096),
-                attention_bias=fields.get("attention_bias", _flag, False),
+                num_attention_heads=fields.need("num_attention_heads", as_whole),
+                num_key_value_heads=fields.need("num_key_value_heads", as_whole),
+                head_dim=fields.need("head_dim", as_whole),
+                intermediate_size=fields.need("intermediate_size", as_whole),
+                rope_theta=rotary.need("rope_theta", as_number),
+                rms_norm_eps=fields.get("rms_norm_eps", as_number, 1e-6),
+                context_length=fields.get("max_position_embeddings", as_whole, 4096),
+                attention_bias=fields.get("attention_bias", as_flag, False),
             ),
-            block_size=fields.need("block_size", _whole),
-            mask_token_id=fields.need("mask_token_id", _whole),
-            taps=fields.need("target_layer_ids", _wholes),
+            block_size=fields.need("block_size", as_whole),
+            mask_token_id=fields.need("mask_token_id", as_whole),
+            taps=fields.need("target_layer_ids", as_wholes),
             window=window,
             sliding=sliding,
-            causal=top.get("is_causal", _optional_flag, fields.get("causal", _optional_flag, None)),
-            embedding_scale=fields.get("input_embedding_scale", _number, 1.0),
-            logit_scale=fields.get("output_multiplier", _number, 1.0),
-            softcap=fields.get("final_logit_softcapping", _number, 0.0),
+            causal=top.get("is_causal", as_optional_flag, fields.get("causal", as_optional_flag, None)),
+            embedding_scale=fields.get("input_embedding_scale", as_number, 1.0),
+            logit_scale=fields.get("output_multiplier", as_number, 1.0),
+            softcap=fields.get("final_logit_softcapping", as_number, 0.0),
+            **_our_own(Fields(where, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})),
         ),
         where,
     )
 
 
-def _sliding_of_json(fields: _Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
+def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Fields, and those of the objects among them as "object.field"."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", found) for inner, found in value.items())
+        else:
+            yield name, value
+
+
+def _our_own(fields: Fields) -> dict[str, Any]:
+    """The fields that only localdflash writes."""
+    name, kind, digest = (fields.get(f"{OURS}.target.{field}", as_text, "") for field in ("name", "kind", "digest"))
+    tau = fields.get(f"{OURS}.target.tau", as_number, 0.0)
+    return {
+        "short": fields.get(SHORT_KEY, as_wholes, tuple[int, ...]()),
+        "trained_for": TrainedFor(name, kind, digest, tau) if digest else None,
+    }
+
+
+def _sliding_of_json(fields: Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
     """The window, and which layers slide. `use_swa` means all of them, `use_sliding_window: false` none."""
-    types = fields.get("layer_types", _kinds, ("full_attention",) * layers)
+    types = fields.get("layer_types", as_layer_kinds, ("full_attention",) * layers)
     if len(types) != layers:
         raise ModelError(f"{fields.where}: layer_types names {len(types)} layers of {layers}")
-    everywhere = fields.get("use_swa", _flag, False)
+    everywhere = fields.get("use_swa", as_flag, False)
     sliding = tuple(everywhere or kind == "sliding_attention" for kind in types)
-    if not any(sliding) or not (everywhere or fields.get("use_sliding_window", _flag, True)):
+    if not any(sliding) or not (everywhere or fields.get("use_sliding_window", as_flag, True)):
         return None, ()
-    return fields.get("swa_window_size", _whole, 0) or fields.need("sliding_window", _whole), sliding
+    return fields.get("swa_window_size", as_whole, 0) or fields.need("sliding_window", as_whole), sliding
 
 
 def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
@@ -222,40 +180,47 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     where = str(header.path)
     if header.architecture != "dflash":
         raise ModelError(f"{where}: architecture {header.architecture!r} is no DFlash drafter (expected 'dflash')")
-    fields = _Fields(where, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
+    fields = Fields(where, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     for name, meaning in REFUSED_GGUF.items():
         fields.refuse(name, meaning)
-    head_dim = fields.need("attention.key_length", _whole)
+    head_dim = fields.need("attention.key_length", as_whole)
     fields.refuse("rope.scaling.type", "scaled RoPE", ("none",))
     fields.refuse("rope.dimension_count", "partial RoPE", (head_dim,))
-    window = fields.get("attention.sliding_window", _whole, 0)
+    window = fields.get("attention.sliding_window", as_whole, 0)
     return _sound(
         DFlashConfig(
             decoder=DecoderConfig(
                 vocab_size=fields.need("tokenizer.ggml.tokens", len),
-                hidden_size=fields.need("embedding_length", _whole),
-                num_hidden_layers=fields.need("block_count", _layers),
-                num_attention_heads=fields.need("attention.head_count", _whole),
-                num_key_value_heads=fields.need("attention.head_count_kv", _whole),
+                hidden_size=fields.need("embedding_length", as_whole),
+                num_hidden_layers=fields.need("block_count", as_layer_count),
+                num_attention_heads=fields.need("attention.head_count", as_whole),
+                num_key_value_heads=fields.need("attention.head_count_kv", as_whole),
                 head_dim=head_dim,
-                intermediate_size=fields.need("feed_forward_length", _whole),
-                rope_theta=fields.get("rope.freq_base", _number, 1e4),
-                rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", _number),
-                context_length=fields.need("context_length", _whole),
+                intermediate_size=fields.need("feed_forward_length", as_whole),
+                rope_theta=fields.get("rope.freq_base", as_number, 1e4),
+                rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", as_number),
+                context_length=fields.need("context_length", as_whole),
                 attention_bias="blk.0.attn_q.bias" in header.tensors,
             ),
-            block_size=fields.need("block_size", _whole),
-            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", _whole),
-            taps=tuple(layer - 1 for layer in fields.need("target_layers", _wholes)),  # llama.cpp counts layer inputs
+            block_size=fields.need("block_size", as_whole),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_whole),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_wholes)),  # llama.cpp counts layer inputs
             window=window or None,
-            sliding=fields.need("attention.sliding_window_pattern", _flags) if window else (),
-            causal=fields.get("attention.causal", _optional_flag, None),
-            embedding_scale=fields.get("embedding_scale", _number, 1.0),
-            logit_scale=fields.get("logit_scale", _number, 1.0),
-            softcap=fields.get("final_logit_softcapping", _number, 0.0),
+            sliding=fields.need("attention.sliding_window_pattern", as_flags) if window else (),
+            causal=fields.get("attention.causal", as_optional_flag, None),
+            embedding_scale=fields.get("embedding_scale", as_number, 1.0),
+            logit_scale=fields.get("logit_scale", as_number, 1.0),
+            softcap=fields.get("final_logit_softcapping", as_number, 0.0),
+            **_our_own(fields),
         ),
         where,
     )
+
+
+def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:
+    """The tensors of a GGUF drafter without the short head, which llama.cpp reads: others take the target's rows."""
+    left_out = SHORT_HEAD if SHORT_KEY in header.metadata else ()
+    return {name: info for name, info in header.tensors.items() if name not in left_out}
 
 
 def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
@@ -269,6 +234,11 @@ def _sound(config: DFlashConfig, where: str) -> DFlashConfig:
         raise ModelError(f"{where}: a size is zero, or the block holds no slot, or there are no taps")
     if config.window is not None and len(config.sliding) != c.num_hidden_layers:
         raise ModelError(f"{where}: sliding layers are told for {len(config.sliding)} of {c.num_hidden_layers} layers")
+    if any(later <= earlier for earlier, later in pairwise(config.short)):
+        raise ModelError(f"{where}: the ids of its short vocabulary do not ascend; {ANOTHER_LIST}")
+    if config.short and config.short[-1] >= c.vocab_size:
+        last = config.short[-1]
+        raise ModelError(f"{where}: id {last} of its short vocabulary is not one of {c.vocab_size}; {ANOTHER_LIST}")
     return config
 
 

@@ -2,7 +2,10 @@
 
 Reading the head is most of a quantized drafter's step, and a few ten thousand tokens cover nearly all of a model's own
 output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
-whole, so answers do not change. The list is stored beside the drafter, as a safetensors file of one tensor: `ids`.
+whole, so answers do not change.
+
+A drafter's files carry the ids (`short` in dflash_config.py). While it is trained they lie in the run's folder, as a
+safetensors file of one tensor: `ids`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import DFlashConfig, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
 from localdflash.model.gguf_config import LAYER_TENSORS
 from localdflash.reference.dflash_model import DFlash
 from localdflash.weights import gguf, safetensors
@@ -28,7 +28,7 @@ def _load_safetensors(path: Path) -> DFlash:
 def _load_gguf(path: Path) -> DFlash:
     header, config = gguf.read_header(path), config_of_file(path)
     state = {}
-    for name in header.tensors:
+    for name in own_tensors(header):
         stem, _, kind = name.rpartition(".")
         parts = stem.split(".")
         if stem in TOP_TENSORS:

@@ -16,7 +16,7 @@ from localdflash.reference.dflash_model import DFlash, block_mask
 
 
 class DFlashDrafter:
-    """See `Drafter`. `embedding` and `head` are the target's, [V, H]."""
+    """See `Drafter`. `embedding` and `head` are the target's, [V, H]; a short vocabulary takes its rows of the head."""
 
     name = "dflash"
     reads_taps = True
@@ -24,7 +24,8 @@ class DFlashDrafter:
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
         self.longest = model.config.block_size - 1
-        self._embedding, self._head = embedding, head
+        self._tokens = torch.tensor(model.config.short or range(len(head)))  # of the head's rows
+        self._embedding, self._head = embedding, head[self._tokens] if model.config.short else head
         c = model.config.decoder
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
         self.context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
@@ -65,7 +66,7 @@ class DFlashDrafter:
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, 1:]
         best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
-        return Draft(self.name, best.indices.tolist()[:limit], best.values.tolist()[:limit])
+        return Draft(self.name, self._tokens[best.indices].tolist()[:limit], best.values.tolist()[:limit])
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

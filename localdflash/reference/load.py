@@ -9,11 +9,13 @@ from localdflash.backend.options import Options
 from localdflash.backend.running import Running, compose
 from localdflash.engine.pair import Drafter
 from localdflash.model.dflash_config import check_fit
+from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 from localdflash.reference.dflash_files import load as load_dflash
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.reference.target import TorchTarget
+from localdflash.weights.gguf import read_header
 
 
 def load(files: LocalPair, options: Options) -> Running:
@@ -22,10 +24,12 @@ def load(files: LocalPair, options: Options) -> Running:
         torch.set_num_threads(options.threads)
     model, drafters = load_decoder(files.target), list[Drafter]()
     path = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-    taps: tuple[int, ...] = ()
+    taps, notices = tuple[int, ...](), list[str]()
     if path:
         dflash, c = load_dflash(path), model.config
         check_fit(dflash.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+        if dflash.config.trained_for:
+            notices = [mismatch(path, dflash.config.trained_for, read_header(files.target))]
         drafters, taps = [DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)], dflash.config.taps
     target = TorchTarget(model, options.context, taps)
     pair = compose(target, drafters, options)
@@ -37,5 +41,6 @@ def load(files: LocalPair, options: Options) -> Running:
         vocab_size=target.vocab_size,
         identity=(target.context, [drafter.name for drafter in pair.drafters], version("torch")),
         measured=lambda: free.with_program({}),
+        notices=notices,
         close=lambda: None,
     )

@@ -1,7 +1,8 @@
 """Turn sources into token files: the tokenizer, and one flat file of examples per split.
 
-`tokens.bin` is uint16 ids, one example after the other; `examples.npy` says for each where it starts, how many of its
-ids are prompt, and of which kind it is. Training needs nothing but these files, so they can travel to a GPU machine.
+`tokens.bin` is uint32 ids (uint16 in older files), one example after the other; `examples.npy` says for each where it
+starts, how many of its ids are prompt, and of which kind it is. Training needs nothing but these files, so they can
+travel to a GPU machine.
 """
 
 import random
@@ -43,13 +44,16 @@ EXAMPLE_DTYPE = np.dtype([("start", "<u4"), ("prompt", "<u2"), ("length", "<u2")
 class Dataset:
     """Token ids and where each example lies in them."""
 
-    tokens: NDArray[np.uint16]
+    tokens: NDArray[np.uint32] | NDArray[np.uint16]
     examples: NDArray[np.void]
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
-        """Memory-map what `write` wrote."""
-        return cls(np.memmap(folder / "tokens.bin", np.uint16, "r"), np.load(folder / "examples.npy"))
+        """Memory-map what `write` wrote. Older files have half the bytes that their examples would need."""
+        path, examples = folder / "tokens.bin", np.load(folder / "examples.npy")
+        count = int((examples["start"].astype(np.int64) + examples["length"]).max(initial=0))
+        older = path.stat().st_size == 2 * count
+        return cls(np.memmap(path, np.uint16 if older else np.uint32, "r"), examples)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -115,7 +119,7 @@ def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
                 if length > 1024:
                     continue
                 rows.append((total, len(prompt), length, KINDS.index(example.kind)))
-                np.array(prompt + answer, np.uint16).tofile(file)
+                np.array(prompt + answer, np.uint32).tofile(file)
                 total += length
     np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))
     return total

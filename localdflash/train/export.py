@@ -1,7 +1,8 @@
 """Write a trained pair: the target as a `qwen3` GGUF, the drafter as a `dflash` GGUF and as z-lab safetensors."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
+from localdflash.model.fingerprint import TrainedFor, trained_for
 from localdflash.model.gguf_config import LAYER_TENSORS
 from localdflash.model.gguf_config import TOP_TENSORS as TARGET_TENSORS
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import SPECIALS, special_ids
-from localdflash.weights.gguf import GGUFHeader
+from localdflash.weights.gguf import GGUFHeader, find, load_blocks
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -49,9 +52,37 @@ def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization:
     _write_dflash(path, model, lambda writer: _write_vocabulary(writer, tokenizer), quantization, name)
 
 
-def write_drafter_for(path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str) -> None:
-    """The same for a target that was not trained here: the vocabulary is copied from the target's file."""
-    _write_dflash(path, model, lambda writer: _copy_vocabulary(writer, target), quantization, name)
+def write_drafter_for(
+    path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str, ids: Sequence[int] = (), tau: float = 0
+) -> None:
+    """The same for a target that was not trained here: the vocabulary is copied from the target's file.
+
+    It says which target that is, its tokens per verify on held-out answers, and the ids of its short vocabulary.
+    """
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        _copy_vocabulary(writer, target)
+        add_target(writer, trained_for(target, tau))
+        if ids:
+            add_short_head(writer, target, ids)
+
+    _write_dflash(path, model, add, quantization, name)
+
+
+def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
+    """Say which target a drafter was trained for."""
+    for key, value in asdict(target).items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{OURS}.target.{key}", value)
+
+
+def add_short_head(writer: gguf.GGUFWriter, target: GGUFHeader, ids: Sequence[int]) -> None:
+    """The short vocabulary for us, and as llama.cpp reads it: the target's rows of the head, block by block."""
+    writer.add_array(SHORT_KEY, list(ids))
+    ids_name, rows_name = SHORT_HEAD
+    head = find(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
+    rows = load_blocks(target, head.name).numpy().reshape(head.shape[0], -1)[np.array(ids)]
+    writer.add_tensor(ids_name, np.array(ids, np.int64))
+    writer.add_tensor(rows_name, rows, raw_dtype=gguf.GGMLQuantizationType(int(head.ggml_type)))
 
 
 def _write_dflash(
@@ -69,12 +100,24 @@ def _write_dflash(
     _finish(writer, path)
 
 
-def write_drafter_safetensors(path: Path, model: DFlash, target_layers: int) -> None:
-    """z-lab's format: tensors in bfloat16, config.json beside them."""
+def write_drafter_safetensors(
+    path: Path, model: DFlash, target_layers: int, ours: Mapping[str, object] | None = None
+) -> None:
+    """z-lab's format: tensors in bfloat16, config.json beside them, in it what is only ours (see `our_fields`)."""
     tensors = {k: v.detach().cpu().bfloat16().contiguous() for k, v in model.state_dict().items()}
     path.write_bytes(save(tensors))  # save_file would make a file for this user alone
-    config = json.dumps(json_config(model, target_layers), indent=2)
-    path.with_name("config.json").write_text(config + "\n", encoding="utf-8")
+    write_json(path.with_name("config.json"), json_config(model, target_layers) | ({OURS: ours} if ours else {}))
+
+
+def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, object]:
+    """What only localdflash reads in config.json: the same as in a GGUF."""
+    return {"short_vocabulary": list(ids), "target": asdict(trained_for(target, tau))}
+
+
+def write_json(path: Path, fields: Mapping[str, object]) -> None:
+    """A configuration, one line for each field."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """A drafter that was trained on kept answers, as files that every backend reads.
 
-The average of the weights is written, the sizes of the taps' channels folded into `fc`. The short vocabulary lies
-beside it.
+The average of the weights is written, the sizes of the taps' channels folded into `fc`. The files say for which target
+it was trained and what it reached on held-out answers, and carry its short vocabulary.
 """
 
 import copy
-import shutil
 from pathlib import Path
 
 import torch
 
 from localdflash.model import short_vocabulary
 from localdflash.reference.dflash_model import DFlash
-from localdflash.train.export import write_drafter_for, write_drafter_safetensors
+from localdflash.train.export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.train.kept_training import KeptRun
 from localdflash.weights.gguf import read_header
 
@@ -26,12 +25,13 @@ def served(run: KeptRun) -> DFlash:
 
 
 def export(run: KeptRun, trained_in: Path, target: Path, into: Path, blocks: int) -> None:
-    """Write drafter.gguf (Q8_0), drafter.safetensors with config.json, and the short vocabulary.
+    """Write drafter.gguf (Q8_0), and drafter.safetensors with config.json.
 
     `blocks` is how many the target has; `trained_in` the run's folder.
     """
     into.mkdir(parents=True, exist_ok=True)
-    drafter = served(run)
-    write_drafter_for(into / "drafter.gguf", drafter, read_header(target), "Q8_0", f"drafter for {target.stem}")
-    write_drafter_safetensors(into / "drafter.safetensors", drafter, blocks)
-    shutil.copyfile(trained_in / short_vocabulary.FILE, into / short_vocabulary.FILE)
+    drafter, header = served(run), read_header(target)
+    ids = short_vocabulary.load(trained_in / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
+    name = f"drafter for {target.stem}"
+    write_drafter_for(into / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
+    write_drafter_safetensors(into / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))

@@ -11,6 +11,7 @@ from localdflash.errors import TrainingError
 from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.model.short_vocabulary import ShortVocabulary
 from localdflash.reference import dflash_files
 from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer
@@ -84,6 +85,7 @@ def _config(
 def _started(path: Path, sizes: torch.Tensor) -> DFlash:
     """A drafter from its file; it reads taps that were divided by the size of their channels."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
+    drafter.config = replace(drafter.config, short=(), trained_for=None)  # those of the run are written at its end
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)
     return drafter
@@ -108,9 +110,8 @@ def _short_vocabulary(
     path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: Wanted, report: Callable[[str], None]
 ) -> torch.Tensor:
     """The ids of a run's short vocabulary, chosen once from the answers that are for training."""
-    beside = wanted.start and wanted.start.with_name(short_vocabulary.FILE)
-    if not path.exists() and beside and beside.exists():
-        path.write_bytes(beside.read_bytes())
+    if not path.exists() and wanted.start and (ids := config_of_file(wanted.start).short):
+        short_vocabulary.save(path, ShortVocabulary(torch.tensor(ids, dtype=torch.int32), 1.0, 0))
     if not path.exists():
         answers = (
             kept.tokens[row["start"] + row["prompt"] : row["start"] + row["length"]].astype(np.int64).tolist()

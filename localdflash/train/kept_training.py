@@ -52,6 +52,7 @@ class KeptRun:
         self.average = copy.deepcopy(drafter).requires_grad_(False)
         self.steppers = optimizers(drafter, schedule.learning_rate)
         self.step, self.spent = 0, 0.0  # seconds of processor time
+        self.tau = 0.0  # tokens per verify on held-out answers when last measured
         self._folder, self._checkpoint = folder, folder / "last.pt"
         if self._checkpoint.exists():
             self._resume()
@@ -118,7 +119,9 @@ class KeptRun:
             for name in ("held_out", f"held_out_{KINDS[source.kept.index[number]['kind']]}"):
                 tokens[name] += len(anchors)
                 passes[name] += verifies(taken)
-        return {name: tokens[name] / passes[name] for name in tokens}
+        found = {name: tokens[name] / passes[name] for name in tokens}
+        self.tau = found.get("held_out", 0.0)
+        return found
 
     def _measured(self, source: Source, reporter: Reporter) -> None:
         found = self.measure(source, self.schedule.measured)

@@ -121,7 +121,7 @@ def regenerate(
             prompts = [data.tokens[e["start"] : e["start"] + e["prompt"]].astype(np.int64) for e in batch]
             for prompt, ids in zip(prompts, answer(model, prompts, limit, ends), strict=True):
                 rows.append((total, len(prompt), len(prompt) + len(ids), KINDS.index(kind)))
-                np.concatenate((prompt, np.array(ids, np.int64))).astype(np.uint16).tofile(file)
+                np.concatenate((prompt, np.array(ids, np.int64))).astype(np.uint32).tofile(file)
                 total += len(prompt) + len(ids)
                 answered += len(ids)
             report(f"{answered:,} of {tokens:,} answer tokens")

@@ -6,8 +6,6 @@ Prompts are not counted: what the drafter must be able to propose is what the ta
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from localdflash.errors import TrainingError, UsageError
 from localdflash.model.short_vocabulary import ShortVocabulary, count
 from localdflash.train.dataset import Dataset
@@ -27,9 +25,6 @@ def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]
     """
     if size >= vocab_size:
         raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")
-    most = np.iinfo(np.uint16).max + 1
-    if vocab_size > most:
-        raise TrainingError(f"token files hold ids below {most}, the target's vocabulary has {vocab_size} tokens")
     if not (folder / "examples.npy").is_file():
         raise TrainingError(f"{folder} holds no answers: run `localdflash train drafter {folder.parent}` first")
     short = count(answers_of(_load(folder)), vocab_size, size, sorted(ends))

@@ -16,10 +16,12 @@ from localdflash.chat.store import ChatStore
 from localdflash.cli import main
 from localdflash.cli.chat import chats_file
 from localdflash.model.dflash_config import config_of_file
+from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.train import answering, for_pair, kept_plan
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
+from localdflash.weights.gguf import read_header
 
 QUICK = ("--minutes", "0.02", "--tokens", "1000", "--short", "100", "--sequences", "2", "--anchors", "8")
 
@@ -51,7 +53,13 @@ def test_what_it_leaves(trained: Path, target: Path) -> None:
     for name in ("drafter.gguf", "drafter.safetensors", "config.json", "prompts.jsonl", "training/training.png"):
         assert (trained / name).is_file(), name
     assert (trained / "target.gguf").resolve() == target
-    assert config_of_file(trained / "drafter.gguf").taps == (1, 2, 3)  # of six blocks
+    config = config_of_file(trained / "drafter.gguf")
+    assert config.taps == (1, 2, 3)  # of six blocks
+    assert config.short == config_of_file(trained / "drafter.safetensors").short
+    assert len(config.short) == 100
+    assert config.trained_for
+    assert config.trained_for.tau >= 1.0
+    assert mismatch(trained / "drafter.gguf", config.trained_for, read_header(trained / "target.gguf")) == ""
     assert KeptAnswers.load(trained / "answers").answer_tokens() >= 1000
     assert trained.stat().st_mode & 0o077 == 0
     found = local_files(load_registry().resolve(str(trained / "target.gguf")))
@@ -148,6 +156,7 @@ def test_a_pairs_own_drafter_is_where_it_starts(
     for name, more in (("on", ()), ("fresh", ("--fresh", "--block-size", "4"))):
         assert run("train", "drafter", tmp_path / name, *arguments, *more).code == 0
     assert config_of_file(tmp_path / "on" / "drafter.gguf").block_size == 8
+    assert config_of_file(tmp_path / "on" / "drafter.gguf").short == config_of_file(trained / "drafter.gguf").short
     assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
 
 

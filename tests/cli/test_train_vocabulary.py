@@ -1,30 +1,37 @@
 """`localdflash train vocabulary`, and the pair that drafts from what it wrote."""
 
+import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
+from localdflash.backend.parts import DRAFTER
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.memory import predict_bytes
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.pair import CudaPair
+from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError
-from localdflash.model.short_vocabulary import FILE
+from localdflash.model.dflash_config import config_of_file
+from localdflash.reference import dflash_files
+from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.reference.target import TorchTarget
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.dataset import EXAMPLE_DTYPE
-from localdflash.weights.safetensors import read_header
+from localdflash.train.shorten import shorten
+from localdflash.weights.gguf import read_header
 
 CPU = torch.device("cpu")
+DRAFTERS = ("drafter.gguf", "drafter.safetensors")
 ANSWERS = [([400, 401, 402], [7, 7, 7, 9]), ([403], [9, 300, 7]), ([404, 404], [])]
 
 
@@ -36,13 +43,19 @@ def folder(tiny_pair: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def give(folder: Path, ids: Iterable[int]) -> None:
+    """Let the drafter in a folder propose from these tokens alone."""
+    for name in DRAFTERS:
+        shorten(folder / name, read_header(folder / "target.gguf"), list(ids))
+
+
 def write_answers(folder: Path, examples: Sequence[tuple[list[int], list[int]]]) -> None:
     rows, tokens = [], list[int]()
     for prompt, answer in examples:
         rows.append((len(tokens), len(prompt), len(prompt) + len(answer), 0))
         tokens += [*prompt, *answer]
     folder.mkdir(exist_ok=True)
-    np.array(tokens, np.uint16).tofile(folder / "tokens.bin")
+    np.array(tokens, np.uint32).tofile(folder / "tokens.bin")
     np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))
 
 
@@ -53,15 +66,15 @@ def test_the_tokens_of_the_answers_are_counted(folder: Path, run: Callable[..., 
     assert (done.code, done.out) == (0, "")
     assert f"{len(ends) + 2} of " in done.err
     assert "tokens cover 85.71% of 7 in the answers" in done.err
-    assert load_file(folder / FILE)["ids"].tolist() == sorted({7, 9} | ends)
-    assert read_header(folder / FILE).metadata == {"coverage": "0.857143", "counted_tokens": "7"}
+    for name in DRAFTERS:
+        assert config_of_file(folder / name).short == tuple(sorted({7, 9} | ends))
 
 
-def test_out_is_written_instead(folder: Path, run: Callable[..., Any], tmp_path: Path) -> None:
-    out = tmp_path / "elsewhere.safetensors"
-    assert run("train", "vocabulary", folder, "--size", 100, "--out", out).code == 0
-    assert len(load_file(out)["ids"]) == 100
-    assert not (folder / FILE).exists()
+def test_another_drafter_is_written_instead(folder: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copy(folder / "drafter.gguf", tmp_path / "elsewhere.gguf"))
+    assert run("train", "vocabulary", folder, "--size", 100, "--drafter", elsewhere).code == 0
+    assert len(config_of_file(elsewhere).short) == 100
+    assert not any(config_of_file(folder / name).short for name in DRAFTERS)
 
 
 def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
@@ -83,9 +96,13 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
     assert said.endswith(f"holds no answers: run `localdflash train drafter {folder}` first")
     said = fails(1, "train", "vocabulary", tmp_path / "empty")
     assert f"run `localdflash train target {tmp_path / 'empty'}` first" in said
-    missing = tmp_path / "missing" / "list.safetensors"
     write_answers(folder / "answers", ANSWERS)
-    assert f"{missing}: cannot be written" in fails(2, "train", "vocabulary", folder, "--size", 100, "--out", missing)
+    said = fails(3, "train", "vocabulary", folder, "--size", 100, "--drafter", folder / "target.gguf")
+    assert "is no DFlash drafter" in said
+    for name in DRAFTERS:
+        (folder / name).unlink()
+    said = fails(1, "train", "vocabulary", folder, "--size", 100)
+    assert said.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")
 
 
 # The pair that drafts from it
@@ -120,7 +137,7 @@ def test_drafts_are_of_the_list_and_answers_stay(drafter: str, folder: Path, run
     listed = sorted(free)[: len(free) // 2 or 1]  # half of what it would say, and some more
     write_answers(folder / "answers", [([1], [*listed, *range(100, 130)])])
     assert run("train", "vocabulary", folder, "--size", 60).code == 0
-    ids = set(load_file(folder / FILE)["ids"].tolist())
+    ids = set(config_of_file(folder / drafter).short)
     assert set(listed) < ids
     assert not set(free) <= ids
     short = open_pair(folder, drafter)
@@ -136,10 +153,10 @@ def test_a_whole_list_changes_nothing(folder: Path) -> None:
     vocabulary = long.stepper.target.config.vocab_size
     ids = list(range(10, 40))
     expected = drafts(long, ids)
-    save_file({"ids": torch.arange(vocabulary).int()}, folder / FILE)
+    give(folder, range(vocabulary))
     assert drafts(open_pair(folder, "drafter.gguf"), ids) == expected
     some = sorted({*expected, *range(0, vocabulary, 3)})
-    save_file({"ids": torch.tensor(some).int()}, folder / FILE)
+    give(folder, some)
     assert drafts(open_pair(folder, "drafter.gguf"), ids) == expected
 
 
@@ -152,7 +169,7 @@ def test_memory_of_the_list_is_counted(folder: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("localdflash.cuda.assembly.predict_bytes", remember)
     open_pair(folder, "drafter.gguf")
-    save_file({"ids": torch.arange(200).int()}, folder / FILE)
+    give(folder, range(200))
     block = open_pair(folder, "drafter.gguf").stepper.block
     assert block
     assert block.weights.head_ids is not None
@@ -161,6 +178,33 @@ def test_memory_of_the_list_is_counted(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_list_that_does_not_fit_is_refused(folder: Path) -> None:
-    save_file({"ids": torch.tensor([1, 100_000]).int()}, folder / FILE)
-    with pytest.raises(ModelError, match=r"its ids 1 to 100000 are not all below .*train vocabulary"):
-        open_pair(folder, "drafter.gguf")
+    document = json.loads((folder / "config.json").read_text())
+    document["localdflash"] = {"short_vocabulary": [1, 100_000]}
+    (folder / "config.json").write_text(json.dumps(document))
+    with pytest.raises(ModelError, match=r"id 100000 of its short vocabulary is not one of .*train vocabulary"):
+        open_pair(folder, "drafter.safetensors")
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_drafts_are_those_of_the_torch_drafter(drafter: str, folder: Path) -> None:
+    give(folder, range(1, 512, 3))
+    pair, model, ids = open_pair(folder, drafter), load_decoder(folder / "target.gguf"), list(range(10, 40))
+    dflash = dflash_files.load(folder / drafter)
+    reference = DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)
+    reference.observe(ids[:-1], TorchTarget(model, taps=dflash.config.taps).extend(ids[:-1]))
+    same = [a == b for a, b in zip(drafts(pair, ids), reference.propose(ids[-1], 7).tokens, strict=True)]
+    assert all(same) if drafter == "drafter.gguf" else sum(same) >= 5  # safetensors are quantized at load
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_plan_counts_what_is_loaded(drafter: str, folder: Path) -> None:
+    planned = []
+    for ids in (range(0), range(0, 512, 4)):
+        if ids:
+            give(folder, ids)
+        sizes = CudaSizes(folder / "target.gguf", folder / drafter)
+        planned.append(sizes.parts(256, sizes.drafters[0])[DRAFTER])
+    block = open_pair(folder, drafter).stepper.block
+    assert block
+    assert block.weights.head_ids is not None
+    assert planned[1] - planned[0] == block.weights.head.nbytes + block.weights.head_ids.nbytes

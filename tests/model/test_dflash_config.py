@@ -1,5 +1,6 @@
 """config.json of a drafter: every field is honoured, or refused by its name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import REFUSED_JSON, DFlashConfig, check_fit, config_of_json
+from localdflash.model.fingerprint import TrainedFor
 
 # What the published 4B and 27B checkpoints look like, in small.
 JSON: dict[str, Any] = {
@@ -246,3 +248,42 @@ def test_a_fitting_target() -> None:
 def test_what_does_not_fit_is_named(hidden: int, vocabulary: int, blocks: int, changes: Any, said: str) -> None:
     with pytest.raises(ModelError, match=f"x: .*{said}"):
         check_fit(config(**changes), hidden, vocabulary, blocks, "x")
+
+
+# What only localdflash writes
+
+
+TARGET = {"name": "target.gguf", "kind": "llama, 30 blocks of 576, Q8_0", "digest": "ab" * 16}
+
+
+def test_nothing_of_ours_is_no_reason_to_say_anything() -> None:
+    for found in (config(), config(localdflash=None), config(localdflash={})):
+        assert (found.short, found.trained_for) == ((), None)
+
+
+def test_a_short_vocabulary_and_the_target_of_training() -> None:
+    found = config(localdflash={"short_vocabulary": [0, 4, 511], "target": TARGET | {"tau": 2.25}})
+    assert found.short == (0, 4, 511)
+    wanted = TrainedFor(TARGET["name"], TARGET["kind"], TARGET["digest"], 2.25)
+    assert found.trained_for == wanted
+    assert config(localdflash={"target": TARGET}).trained_for == replace(wanted, tau=0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ({"short_vocabulary": [4, 4]}, "the ids of its short vocabulary do not ascend; make it again with"),
+        ({"short_vocabulary": [9, 4]}, "do not ascend"),
+        ({"short_vocabulary": [4, 512]}, "id 512 of its short vocabulary is not one of 512; make it again with"),
+        ({"short_vocabulary": [-1, 4]}, "short_vocabulary is '[-1, 4]', which makes no sense"),
+        ({"short_vocabulary": [1.5]}, "short_vocabulary is '[1.5]'"),
+        ({"short_vocabulary": ["a"]}, "short_vocabulary"),
+        ({"short_vocabulary": 7}, "short_vocabulary is '7'"),
+        ({"target": TARGET | {"tau": "good"}}, "target.tau is 'good'"),
+        ({"target": TARGET | {"name": "\x1b[2J"}}, "target.name"),
+        ({"target": TARGET | {"kind": "x" * 300}}, "target.kind"),
+        (["short_vocabulary"], "localdflash is"),
+    ],
+)
+def test_what_of_ours_is_refused(ours: object, said: str) -> None:
+    assert said in refusal(JSON | {"localdflash": ours})

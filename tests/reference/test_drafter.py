@@ -114,6 +114,24 @@ def test_drafts_equal_the_oracle(drafter: DFlashDrafter, variant: str, context: 
     assert np.allclose(draft.confidence, probabilities.max(-1), rtol=1e-3)
 
 
+@pytest.mark.parametrize("ids", [[7], [0, 511], list(range(2, 500, 3))])
+def test_a_short_vocabulary_gives_the_best_of_its_rows(ids: list[int], tiny_pair: Path) -> None:
+    target, dflash = load_decoder(tiny_pair / "target.gguf"), load(tiny_pair / "drafter.gguf")
+    dflash.config = replace(dflash.config, short=tuple(ids))
+    head = target.lm_head.weight
+    drafter = DFlashDrafter(dflash, target.embed_tokens.weight, head)
+    taps = taps_of(drafter, 9)
+    drafter.observe([7] * 9, taps)
+    found = drafter.propose(11, 99)
+    embedding, rows = (table.double().numpy() for table in (target.embed_tokens.weight, head[ids]))
+    logits = oracle(dflash, embedding, rows, taps.astype(np.float64), 11)[1:]
+    assert list(found.tokens) == [ids[best] for best in logits.argmax(-1)]
+    assert np.allclose(found.confidence, 1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1), rtol=1e-3)
+    equal = DFlashDrafter(dflash, target.embed_tokens.weight, head[:1].expand(head.shape))
+    equal.observe([7] * 9, taps)
+    assert set(equal.propose(11, 99).tokens) == {ids[0]}  # of equals the lowest
+
+
 def test_the_anchor_is_part_of_the_block(drafter: DFlashDrafter) -> None:
     drafter.observe([7] * 5, taps_of(drafter, 5))
     assert drafter.propose(1, 7).confidence != drafter.propose(2, 7).confidence

@@ -1,6 +1,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from localdflash.model.short_vocabulary import count
 from localdflash.text.tokenizer import Tokenizer as ModelTokenizer
 from localdflash.train import corpus, dataset
 from localdflash.train.corpus import Package
 from localdflash.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.train.examples import KINDS, Example, ExamplePiece, Special, examples
+from localdflash.train.vocabulary import answers_of
 
 SOURCE = (
     '''def add(first, second):
@@ -101,6 +104,37 @@ def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
+class Wide:
+    """A tokenizer of so many tokens, of which a text is one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def get_vocab_size(self) -> int:
+        return self.size
+
+    def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(ids=[int(text)]) for text in texts]
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 17, 151_936])
+def test_ids_of_a_large_vocabulary(size: int, tmp_path: Path) -> None:
+    wanted = [0, 65_535, 65_536 % size, size - 1]
+    pieces = tuple(str(token) for token in wanted)
+    write(tmp_path, Wide(size), [Example("code", (), (*pieces, Special("<|mask|>")))])  # type: ignore[arg-type]
+    data = Dataset.load(tmp_path)
+    assert data.tokens.tolist() == [*wanted, size + SPECIALS.index("<|mask|>")]
+    distinct = sorted(set(data.tokens.tolist()))
+    assert count(answers_of(data), size + len(SPECIALS), len(distinct)).ids.tolist() == distinct
+
+
+def test_files_of_two_bytes_a_token_are_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write(tmp_path, tokenizer, iter(of(0, 1)))
+    wanted = Dataset.load(tmp_path).tokens.tolist()
+    np.array(wanted, np.uint16).tofile(tmp_path / "tokens.bin")
+    assert Dataset.load(tmp_path).tokens.tolist() == wanted
+
+
 def test_special_ids_follow_the_text_vocabulary(tokenizer: Tokenizer) -> None:
     size = tokenizer.get_vocab_size()
     assert list(special_ids(tokenizer).values()) == list(range(size, size + len(SPECIALS)))
@@ -152,7 +186,7 @@ def test_build_writes_both_splits_and_keeps_them_apart(
     texts = {}
     for name in ("train", "held_out"):
         data = Dataset.load(tmp_path / "corpus" / name)
-        assert data.tokens.dtype == np.uint16
+        assert data.tokens.dtype == np.uint32
         texts[name] = text_of(tokenizer, data.tokens.tolist())
     assert "held_back" in texts["held_out"]
     assert "held_back" not in texts["train"]

@@ -14,6 +14,7 @@ import torch
 from localdflash.errors import TrainingError, UsageError
 from localdflash.model import short_vocabulary
 from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.fingerprint import trained_for
 from localdflash.reference import dflash_files
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
@@ -215,8 +216,9 @@ def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_
 def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
+    found = run.measure(source, 2)
+    assert run.tau == found["held_out"] >= 1.0
     export(run, tmp_path / "run", path, out, 6)
-    assert (out / "short_vocabulary.safetensors").is_file()
     header, wanted = read_header(out / "drafter.gguf"), read_header(path)
     for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
         assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
@@ -225,9 +227,15 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
     batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
     with torch.inference_mode():
         trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
-    short = short_vocabulary.load(out / short_vocabulary.FILE, run.drafter.config.decoder.vocab_size).long()
+    trained_list = tmp_path / "run" / short_vocabulary.FILE
+    short = short_vocabulary.load(trained_list, run.drafter.config.decoder.vocab_size).long()
     for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
         drafter = dflash_files.load(out / name)
+        assert drafter.config.short == tuple(short.tolist())
+        said = drafter.config.trained_for
+        assert said
+        assert said.tau == pytest.approx(run.tau)
+        assert replace(said, tau=0.0) == trained_for(wanted)
         with torch.inference_mode():
             served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served - trained).abs().max() < error * trained.abs().max()

@@ -1,0 +1,25 @@
+"""The short head in a drafter's GGUF, checked before llama.cpp reads it: an id that is no token ends the process."""
+
+import numpy as np
+
+from localdflash.errors import ModelError
+from localdflash.files.regular import open_model
+from localdflash.model.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig
+from localdflash.weights.gguf import GGUFHeader
+
+
+def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
+    """ModelError if `d2t` holds other ids than the short vocabulary, or, where that is not told, none of the target."""
+    ids_name, rows_name = SHORT_HEAD
+    if ids_name not in header.tensors:
+        return
+    info, rows = header.tensors[ids_name], header.tensors.get(rows_name)
+    if info.ggml_type.name != "I64" or rows is None or rows.shape != (*info.shape, config.decoder.hidden_size):
+        raise ModelError(f"{header.path}: {ids_name} and {rows_name} do not belong together; {ANOTHER_LIST}")
+    with open_model(header.path) as (stream, _):
+        stream.seek(info.offset)
+        ids = np.frombuffer(stream.read(info.nbytes), "<i8")
+    if config.short and not np.array_equal(ids, config.short):
+        raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {ANOTHER_LIST}")
+    if ids.min() < 0 or ids.max() >= config.decoder.vocab_size:
+        raise ModelError(f"{header.path}: {ids_name} names tokens that the vocabulary has not; {ANOTHER_LIST}")
