@@ -1,10 +1,11 @@
 """What the runs of the chat benchmark say: rates and their ratios, identity, acceptance; by category and together.
 
 A rate is tokens over milliseconds, both summed over prompts, decoding alone. A way of a prompt that ran several times
-counts with the median of its times. A ratio of two ways is that of their rates over the prompts that both ran.
+counts with the median of its times. A ratio of two ways is that of their rates over the prompts that both ran; beside
+it stands the median of the prompts' own ratios, which a disturbed moment does not move.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -44,14 +45,13 @@ class AskedPrompt:
 def report(asked: Sequence[AskedPrompt]) -> dict[str, Any]:
     """The numbers of some prompts, at least one; ways that none of them ran are left out."""
     ways = dict.fromkeys(way for prompt in asked for way in prompt.runs)
-    drafting, speedups = total(asked, DRAFTING), [_speedup(prompt) for prompt in asked]
+    drafting = total(asked, DRAFTING)
     found: dict[str, Any] = {
         "prompts": len(asked),
         "tokens": drafting.tokens,
         "identical": identical(asked),
         "tok_s": {way: round(total(asked, way).tokens_per_second, 1) for way in ways},
-        "over_plain": {way: ratio(asked, way, PLAIN) for way in DRAFTS if way in ways},
-        "over_plain_by_prompt": {"median": round(median(speedups), 3), "worst": round(min(speedups), 3)},
+        **_over("plain", asked, {way: PLAIN for way in DRAFTS if way in ways} | {SAMPLED: SAMPLED_PLAIN}),
         "tau": {way: round(total(asked, way).tau, 3) for way in DRAFTS if way in ways},
         "steps_by_drafter": drafting.steps_by_drafter,
         "dflash_share_of_drafted": _share(drafting),
@@ -59,9 +59,7 @@ def report(asked: Sequence[AskedPrompt]) -> dict[str, Any]:
         "first_token_ms": spread([prompt.run(DRAFTING).first_token_ms for prompt in asked]),
     }
     if LLAMA in ways:
-        found["over_llama_cpp"] = {way: ratio(asked, way, LLAMA) for way in (PLAIN, DRAFTING)}
-    if SAMPLED in ways:
-        found["over_plain"][SAMPLED] = ratio(asked, SAMPLED, SAMPLED_PLAIN)
+        found |= _over("llama_cpp", asked, dict.fromkeys((PLAIN, DRAFTING), LLAMA))
     return found
 
 
@@ -84,16 +82,18 @@ def total(asked: Sequence[AskedPrompt], way: str) -> Stats:
     return sums
 
 
-def ratio(asked: Sequence[AskedPrompt], way: str, base: str) -> float:
-    """How many times as fast a way is as another one, over the prompts that both ran; 0 if there are none."""
-    both = [prompt for prompt in asked if {way, base} <= prompt.runs.keys()]
-    rate = total(both, base).tokens_per_second
-    return round(total(both, way).tokens_per_second / rate, 3) if rate else 0.0
+def _over(name: str, asked: Sequence[AskedPrompt], bases: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """How many times as fast ways are as others, over the prompts that both ran: by sums, and by the median prompt."""
+    sums, medians = {}, {}
+    for way, base in bases.items():
+        both = [prompt for prompt in asked if {way, base} <= prompt.runs.keys()]
+        sums[way] = round(_rate(both, way) / _rate(both, base), 3)
+        medians[way] = round(median(_rate([prompt], way) / _rate([prompt], base) for prompt in both), 3)
+    return {f"over_{name}": sums, f"over_{name}_median": medians}
 
 
-def _speedup(prompt: AskedPrompt) -> float:
-    plain, drafting = prompt.run(PLAIN).stats, prompt.run(DRAFTING).stats
-    return drafting.tokens_per_second / plain.tokens_per_second
+def _rate(asked: Sequence[AskedPrompt], way: str) -> float:
+    return total(asked, way).tokens_per_second
 
 
 def _share(stats: Stats) -> float:
