@@ -20,7 +20,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
-from sides import DaemonSide, Question, ServerSide, Side, questions, report  # type: ignore[import-not-found]
+from sides import (  # type: ignore[import-not-found]
+    DaemonSide,
+    Question,
+    ServerSide,
+    Side,
+    questions,
+    report,
+)
 
 from localdflash.backend.options import Options
 from localdflash.bench.run import rotated

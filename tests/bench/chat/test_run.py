@@ -64,7 +64,12 @@ def measured(options: Options, watcher: Watched, limit: int = 1) -> dict[str, An
 def test_everything_is_in_the_result(options: Options) -> None:
     watcher = Watched()
     result = measured(options, watcher)
-    assert (result["suite"], result["backend"], result["threads"], result["interrupted"]) == ("chat", "llama.cpp", 1, False)
+    assert (result["suite"], result["backend"], result["threads"], result["interrupted"]) == (
+        "chat",
+        "llama.cpp",
+        1,
+        False,
+    )
     assert list(result["categories"]) == list(prompts.CATEGORIES)
     assert result["identical"] == {"greedy": "7/7", "sampled": "7/7"}
     overall = result["overall"]
