@@ -102,7 +102,8 @@ def compare(sides: dict[str, Side], asked: list[Question]) -> dict[str, Any]:
         order = rotated([*sides.items()], number)
         answers.append((question.category, {name: side.ask(question, question.max_tokens) for name, side in order}))
         print(f"{number + 1}/{len(asked)} {question.category}", file=sys.stderr)
-    return report(answers, OURS)
+    result: dict[str, Any] = report(answers, OURS)
+    return result
 
 
 def main() -> int:

@@ -20,9 +20,9 @@ def run_of(ids: list[int], *steps: tuple[int, int, float, str], first: float = 1
     return PromptRun(ids, stats, first)
 
 
-def asked(category: str = "talk", **runs: Any) -> AskedPrompt:
+def asked(**runs: Any) -> AskedPrompt:
     """A prompt with its runs by way: one each, or a list."""
-    prompt = AskedPrompt(category)
+    prompt = AskedPrompt("talk")
     for way, found in runs.items():
         for run in found if isinstance(found, list) else [found]:
             prompt.add(way.replace("_", " ").replace("llama cpp", "llama.cpp"), run)

@@ -14,6 +14,7 @@ from localdflash.bench.chat.measuring import QUICK, ChatBench, Pace, Turn, size_
 from localdflash.bench.chat.ways import ChatWays, Hosts, opened
 from localdflash.bench.llama_plain import LoneRowTarget
 from localdflash.errors import ModelError
+from localdflash.loading.backends import load_on
 from localdflash.loading.load import LoadedPair
 from localdflash.server.wanted import Wanted
 from tests.support.costs import drafting_pays
@@ -225,16 +226,14 @@ def test_a_document_is_read_once(options: Options) -> None:
 def test_backends_that_cannot_run_it_are_left_out(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")
-    from localdflash.loading import load as loading
-
-    original: Callable[..., Any] = loading.load_on
+    original: Callable[..., Any] = load_on
 
     def without_cpu(backend: str, *arguments: Any) -> Any:
         if backend == "cpu":
             raise ModelError("it cannot")
         return original(backend, *arguments)
 
-    monkeypatch.setattr(loading, "load_on", without_cpu)
+    monkeypatch.setattr("localdflash.loading.load.load_on", without_cpu)
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         bench = ChatBench(loaded, ways, prompts.load(1), 1, QUICK, Watched())
         monkeypatch.setattr(run, "OTHER_TOKENS", 2)

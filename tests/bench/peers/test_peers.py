@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from bench.peers import compare
-from bench.peers.compare import OURS, LlamaServer
-from bench.peers.sides import PeerAnswer, Question, ServerSide
+from bench.peers.compare import OURS
+from bench.peers.llama_server import LlamaServer
+from bench.peers.sides import PeerAnswer, Question, ServerSide, questions
 from localdflash.backend.options import Options
 from tests.support import daemons
 
@@ -128,7 +129,7 @@ def test_a_drafting_server_is_asked_as_a_plain_one(server: Path, said: Any, tmp_
 @pytest.mark.parametrize("suite", ["chat", "code"])
 def test_our_daemon_gets_the_same_questions(suite: str, server: Path, said: Any, tiny_pair: Path) -> None:
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", 1)
-    asked = compare.questions(options, suite, 1)
+    asked = questions(options, suite, 1)
     found = compare.compare_drafting(server, options, suite, [3], 1)
     assert found["sides"].keys() == {OURS, f"{OURS} plain", "llama-server plain", "llama-server n_max 3"}
     assert found["prompts"] == len(asked) == (7 if suite == "chat" else 5)
