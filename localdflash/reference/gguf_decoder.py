@@ -59,6 +59,17 @@ def load_decoder(path: Path) -> Decoder:
     return model.eval().requires_grad_(False)
 
 
+def block_state(header: gguf.GGUFHeader, config: DecoderConfig, number: int) -> dict[str, Tensor]:
+    """The parameters of one block by their names in a `Layer`, float32."""
+    prefix = f"layers.{number}."
+    named = {name: state_name(name) or "" for name in header.tensors}
+    return {
+        ours.removeprefix(prefix): _load(header, name, config)
+        for name, ours in named.items()
+        if ours.startswith(prefix)
+    }
+
+
 def _load(header: gguf.GGUFHeader, name: str, config: DecoderConfig) -> Tensor:
     """A tensor in float32, the rows of a Llama's q and k in rotate-half order."""
     values = gguf.load_tensor(header, name)

@@ -20,9 +20,10 @@ is appended.
 import ctypes
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import llama_cpp.llama_cpp as api
@@ -94,6 +95,11 @@ class Tokenizer:
             raise ModelError(
                 f"vocabulary: {spelling!r} is not a single special token of this model; choose a model trained with it"
             ) from None
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """Every special token: its spelling and its id."""
+        return MappingProxyType(self._special)
 
     def has_special(self, spelling: str) -> bool:
         """Whether `special` knows this spelling."""

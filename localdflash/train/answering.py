@@ -6,8 +6,9 @@ circles is cut: there is nothing to learn from its third round.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,12 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.train.parallel_target import Parallel
 from localdflash.train.prompts import KINDS, Prompt
+from localdflash.train.reporter import Reporter
 
 FLUSH_SECONDS = 30.0
-REPORT_SECONDS = 20.0
 LONGEST_PROMPT = 352  # ids; longer ones are left out
-ANSWER_LIMITS = {"function": 192, "explain": 192, "edit": 256, "types": 256, "tests": 224, "talk": 256, "json": 192}
+ANSWER_LIMIT = 256  # ids
+SHORTER_LIMITS = {"function": 192, "explain": 192, "tests": 224, "json": 192}
 CONTEXT = 640  # of a slot: the longest prompt with the longest answer
 LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
 
@@ -43,7 +45,7 @@ class _Going:
             return None
         if self.ids[-1] in ends:
             return "end"
-        if len(self.ids) - self.asked >= ANSWER_LIMITS[self.prompt.kind]:
+        if len(self.ids) - self.asked >= SHORTER_LIMITS.get(self.prompt.kind, ANSWER_LIMIT):
             return "limit"
         return "repeats" if len(self.ids) % 8 == 0 and repeats(self.ids[self.asked :]) else None
 
@@ -68,8 +70,10 @@ class Asker:
             raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The ids of a conversation with one question."""
-        return encode_chat(self.tokenizer, self.template, [TemplateMessage("user", prompt.text)])
+        """The ids of a question, with the turns before it."""
+        roles = cycle(("user", "assistant"))
+        turns = [TemplateMessage(role, text) for role, text in zip(roles, (*prompt.before, prompt.text), strict=False)]
+        return encode_chat(self.tokenizer, self.template, turns)
 
 
 @dataclass
@@ -82,10 +86,14 @@ class Progress:
     before: int
     began: float = field(default_factory=time.monotonic)
 
+    def share(self, going: int) -> float:
+        """How much of what was asked for is there, with `going` ids of unfinished answers."""
+        return min(1.0, (self.answered + going) / self.wanted)
+
     def line(self, going: int) -> str:
         """One line with rate and time left."""
         rate = (self.answered - self.before + going) / max(time.monotonic() - self.began, 1e-3)
-        left = max(0, self.wanted - self.answered) / max(rate, 1e-3) / 60
+        left = max(0, self.wanted - self.answered - going) / max(rate, 1e-3) / 60
         return (
             f"{self.answers:,} answers, {self.answered:,} of {self.wanted:,} answer tokens,"
             f" {rate:.1f} tokens/s, {left:.0f} min left"
@@ -98,7 +106,7 @@ def answer_prompts(
     prompts: Sequence[Prompt],
     writer: AnswerWriter,
     tokens: int,
-    report: Callable[[str], None],
+    reporter: Reporter,
 ) -> None:
     """Answer prompts until about `tokens` ids of answers are kept, those of earlier runs included."""
     known = writer.known
@@ -107,7 +115,7 @@ def answer_prompts(
     progress = Progress(tokens, len(known), before, before)
     waiting = _encoded(asker, (p for p in prompts if p.number not in done))
     going: dict[int, _Going] = {}
-    flushed = reported = time.monotonic()
+    flushed = time.monotonic()
     while True:
         if progress.answered < tokens:
             _fill(target, waiting, going)
@@ -123,11 +131,10 @@ def answer_prompts(
         if now - flushed > FLUSH_SECONDS:
             writer.flush()
             flushed = now
-        if now - reported > REPORT_SECONDS:
-            report(progress.line(sum(len(g.ids) - g.asked for g in going.values())))
-            reported = now
+        unfinished = sum(len(g.ids) - g.asked for g in going.values())
+        reporter.move(progress.share(unfinished), progress.line(unfinished))
     writer.flush()
-    report(progress.line(0))
+    reporter.say(progress.line(0))
 
 
 def _encoded(asker: Asker, prompts: Iterator[Prompt]) -> Iterator[tuple[Prompt, list[int]]]:

@@ -73,18 +73,26 @@ def python_files(wheel: Path) -> Iterator[str]:
         for entry in archive.infolist():
             if not entry.filename.endswith(".py") or SKIPPED_FOLDERS.search(entry.filename):
                 continue
-            if not FILE_BYTES[0] <= entry.file_size <= FILE_BYTES[1]:
+            if entry.file_size > FILE_BYTES[1]:
                 continue
-            try:
-                text = archive.read(entry).decode("utf-8-sig")
-            except UnicodeDecodeError:
+            text = source_text(archive.read(entry))
+            if text is None:
                 continue
-            if not _hand_written(text):
-                continue
-            yield re.sub(r"\r\n?", "\n", text).replace("\t", "    ")
+            yield text
             budget -= entry.file_size
             if budget < 0:
                 return
+
+
+def source_text(raw: bytes) -> str | None:
+    """The text of a Python file that people wrote, with line feeds and spaces; None of others."""
+    if not FILE_BYTES[0] <= len(raw) <= FILE_BYTES[1]:
+        return None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return re.sub(r"\r\n?", "\n", text).replace("\t", "    ") if _hand_written(text) else None
 
 
 def _hand_written(text: str) -> bool:

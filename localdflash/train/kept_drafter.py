@@ -5,30 +5,44 @@ blocks of a sequence share one context and see no other block, so attention is t
 inside each block. Slot 0 only gives keys and values in the last block of the network.
 """
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localdflash.errors import UsageError
 from localdflash.model.dflash_config import DFlashConfig
-from localdflash.reference.decoder import Decoder, Layer, RMSNorm, rotary
+from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.reference.dflash_model import DFlash
+from localdflash.reference.gguf_decoder import block_state
 from localdflash.train.kept_batches import Blocks
+from localdflash.weights import gguf
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
 SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
 
 
-class Frozen(nn.Module):
-    """What a drafter borrows of its target: embedding [V, H] and the head's rows of the short vocabulary [S, H]."""
+class Frozen:
+    """What a drafter borrows of its target, so little of it that a large target need not be in memory."""
 
-    def __init__(self, target: Decoder, short: Tensor) -> None:
-        super().__init__()
-        self.embedding = target.embed_tokens.weight.detach()
-        self.head = target.lm_head.weight.detach()[short].contiguous()
+    def __init__(self, path: Path, short: Tensor) -> None:
+        header = gguf.read_header(path)
+        self.config = decoder_config(header)
+        self.embedding = gguf.TensorRows(header, "token_embd.weight")
+        tied = self.config.tie_word_embeddings
+        self.head = (self.embedding if tied else gguf.TensorRows(header, "output.weight"))[short]  # [S, H]
+        self.norm = gguf.load_tensor(header, "output_norm.weight")
+        self._header = header
+
+    def last_blocks(self, count: int) -> list[dict[str, Tensor]]:
+        """The parameters of the target's last `count` blocks."""
+        blocks = self.config.num_hidden_layers
+        return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
 
 
-def start_from(target: Decoder, config: DFlashConfig, sizes: Tensor) -> DFlash:
+def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
     """A drafter of the target's last blocks, whose context is the last tap as the first of those blocks reads it.
 
     `sizes` [width] are those of the taps' channels.
@@ -36,14 +50,13 @@ def start_from(target: Decoder, config: DFlashConfig, sizes: Tensor) -> DFlash:
     if config.window is not None or config.causal:
         raise UsageError("a drafter with sliding or causal layers cannot be trained on kept features")
     drafter, hidden = DFlash(config), config.decoder.hidden_size
-    count = config.decoder.num_hidden_layers
-    last = [layer for layer in target.layers if isinstance(layer, Layer)][-count:]
+    last = frozen.last_blocks(config.decoder.num_hidden_layers)
     with torch.no_grad():
         for ours, theirs in zip(drafter.layers, last, strict=True):
-            missing = ours.load_state_dict(theirs.state_dict(), strict=False)
+            missing = ours.load_state_dict(theirs, strict=False)
             assert all("q_norm" in name or "k_norm" in name for name in missing.missing_keys)
-        drafter.norm.weight.copy_(target.norm.weight * SOFT)
-        drafter.hidden_norm.load_state_dict(last[0].input_layernorm.state_dict())
+        drafter.norm.weight.copy_(frozen.norm * SOFT)
+        drafter.hidden_norm.weight.copy_(last[0]["input_layernorm.weight"])
         nn.init.normal_(drafter.fc.weight, std=0.02)
         ending = sizes[-hidden:]
         drafter.fc.weight[:, -hidden:] += torch.diag(ending / ending.square().mean().sqrt())
@@ -76,12 +89,11 @@ def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
     context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
-    slots = torch.full((count, config.block_size), config.mask_token_id)
-    slots[:, 0] = blocks.first
     where = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
     cos, sin = rotary(where, config.decoder.head_dim, config.decoder.rope_theta)
     unseen = positions >= blocks.anchors.unsqueeze(1)  # [N, T]
-    x = frozen.embedding[slots] * config.embedding_scale
+    anchor, mask = frozen.embedding[blocks.first], frozen.embedding[torch.tensor([config.mask_token_id])]
+    x = torch.cat((anchor.unsqueeze(1), mask.expand(count, config.block_size - 1, -1)), 1) * config.embedding_scale
     for number, layer in enumerate(drafter.layers):
         assert isinstance(layer, Layer)
         first = int(number == len(drafter.layers) - 1)  # slot 0 predicts nothing

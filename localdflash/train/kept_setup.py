@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from localdflash.errors import TrainingError
 from localdflash.model import short_vocabulary
-from localdflash.model.dflash_config import DFlashConfig, check_fit
-from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.reference import dflash_files
+from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_drafter
 from localdflash.train.kept_answers import KeptAnswers
@@ -17,6 +20,7 @@ from localdflash.train.kept_batches import Source
 from localdflash.train.kept_training import KeptRun, Schedule
 
 SAMPLED = 64  # answers whose taps tell how large channels are
+SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a special token that answers never hold
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,9 @@ class Wanted:
 
     layers: int
     block_size: int
-    mask: str  # a special token of the target's vocabulary
     short: int  # tokens of the short vocabulary
+    mask: str | None = None  # the special token of slots to be filled; None: one that the target does not use
+    start: Path | None = None  # a drafter to start from: its shape and its short vocabulary win
 
 
 def prepare(
@@ -35,20 +40,20 @@ def prepare(
     """A run that starts in `into`, or goes on there, and the answers below `folder` that it learns from."""
     kept = KeptAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
-    decoder = load_decoder(target)
     into.mkdir(parents=True, exist_ok=True)
-    short = _short_vocabulary(into / short_vocabulary.FILE, kept, tokenizer, wanted.short, report)
+    short = _short_vocabulary(into / short_vocabulary.FILE, kept, tokenizer, wanted, report)
+    frozen = kept_drafter.Frozen(target, short.long())
     taps = kept.about["taps"]
     assert isinstance(taps, list)
-    shape = replace(decoder.config, num_hidden_layers=wanted.layers, qk_norm=True)
-    config = DFlashConfig(shape, wanted.block_size, tokenizer.special(wanted.mask), tuple(taps))
-    check_fit(config, shape.hidden_size, shape.vocab_size, decoder.config.num_hidden_layers, str(target))
-    source = Source(kept, config.block_size, short.numpy().astype(np.int64), shape.vocab_size)
+    config = _config(frozen.config, tokenizer, tuple(taps), wanted, target)
+    source = Source(kept, config.block_size, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SAMPLED, rng)
-    frozen = kept_drafter.Frozen(decoder, short.long())
-    drafter = kept_drafter.start_from(decoder, config, sizes)
-    kept_drafter.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
+    if wanted.start:
+        drafter = _started(wanted.start, sizes)
+    else:
+        drafter = kept_drafter.start_from(frozen, config, sizes)
+        kept_drafter.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
     run = KeptRun(drafter, frozen, sizes, into, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
@@ -57,15 +62,61 @@ def prepare(
     return run, source
 
 
+def _config(
+    target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], wanted: Wanted, path: Path
+) -> DFlashConfig:
+    if wanted.start:
+        config = config_of_file(wanted.start)
+        if config.taps != taps:
+            raise TrainingError(
+                f"{wanted.start} reads blocks {_listed(config.taps)}, the answers keep those of {_listed(taps)}:"
+                " let the target answer again in another folder"
+            )
+    else:
+        shape = replace(target, num_hidden_layers=wanted.layers, qk_norm=True, rope_factors=(), num_experts=0)
+        if target.num_experts:
+            shape = replace(shape, intermediate_size=3 * target.hidden_size)
+        config = DFlashConfig(shape, wanted.block_size, mask_of(wanted, tokenizer), taps)
+    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(wanted.start or path))
+    return config
+
+
+def _started(path: Path, sizes: torch.Tensor) -> DFlash:
+    """A drafter from its file; it reads taps that were divided by the size of their channels."""
+    drafter = dflash_files.load(path).train().requires_grad_(True)
+    with torch.no_grad():
+        drafter.fc.weight.mul_(sizes)
+    return drafter
+
+
+def mask_of(wanted: Wanted, tokenizer: Tokenizer) -> int:
+    """The token of slots to be filled, one that the target never writes; TrainingError where none is named so."""
+    if wanted.mask:
+        return tokenizer.special(wanted.mask)
+    for word in SPARE:
+        for spelling, token in tokenizer.specials.items():
+            if word in spelling.lower() and token not in tokenizer.ends:
+                return token
+    raise TrainingError("the target's vocabulary has no special token that looks unused: name one with --mask")
+
+
+def _listed(taps: tuple[int, ...]) -> str:
+    return ", ".join(map(str, taps))
+
+
 def _short_vocabulary(
-    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, size: int, report: Callable[[str], None]
+    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: Wanted, report: Callable[[str], None]
 ) -> torch.Tensor:
     """The ids of a run's short vocabulary, chosen once from the answers that are for training."""
+    beside = wanted.start and wanted.start.with_name(short_vocabulary.FILE)
+    if not path.exists() and beside and beside.exists():
+        path.write_bytes(beside.read_bytes())
     if not path.exists():
         answers = (
             kept.tokens[row["start"] + row["prompt"] : row["start"] + row["length"]].astype(np.int64).tolist()
             for row in kept.index[kept.index["held_out"] == 0]
         )
+        size = min(wanted.short, tokenizer.vocab_size)
         found = short_vocabulary.count(answers, tokenizer.vocab_size, size, sorted(tokenizer.ends))
         report(f"{size:,} tokens cover {found.coverage:.2%} of {found.counted:,} in the answers")
         short_vocabulary.save(path, found)

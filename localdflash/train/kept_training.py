@@ -9,7 +9,6 @@ import copy
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,12 @@ from localdflash.errors import TrainingError
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
+from localdflash.train.kept_picture import draw
 from localdflash.train.muon import Muon
 from localdflash.train.prompts import KINDS
+from localdflash.train.reporter import Reporter
 
+LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
 
 
@@ -43,7 +45,7 @@ class Schedule:
 
 
 class KeptRun:
-    """One run in one folder: `last.pt`, `log.jsonl`."""
+    """One run in one folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(self, drafter: DFlash, frozen: Frozen, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
         self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
@@ -54,21 +56,23 @@ class KeptRun:
         if self._checkpoint.exists():
             self._resume()
 
-    def train(self, source: Source, minutes: float, report: Callable[[str], None]) -> None:
+    def train(self, source: Source, minutes: float, reporter: Reporter) -> None:
         """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
         stream = source.endless(self.schedule.anchors, np.random.default_rng([7, self.step]))
         began = saved = time.monotonic()
-        measured = self.spent
+        measured, seconds = self.spent, minutes * 60
         before, smooth = self.spent - time.process_time(), dict[str, float]()
         try:
-            while time.monotonic() - began < minutes * 60:
+            while (gone := time.monotonic() - began) < seconds:
                 found = self._one_step(stream)
                 self.step, self.spent = self.step + 1, before + time.process_time()
                 smooth = {k: smooth.get(k, v) + 0.05 * (v - smooth.get(k, v)) for k, v in found.items()}
+                left = f"{(seconds - gone) / 60:.1f} min left"
+                reporter.move(gone / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
                 if self.step % 10 == 0:
-                    self._log(smooth, report)
+                    self._log(smooth)
                 if self.spent - measured > self.schedule.measure_seconds:
-                    self._log(self.measure(source, self.schedule.measured), report)
+                    self._measured(source, reporter)
                     measured = self.spent
                 if time.monotonic() - saved > self.schedule.save_seconds:
                     self._save()
@@ -77,7 +81,7 @@ class KeptRun:
             self._save()
             raise
         self._save()
-        self._log(self.measure(source, self.schedule.measured), report)
+        self._measured(source, reporter)
 
     def _one_step(self, stream: Any) -> dict[str, float]:
         rate = self.schedule.learning_rate * min(1.0, (self.step + 1) / self.schedule.warm_up)
@@ -116,15 +120,20 @@ class KeptRun:
                 passes[name] += verifies(taken)
         return {name: tokens[name] / passes[name] for name in tokens}
 
-    def _log(self, values: dict[str, float], report: Callable[[str], None]) -> None:
+    def _measured(self, source: Source, reporter: Reporter) -> None:
+        found = self.measure(source, self.schedule.measured)
+        self._log(found)
+        draw(self._folder / LOG, self._folder / "training.png")
+        reporter.say(f"step {self.step}  {_numbers(found)} tokens a verify")
+
+    def _log(self, values: dict[str, float]) -> None:
         rounded = {
             "step": self.step,
             "cpu_minutes": round(self.spent / 60, 1),
             **{k: round(v, 4) for k, v in values.items()},
         }
-        with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
+        with (self._folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(rounded) + "\n")
-        report("  ".join(f"{name} {value}" for name, value in rounded.items()))
 
     def _save(self) -> None:
         state = {"step": self.step, "spent": self.spent, "schedule": asdict(self.schedule), "sizes": self.sizes}
@@ -150,6 +159,10 @@ class KeptRun:
             raise TrainingError(
                 f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
             ) from None
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
 def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimizer]:

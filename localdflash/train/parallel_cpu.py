@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from localdflash.cpu import library
@@ -61,7 +62,7 @@ class ParallelCpuTarget:
         width = len(taps) * c.hidden_size
         self._known: list[tuple[list[int], Floats]] = [([], np.zeros((0, width), np.float32))] * sequences
         self._packed, self._team = packed, Team(1)
-        self._embedding: Floats = gguf.load_tensor(gguf.read_header(path), "token_embd.weight").numpy()
+        self._embedding = gguf.TensorRows(gguf.read_header(path), "token_embd.weight")
         self._bind_caches()
         self._bind_kernels()
         self._bind_room(sequences)
@@ -156,7 +157,7 @@ class ParallelCpuTarget:
         if positions.max() >= self.context:
             raise LocaldflashError(f"a slot of {self.context} tokens is full")
         taps = np.empty((count, len(self.taps), self.hidden_size), np.float32)
-        self._x[:count] = self._embedding[list(tokens)]
+        self._x[:count] = self._embedding[torch.tensor(tokens)].numpy()
         turn = self._rope[0][positions, None], self._rope[1][positions, None]
         for block, layer in enumerate(self._packed.layers):
             self._read_normed(layer.attention_norm, count)

@@ -1,21 +1,21 @@
 """The prompts that a target is to answer: one JSON line each, made once, in the order in which they are answered.
 
 Code and talk are mixed, and every so many prompts one is held out, so that any first part of the file is a fair
-sample of the whole. A line: number, kind, held_out, text.
+sample of the whole. A line: number, kind, held_out, text, and the turns before it, if there were any.
 """
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
 from localdflash.errors import TrainingError
 from localdflash.train import code_prompts, corpus
-from localdflash.train.questions import questions
+from localdflash.train.questions import Question, questions
 
-KINDS = ("function", "explain", "edit", "types", "tests", "talk", "json")
+KINDS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
 TALK_SHARE = 0.3  # of the prompts, as long as there are questions left
 HELD_OUT_EVERY = 25
 
@@ -28,43 +28,54 @@ class Prompt:
     kind: str
     held_out: bool
     text: str
+    before: tuple[str, ...] = ()  # the user's turns and the answers, alternating, the user's first
 
 
-def build(wheels: Path, count: int, seed: int) -> Iterator[Prompt]:
-    """The first `count` prompts, fewer where corpus and questions give no more; fetches the corpus into `wheels`."""
+def of_corpus(wheels: Path, seed: int) -> Iterator[Question]:
+    """Questions on the pinned packages, which are fetched into `wheels`, mixed with general ones."""
     fetched = corpus.fetch(corpus.read_list(), wheels)
-    streams = {held_out: _mixed(fetched, held_out, seed) for held_out in (False, True)}
-    for number in range(count):
-        held_out = number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
-        found = next(streams[held_out], None)
-        if found is None and held_out:
-            held_out, found = False, next(streams[False], None)
-        if found is None:
-            return
-        yield Prompt(number, found[0], held_out, found[1])
+    splits = {
+        held_out: _with_talk(
+            [list(corpus.python_files(wheel)) for package, wheel in fetched if package.held_out == held_out],
+            held_out,
+            seed,
+        )
+        for held_out in (False, True)
+    }
+    return _alternating(splits[False], splits[True])
 
 
-def _mixed(fetched: list[tuple[corpus.Package, Path]], held_out: bool, seed: int) -> Iterator[tuple[str, str]]:
-    """Kind and text of questions about code and of general ones, of one split."""
+def of_sources(sources: dict[bool, list[str]], seed: int) -> Iterator[Question]:
+    """Questions on source texts of one's own, by whether they are held out, mixed with general ones."""
+    return _alternating(*(_with_talk([sources[held_out]], held_out, seed) for held_out in (False, True)))
+
+
+def _alternating(training: Iterator[Question], held_out: Iterator[Question]) -> Iterator[Question]:
+    for number, question in enumerate(training):
+        if number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1:
+            yield from islice(held_out, 1)
+        yield question
+
+
+def _with_talk(packages: list[list[str]], held_out: bool, seed: int) -> Iterator[Question]:
+    """Questions about the code of some packages and general ones, of one split."""
     rng = random.Random(f"{seed}/{held_out}")
-    talk = iter([(q.kind, q.text) for q in questions(random.Random(seed)) if q.held_out == held_out])
-    sources = [list(corpus.python_files(wheel)) for package, wheel in fetched if package.held_out == held_out]
-    code = ((asked.kind, asked.text) for asked in code_prompts.of_packages(sources, seed))
-    for found in code:
-        yield found
+    talk = iter([q for q in questions(random.Random(seed)) if q.held_out == held_out])
+    for asked in code_prompts.of_packages(packages, seed):
+        yield Question(asked.kind, asked.text, held_out)
         if rng.random() < TALK_SHARE / (1 - TALK_SHARE):
             yield from islice(talk, 1)
 
 
-def write(path: Path, found: Iterator[Prompt]) -> int:
+def write(path: Path, found: Iterable[Question]) -> int:
     """Write a prompt file as a whole or not at all; how many prompts it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     count = 0
     with part.open("w", encoding="utf-8") as file:
-        for prompt in found:
+        for count, question in enumerate(found, 1):
+            prompt = Prompt(count - 1, question.kind, question.held_out, question.text, question.before)
             file.write(json.dumps(asdict(prompt)) + "\n")
-            count += 1
     part.replace(path)
     return count
 
@@ -74,8 +85,9 @@ def read(path: Path) -> list[Prompt]:
     prompts: list[Prompt] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            prompt = Prompt(**json.loads(line))
-            fine = prompt.kind in KINDS and bool(prompt.text.strip())
+            found = json.loads(line)
+            prompt = Prompt(**found | {"before": tuple(found.get("before", ()))})
+            fine = prompt.kind in KINDS and bool(prompt.text.strip()) and all(map(str.strip, prompt.before))
         except (ValueError, TypeError, AttributeError):
             fine = False
         if not fine:

@@ -17,11 +17,12 @@ HELD_OUT_SHARE = 16  # one subject in so many is never trained on
 
 
 class Question(NamedTuple):
-    """One question, its kind ("talk", "json" or "function"), and whether it may only measure."""
+    """One question to a target, its kind, one of `prompts.KINDS`, and whether it may only measure."""
 
     kind: str
     text: str
     held_out: bool
+    before: tuple[str, ...] = ()  # earlier turns of its conversation, the user's and the answers in turn
 
 
 def questions(rng: random.Random, path: Path = QUESTION_LIST) -> Iterator[Question]:

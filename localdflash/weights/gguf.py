@@ -115,6 +115,29 @@ def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
     """Read and dequantize a tensor: `info.shape`, float32."""
     from localdflash.weights import quants
 
+    info = _readable(header, name)
+    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape)
+
+
+class TensorRows:
+    """A matrix of which rows are read as they are asked for: the file stays mapped, nothing else is held."""
+
+    def __init__(self, header: GGUFHeader, name: str) -> None:
+        info = _readable(header, name)
+        self.type, self.shape = info.ggml_type, info.shape
+        self._blocks = load_blocks(header, name).view(info.shape[0], -1)
+
+    def __getitem__(self, rows: "torch.Tensor") -> "torch.Tensor":
+        """Dequantize the rows with these numbers, int64 [n]: float32 [n, columns]."""
+        from localdflash.weights import quants
+
+        return quants.dequantize(self._blocks[rows], self.type, (len(rows), self.shape[1]))
+
+
+def _readable(header: GGUFHeader, name: str) -> TensorInfo:
+    """Where a tensor is; ModelError if its type cannot be dequantized here."""
+    from localdflash.weights import quants
+
     info = find(header, name)
     if info.ggml_type not in quants.SUPPORTED:
         supported = ", ".join(sorted(kind.name for kind in quants.SUPPORTED))
@@ -122,7 +145,7 @@ def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
             f"{header.path}: tensor {name} is {info.ggml_type.name}, which the torch backend cannot read;"
             f" use the llama.cpp backend or one of {supported}"
         )
-    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape)
+    return info
 
 
 def find(header: GGUFHeader, name: str) -> TensorInfo:

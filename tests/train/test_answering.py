@@ -16,6 +16,7 @@ from localdflash.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
 from localdflash.train.parallel_cpu import ParallelCpuTarget
 from localdflash.train.parallel_target import ParallelTarget
 from localdflash.train.prompts import Prompt
+from tests.support.said import Said
 
 ABOUT = {"sha256": "", "taps": [0], "hidden_size": 2}
 END = 9
@@ -64,11 +65,13 @@ class Reader:
 
 def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
     prompts = [Prompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
-    said: list[str] = []
+    said = Said()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:
-        answer_prompts(engine or Scripted(3), reader, prompts, writer, tokens, said.append)
-    return said
+        answer_prompts(engine or Scripted(3), reader, prompts, writer, tokens, said)
+    assert said.shares == sorted(said.shares)
+    assert all(0 <= share <= 1 for share in said.shares)
+    return said.lines
 
 
 def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_long_answers_end_at_the_limit(tmp_path: Path) -> None:
     ask(tmp_path, ["1000"], 10**6)
     kept = KeptAnswers.load(tmp_path)
-    assert kept.answer_tokens() == answering.ANSWER_LIMITS["talk"]
+    assert kept.answer_tokens() == answering.ANSWER_LIMIT
     assert ENDINGS[kept.index[0]["ended"]] == "limit"
 
 
@@ -235,3 +238,17 @@ def test_prompts_are_asked_in_the_targets_own_template(tiny_pair: Path) -> None:
     marker = asker.tokenizer.special("<|im_end|>")
     assert ids.count(marker) == 1
     assert asker.tokenizer.spell(ids).endswith(b"assistant\n")
+
+
+def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
+    asker = Asker(tiny_pair / "target.gguf")
+    ids = asker.encode(Prompt(0, "chat", False, "And in C?", ("How do I print?", "With print.")))
+    turns = b"user\nHow do I print?\nassistant\nWith print.\nuser\nAnd in C?\nassistant\n"
+    assert asker.tokenizer.spell(ids) == turns
+    assert ids.count(asker.tokenizer.special("<|im_end|>")) == 3
+
+
+def test_a_target_without_a_chat_template(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering.Tokenizer, "chat_template", lambda _self: None)
+    with pytest.raises(TrainingError, match="has no chat template"):
+        Asker(tiny_pair / "target.gguf")

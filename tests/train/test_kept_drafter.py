@@ -4,6 +4,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +18,21 @@ from localdflash.reference import dflash_files
 from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_setup
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
 from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Source
 from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
 from localdflash.train.kept_export import export
-from localdflash.train.kept_setup import Wanted
+from localdflash.train.kept_setup import Wanted, mask_of
 from localdflash.train.kept_training import KeptRun, Schedule
 from localdflash.train.loop import initialise
 from localdflash.weights.gguf import read_header
+from tests.support.said import Said
 
 TAPS = (1, 3, 4)
-WANTED = Wanted(1, 8, "<|mask|>", 300)
+WANTED = Wanted(1, 8, 300)
 QUICK = Schedule(sequences=2, anchors=6, warm_up=2, save_seconds=1e9, measure_seconds=1e9, measured=2)
 
 
@@ -104,7 +108,8 @@ def test_no_answer_to_learn_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path) -> None:
+def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path, tiny_pair: Path) -> None:
+    path = tiny_pair / "target.gguf"
     config = DFlashConfig(replace(target.config, num_hidden_layers=layers), 8, target.config.vocab_size - 1, TAPS)
     torch.manual_seed(2)
     drafter = DFlash(config).eval().requires_grad_(False)
@@ -119,20 +124,22 @@ def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path) 
     with torch.inference_mode():
         wanted = block_logits(drafter, target, batch)[0, :, 1:, short]
         drafter.fc.weight.mul_(sizes)  # what an export folds back
-        found = logits_of(drafter, Frozen(target, short), blocks, sizes)
+        found = logits_of(drafter, Frozen(path, short), blocks, sizes)
     assert found.shape == (4, 7, 256)
     assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
 
 
-def test_a_start_from_the_targets_last_blocks(target: Decoder) -> None:
+def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
+    frozen = Frozen(tiny_pair / "target.gguf", torch.arange(10))
+    assert (frozen.head == target.lm_head.weight[:10]).all()
     config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, 0, TAPS)
-    drafter = start_from(target, config, torch.ones(len(TAPS) * target.config.hidden_size))
+    drafter = start_from(frozen, config, torch.ones(len(TAPS) * target.config.hidden_size))
     for ours, theirs in zip(drafter.layers, target.layers[-2:], strict=True):
         for name, values in theirs.state_dict().items():
             assert (ours.state_dict()[name] == values).all(), name
     assert (drafter.norm.weight < target.norm.weight).all()
     with pytest.raises(UsageError, match="sliding or causal"):
-        start_from(target, replace(config, causal=True), torch.ones(3))
+        start_from(frozen, replace(config, causal=True), torch.ones(3))
 
 
 # The loss
@@ -171,20 +178,20 @@ def test_accepted_tokens_and_verifies() -> None:
 # The loop
 
 
-def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED) -> tuple[KeptRun, Source, list[str]]:
-    said: list[str] = []
-    run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.append)
+def prepared(folder: Path, tiny_pair: Path, into: Path, wanted: Wanted = WANTED) -> tuple[KeptRun, Source, Said]:
+    said = Said()
+    run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.say)
     return run, source, said
 
 
 def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run, source, said = prepared(folder, tiny_pair, tmp_path)
-    assert "9 answers to learn from, 3 held out" in said[-1]
+    assert "9 answers to learn from, 3 held out" in said.lines[-1]
     stream = source.endless(6, np.random.default_rng(0))
     losses = [run._one_step(stream)["loss"] for _ in range(30)]
     assert sum(losses[-5:]) < sum(losses[:5])
-    run.train(source, 0.02, said.append)
+    run.train(source, 0.02, said)
     again, _, _ = prepared(folder, tiny_pair, tmp_path)
     assert (again.step, again.spent) == (run.step, run.spent)
     for name, values in run.drafter.state_dict().items():
@@ -192,13 +199,16 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert 1.0 <= logged[-1]["held_out"] <= 8.0
     assert {"held_out_function", "held_out_types"} <= set(logged[-1])
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert said.shares
+    assert "tokens a verify" in said.lines[-1]
 
 
 def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, _, said = prepared(folder, tiny_pair, tmp_path)
-    assert "300 tokens cover 100.00%" in said[0]
+    assert "300 tokens cover 100.00%" in said.lines[0]
     _, _, said = prepared(folder, tiny_pair, tmp_path)
-    assert not any("cover" in line for line in said)
+    assert not any("cover" in line for line in said.lines)
     assert len(run.frozen.head) == 300
 
 
@@ -223,9 +233,41 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         assert (served - trained).abs().max() < error * trained.abs().max()
 
 
+def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    first, source, _ = prepared(folder, tiny_pair, tmp_path / "first")
+    first.train(source, 0.02, Said())
+    out = tmp_path / "out"
+    export(first, tmp_path / "first", tiny_pair / "target.gguf", out, 6)
+    wanted = replace(WANTED, layers=2, block_size=4, short=5, start=out / "drafter.safetensors")  # its own shape wins
+    second, _, _ = prepared(folder, tiny_pair, tmp_path / "second", wanted)
+    assert second.drafter.config == first.drafter.config
+    assert len(second.frozen.head) == 300
+    for blocks in (source.blocks(2, np.array([9, 20])), source.blocks(5, np.array([12]))):
+        with torch.inference_mode():
+            found = logits_of(second.average, second.frozen, blocks, second.sizes)
+            before = logits_of(first.average, first.frozen, blocks, first.sizes)
+        assert (found - before).abs().max() < 0.05 * before.abs().max()
+    assert all(p.requires_grad for p in second.drafter.parameters())
+    other = tmp_path / "other" / "answers"
+    with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
+        record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}
+        writer.add(record, np.arange(9, dtype=np.uint32), 2, np.zeros((8, 128), np.float32))
+    with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
+        prepared(other.parent, tiny_pair, tmp_path / "third", wanted)
+
+
+def test_a_mask_that_the_target_never_writes(tiny_pair: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_pair / "target.gguf")
+    assert mask_of(WANTED, tokenizer) == tokenizer.special("<|mask|>")
+    assert mask_of(replace(WANTED, mask="<|fim_pad|>"), tokenizer) == tokenizer.special("<|fim_pad|>")
+    without: Any = SimpleNamespace(specials={"<|im_end|>": 3, "<|my_pad|>": 4}, ends={4})
+    with pytest.raises(TrainingError, match="name one with --mask"):
+        mask_of(WANTED, without)
+
+
 def test_a_checkpoint_of_another_shape(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, said = prepared(folder, tiny_pair, tmp_path)
-    run.train(source, 0.0, said.append)
+    run.train(source, 0.0, said)
     with pytest.raises(TrainingError, match="another shape"):
         prepared(folder, tiny_pair, tmp_path, replace(WANTED, layers=2))
     (tmp_path / "last.pt").write_bytes(b"torn")
@@ -237,7 +279,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
     folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, source, said = prepared(folder, tiny_pair, tmp_path)
-    run.train(source, 0.0, said.append)
+    run.train(source, 0.0, said)
     before = (tmp_path / "last.pt").read_bytes()
 
     def full(*_arguments: object) -> None:
@@ -245,7 +287,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(TrainingError, match="the one before is kept"):
-        run.train(source, 0.0, said.append)
+        run.train(source, 0.0, said)
     assert (tmp_path / "last.pt").read_bytes() == before
 
 

@@ -11,7 +11,7 @@ from localdflash.train import code_prompts, corpus, prompts
 from localdflash.train.code_prompts import MOST_CHARACTERS, MOST_OF_A_FILE, of_packages, of_source, without_annotations
 from localdflash.train.examples import functions
 from localdflash.train.prompts import Prompt
-from localdflash.train.questions import questions
+from localdflash.train.questions import Question, questions
 
 SOURCE = '''
 def double(number: int) -> int:
@@ -136,35 +136,56 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_held_out_prompts_are_of_held_out_packages_and_subjects(packages: Path) -> None:
-    found = list(prompts.build(packages, 60, 3))
-    assert [p.number for p in found] == list(range(len(found)))
+    found = list(prompts.of_corpus(packages, 3))
     assert len(found) >= 50
     held_out_questions = {q.text: q.held_out for q in questions(random.Random(0))}
-    for prompt in found:
-        turn = prompt.number % prompts.HELD_OUT_EVERY == prompts.HELD_OUT_EVERY - 1
-        assert prompt.held_out == turn or (turn and not any(p.held_out for p in found[prompt.number :]))
-        if prompt.text in held_out_questions:
-            assert held_out_questions[prompt.text] == prompt.held_out
+    for question in found:
+        if question.text in held_out_questions:
+            assert held_out_questions[question.text] == question.held_out
         else:
-            assert ("b_" in prompt.text) == prompt.held_out
-    assert {"talk", "explain"} <= {p.kind for p in found}
+            assert ("b_" in question.text) == question.held_out
+    assert {"talk", "explain"} <= {q.kind for q in found}
+    assert len({q.text for q in found}) == len(found)
+    assert 1 <= sum(q.held_out for q in found[: 2 * prompts.HELD_OUT_EVERY]) <= 2
 
 
 def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
-    wanted = [Prompt(0, "talk", False, "What is\na hash?"), Prompt(1, "json", True, "Größe „x“")]
+    wanted = [Question("talk", "What is\na hash?", False), Question("chat", "Größe „x“", True, ("Hello", "Hi!"))]
     path = tmp_path / "new" / "prompts.jsonl"
-    assert prompts.write(path, iter(wanted)) == 2
-    assert prompts.read(path) == wanted
+    assert prompts.write(path, wanted) == 2
+    assert prompts.read(path) == [
+        Prompt(0, "talk", False, "What is\na hash?"),
+        Prompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
+    ]
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_line_of_an_older_file_has_no_turns_before(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"number": 7, "kind": "json", "held_out": true, "text": "x"}\n')
+    assert prompts.read(path) == [Prompt(7, "json", True, "x")]
+
+
+LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": %s}'
 
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", "[]", '{"number": 1}', '{"number": 1, "kind": "song", "held_out": false, "text": "x"}', "null", "1"],
+    [
+        "",
+        "{",
+        "[]",
+        '{"number": 1}',
+        '{"number": 1, "kind": "song", "held_out": false, "text": "x"}',
+        "null",
+        "1",
+        LINE % "3",
+        LINE % '[""]',
+    ],
 )
 def test_a_line_that_is_no_prompt(line: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
-    prompts.write(path, iter([Prompt(0, "talk", False, "What?")]))
+    prompts.write(path, [Question("talk", "What?", False)])
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(TrainingError, match="line 2 is no prompt"):
         prompts.read(path)

@@ -1,0 +1,30 @@
+"""How far a long job is: one line that is written over on a terminal, a line from time to time elsewhere."""
+
+import sys
+import time
+
+EVERY = 20.0  # seconds between lines that are not on a terminal
+
+
+class Meter:
+    """A `Reporter` that writes to stderr."""
+
+    def __init__(self) -> None:
+        self._shown, self._open = -EVERY, False
+
+    def move(self, share: float, text: str) -> None:
+        """Show a bar, 0 to 1, with what there is to say of it."""
+        terminal = sys.stderr.isatty()
+        now = time.monotonic()
+        if not terminal and now - self._shown < EVERY:
+            return
+        self._shown, self._open = now, terminal
+        bar = "#" * round(min(max(share, 0.0), 1.0) * 20)
+        print(f"[{bar:20}] {text}", file=sys.stderr, flush=True, end="\x1b[K\r" if terminal else "\n")
+
+    def say(self, line: str) -> None:
+        """Write a line that stays."""
+        if self._open:
+            print("\x1b[K", end="", file=sys.stderr)
+            self._open = False
+        print(line, file=sys.stderr, flush=True)

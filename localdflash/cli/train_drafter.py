@@ -1,0 +1,171 @@
+"""`localdflash train drafter`: for the target that was trained in FOLDER, or with --pair for any other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from localdflash.cli.meter import Meter
+from localdflash.cli.training import (
+    block_numbers,
+    device_option,
+    folder_argument,
+    minutes_option,
+    prepare,
+    report,
+    seed_option,
+    target_of,
+    threads_option,
+    tokenizer_of,
+)
+from localdflash.errors import UsageError
+
+OF_A_PAIR = ("prompts", "repository", "my_chats", "fresh", "short", "mask", "backend", "sequences", "anchors")
+OF_FOLDER = ("batch_tokens", "device")
+FOLDERS_TAPS = "1,3,4"
+
+
+@click.command(short_help="Train a drafter on what a target answers.")
+@folder_argument
+@minutes_option
+@click.option(
+    "--pair", metavar="PAIR", help="The target: a pair of the registry, a .gguf file, hf:owner/name/file.gguf."
+)
+@click.option(
+    "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Tokens of answers to learn from."
+)
+@click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Questions, JSON lines.")
+@click.option(
+    "--repository", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Ask about its Python files."
+)
+@click.option("--my-chats", is_flag=True, help="Ask what you asked in your chats; they stay on this machine.")
+@click.option("--fresh", is_flag=True, help="Start from the target's own blocks, not from the pair's drafter.")
+@click.option("--layers", type=click.IntRange(1), help="Blocks of the drafter; by default 3, with --pair 1.")
+@click.option(
+    "--block-size", type=click.IntRange(2, 64), default=8, show_default=True, help="Slots of a draft, anchor included."
+)
+@click.option(
+    "--taps", help=f"Target blocks whose output is read; by default {FOLDERS_TAPS}, with --pair five, spread."
+)
+@click.option("--short", type=click.IntRange(1), default=6144, show_default=True, help="Tokens that it proposes from.")
+@click.option("--mask", metavar="TOKEN", help="Special token of the slots to fill; by default an unused one.")
+@click.option(
+    "--backend", type=click.Choice(["cpu", "llama.cpp"]), default="cpu", show_default=True, help="What runs the target."
+)
+@click.option("--sequences", type=click.IntRange(1), default=4, show_default=True, help="Answers of one step.")
+@click.option("--anchors", type=click.IntRange(1), default=40, show_default=True, help="Drafts in each of them.")
+@click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Peak learning rate."
+)
+@device_option
+@threads_option
+@seed_option
+@click.pass_context
+def drafter(ctx: click.Context, folder: Path, pair: str | None, **options: Any) -> int:
+    """Train a drafter and write it into FOLDER, as GGUF and as safetensors. What was stopped goes on where it was.
+
+    With --pair the target answers prompts first: questions on pinned packages, or those of --prompts, --repository and
+    --my-chats. Afterwards `localdflash chat --pair FOLDER/target.gguf` uses it. Without --pair the target is
+    FOLDER/target.gguf, which `train target` wrote.
+    """
+    for name in OF_FOLDER if pair else OF_A_PAIR:
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name.replace('_', '-')} is for a drafter {'without' if pair else 'with'} --pair")
+    if pair:
+        _for_pair(folder, pair, options)
+    else:
+        _for_folder(folder, options)
+    return 0
+
+
+def _for_pair(folder: Path, pair: str, options: dict[str, Any]) -> None:
+    prepare("cpu", options["threads"])
+    from localdflash.train import for_pair
+    from localdflash.train.kept_setup import Wanted
+    from localdflash.train.kept_training import Schedule
+    from localdflash.train.loop import TrainingBudget
+
+    budget = TrainingBudget(options["minutes"], options["learning_rate"], options["seed"])
+    target, start = _files(pair)
+    start = None if options["fresh"] else start
+    wanted = Wanted(options["layers"] or 1, options["block_size"], options["short"], options["mask"], start)
+    taps = None if options["taps"] is None else block_numbers(options["taps"])
+    work = for_pair.Work(
+        folder, target, wanted, options["tokens"], budget.minutes, taps, options["backend"], options["threads"] or 1
+    )
+    meter = Meter()
+    sources, make = _questions(folder, options)
+    for_pair.check_sources(folder, sources)
+    needs = for_pair.plan(work)
+    meter.say(needs.line())
+    if options["my_chats"]:
+        meter.say(f"your questions and the answers to them will lie in {folder}, on this machine alone")
+    for_pair.write_prompts(folder, sources, make, meter)
+    for_pair.answer(work, needs.sequences, meter)
+    schedule = Schedule(budget.learning_rate, options["sequences"], options["anchors"])
+    for_pair.train(work, schedule, meter)
+    meter.say(f"use it: localdflash chat --pair {folder / 'target.gguf'}")
+
+
+def _files(pair: str) -> tuple[Path, Path | None]:
+    """The target's file, and the drafter that it has already."""
+    from localdflash.pairs.registry import load_registry, local_files
+
+    files = local_files(load_registry().resolve(pair))
+    return files.target, files.drafter_safetensors or files.drafter_gguf
+
+
+def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
+    """The names of the sources of prompts, and what makes questions of them."""
+    from itertools import chain
+
+    from localdflash.cli.chat import chats_file
+    from localdflash.train import own_prompts
+    from localdflash.train import prompts as making
+
+    seed = options["seed"]
+    found: dict[str, Any] = {}
+    if path := options["prompts"]:
+        found[str(path.absolute())] = lambda: own_prompts.of_file(path)
+    if repository := options["repository"]:
+        found[str(repository.absolute())] = lambda: own_prompts.of_repository(repository.absolute(), seed)
+    if options["my_chats"]:
+        found["my chats"] = lambda: own_prompts.of_chats(chats_file())
+    if not found:
+        found["packages"] = lambda: making.of_corpus(folder / "wheels", seed)
+    return list(found), lambda: chain.from_iterable(make() for make in found.values())
+
+
+def _for_folder(folder: Path, options: dict[str, Any]) -> None:
+    blocks = block_numbers(FOLDERS_TAPS if options["taps"] is None else options["taps"])
+    chosen = prepare(options["device"], options["threads"])
+    from localdflash.model.dflash_config import DFlashConfig, check_fit
+    from localdflash.reference.gguf_decoder import load_decoder
+    from localdflash.text.tokenizer import Tokenizer
+    from localdflash.train import drafter as training
+    from localdflash.train.dataset import Dataset, special_ids
+    from localdflash.train.export import write_drafter, write_drafter_safetensors
+    from localdflash.train.loop import TrainingBudget
+    from localdflash.train.regenerate import regenerate
+
+    tokenizer, path = tokenizer_of(folder), target_of(folder)
+    model = load_decoder(path)
+    mask = special_ids(tokenizer)["<|mask|>"]
+    shape = replace(model.config, num_hidden_layers=options["layers"] or 3)
+    config = DFlashConfig(shape, options["block_size"], mask, blocks)
+    check_fit(config, shape.hidden_size, shape.vocab_size, model.config.num_hidden_layers, "--taps")
+    answers, seed = folder / "answers", options["seed"]
+    if (answers / "examples.npy").exists():
+        report(f"going on with {answers} and {folder / 'drafter'}: move them away if {path.name} has changed since")
+    else:
+        ends = Tokenizer.load(path).ends
+        data = Dataset.load(folder / "corpus" / "train")
+        regenerate(model.to(chosen), data, answers, options["tokens"], ends, seed, report)
+    budget = TrainingBudget(options["minutes"], options["learning_rate"], seed)
+    run = training.DrafterRun(config, budget, batch_tokens=options["batch_tokens"])
+    trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
+    write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")
+    write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)

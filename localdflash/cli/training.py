@@ -1,0 +1,76 @@
+"""What the commands of `localdflash train` share."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localdflash.errors import TrainingError, UsageError
+
+folder_argument = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+device_option = click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="Where to train; by default cuda, if there is one."
+)
+threads_option = click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose."
+)
+minutes_option = click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random."
+)
+
+
+def target_of(folder: Path) -> Path:
+    """The target that `train target` wrote."""
+    path = folder / "target.gguf"
+    if not path.is_file():
+        raise TrainingError(f"{path} is missing: run `localdflash train target {folder}` first")
+    return path
+
+
+def block_numbers(taps: str) -> tuple[int, ...]:
+    """Numbers with commas."""
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
+        raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
+    return tuple(int(tap) for tap in taps.split(","))
+
+
+def report(line: str) -> None:
+    """Write a line to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def need(module: str) -> None:
+    """TrainingError where a package of the `train` extra is missing."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise TrainingError(f"training needs the package {module!r}: run `pip install 'localdflash[train]'`")
+
+
+def prepare(device: str | None, threads: int) -> str:
+    """Check what training needs, and where it runs."""
+    need("tokenizers")
+    need("matplotlib")
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if chosen == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device cuda: torch finds no NVIDIA GPU here; use --device cpu")
+    return chosen
+
+
+def tokenizer_of(folder: Path) -> Any:
+    """The tokenizer that `train corpus` wrote."""
+    from tokenizers import Tokenizer
+
+    path = folder / "corpus" / "tokenizer.json"
+    if not path.is_file():
+        raise TrainingError(f"{path} is missing: run `localdflash train corpus {folder}` first")
+    return Tokenizer.from_file(str(path))
