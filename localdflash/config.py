@@ -41,6 +41,20 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class ChatConfig:
+    """What the chat has of its own."""
+
+    pair: str | None = None  # None: `model.pair` where that is set, else see `localdflash.pairs.defaults`
+
+
+@dataclass(frozen=True)
+class CompletionConfig:
+    """What completions have of their own."""
+
+    pair: str | None = None  # None: `model.pair`
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """Which server to ask, and how the daemon runs."""
 
@@ -58,6 +72,8 @@ class Config:
     """All settings. `origins` names for every setting (`model.pair`) its variable, its file and line, or `default`."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
+    completion: CompletionConfig = field(default_factory=CompletionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +96,13 @@ def load_config() -> Config:
         table, key = name.split(".")
         values[table][key] = value
     origins = {name: found[name][1] if name in found else DEFAULT for name in _names()}
-    config = Config(ModelConfig(**values["model"]), ServerConfig(**values["server"]), origins)
+    config = Config(
+        ModelConfig(**values["model"]),
+        ChatConfig(**values["chat"]),
+        CompletionConfig(**values["completion"]),
+        ServerConfig(**values["server"]),
+        origins,
+    )
     _check_key(config)
     return config
 
@@ -201,6 +223,8 @@ _SETTINGS: dict[str, dict[str, Convert]] = {
         "drafter_bits": _drafter_bits,
         "kv": one_of(*KV_FORMATS),
     },
+    "chat": {"pair": _pair},
+    "completion": {"pair": _pair},
     "server": {
         "url": _url,
         "key_file": _key_file,

@@ -33,6 +33,12 @@ threads = 4
 drafter_bits = 4
 kv = "int8"
 
+[chat]
+pair = "of-the-chat"
+
+[completion]
+pair = "of-completions"
+
 [server]
 url = "https://example.org:8000/v1"
 key_file = "/keys/example"
@@ -51,6 +57,8 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("model.threads", 1024, "1024"),
     ("model.drafter_bits", 8, "8"),
     ("model.kv", "fp8", "fp8"),
+    ("chat.pair", "other", "other"),
+    ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
     ("server.url", "", ""),
     ("server.url", "http://[::1]:1/v1", "http://[::1]:1/v1"),
     ("server.key_file", None, ""),
@@ -68,6 +76,8 @@ WRONG = [
     ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
     ("model.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
     ("model.pair", '"./x"', "expected an absolute path, found './x'"),
+    ("chat.pair", '""', "expected one line of printable text"),
+    ("completion.pair", '"x.gguf"', "expected an absolute path, found 'x.gguf'"),
     ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
     ("model.context", "-1", "expected 0 to 100000000, found -1"),
     ("model.context", '"many"', "expected a whole number, found text"),
@@ -114,8 +124,9 @@ def value_of(config: Config, name: str) -> Any:
 def test_without_a_file_everything_is_default(home: Path) -> None:
     config = load_config()
     assert (config.model, config.server) == (ModelConfig(), ServerConfig())
+    assert (config.chat.pair, config.completion.pair) == (None, None)
     assert set(config.origins.values()) == {"default"}
-    assert len(config.origins) == 13
+    assert len(config.origins) == 15
     assert not home.exists()
 
 
@@ -128,6 +139,7 @@ def test_the_file_names_everything(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
     assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, 4, "int8")
+    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
     key = Path("/keys/example")
     assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
     lines = WHOLE.splitlines()

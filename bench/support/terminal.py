@@ -80,7 +80,8 @@ class Terminal:
     ) -> Self:
         """Start a program; `before` runs in its process before it does."""
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1", **(env or {})}
+        told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1"}
+        told |= {"HF_HUB_OFFLINE": "1", **(env or {})}  # offline the chat offers no download
         with warnings.catch_warnings():  # forkpty beside threads: nothing but exec follows
             warnings.simplefilter("ignore", DeprecationWarning)
             child = pexpect.spawn(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from localdflash.cli import GlobalOptions
-from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling, wanted
+from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.files import paths
+from localdflash.pairs import defaults
 
 if TYPE_CHECKING:
     from localdflash.chat.settings import ChatSettings
@@ -45,7 +46,7 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
     help="Decode without drafting, to compare; the text is the same. A printed answer comes from an engine of its own.",
 )
 @daemon_option
-@pair_options
+@chat_pair_options
 @sampling_options
 @click.pass_context
 def command(
@@ -83,8 +84,11 @@ def command(
     if as_json and jsonl:
         raise UsageError("--json and --jsonl: choose one")
     if prompt is None and not plain and _has_screen():
+        from localdflash.cli.offer import with_offer
         from localdflash.tui.early_keys import kept as early_keys_kept
 
+        if "pair" not in given(ctx, options):
+            options["pair"] = with_offer(options["pair"])
         with early_keys_kept():
             settings = _settings(params, max_tokens or 0, draft=not no_draft)
             chats = None if no_log else chats_file()
@@ -176,5 +180,5 @@ def _source(
     server = load_config().server
     if server.url and not alone:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
-    engine = wanted(ctx, options)
+    engine = wanted(ctx, options, defaults.completion_pair)
     return PrivateDaemon(engine) if alone else SharedDaemon(engine, watched=watched)

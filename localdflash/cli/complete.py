@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.options import daemon_option, given, pair_options, sampling_options, take_sampling
+from localdflash.cli.options import completion_pair_options, daemon_option, given, sampling_options, take_sampling
 from localdflash.cli.output import print_json
 from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_fields
 from localdflash.config import load_config
@@ -40,7 +40,7 @@ CONTEXT = 8000  # characters of other code; the prompt takes what fits
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion with its statistics as JSON.")
 @daemon_option
-@pair_options
+@completion_pair_options
 @sampling_options
 @click.pass_context
 def command(

@@ -43,7 +43,7 @@ def path() -> None:
 def _values(config: Config) -> dict[str, Any]:
     """Every setting by name, as the file would have it."""
     unset = {"server.key_file": "", "server.port": 0}
-    tables = {"model": asdict(config.model), "server": asdict(config.server)}
+    tables = {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
     values = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
     values |= {name: value for name, value in unset.items() if values[name] is None}
     return values | {"server.key_file": str(values["server.key_file"])}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.options import pair_options
+from localdflash.cli.options import completion_pair_options, wanted
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
+from localdflash.pairs import defaults
 
 if TYPE_CHECKING:
     import socket
@@ -29,18 +30,17 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Serve editors that connect to this Unix socket, which only you can.",
 )
-@pair_options
+@completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
     """Serve completions to an editor over stdin and stdout, from the shared engine."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
-    from localdflash.cli.options import wanted
     from localdflash.cli.output import say
     from localdflash.lsp import transport
     from localdflash.lsp.server import SuggestionServer
 
-    engine = wanted(ctx, options)
+    engine = wanted(ctx, options, defaults.chat_pair)
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: SuggestionServer(engine))

@@ -97,6 +97,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
     """What the registry pins of a file, otherwise what was found when it was downloaded."""
     record = records.current(source.path)
+    if source.package:
+        yield "  package", source.package.requirement
     if source.repository:
         fetched = f"{record.revision} (asked for {record.asked})" if record else None
         yield "  revision", source.revision or fetched or "main when it is fetched"

@@ -10,8 +10,9 @@ import click
 from click.core import ParameterSource
 
 from localdflash.backend.names import BACKENDS
-from localdflash.config import DRAFTER_BITS, KV_FORMATS, load_config
+from localdflash.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.pairs import defaults
 from localdflash.server.wanted import Wanted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -28,8 +29,16 @@ def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[C
     )
 
 
-_PAIR = (
-    _setting("--pair", "model.pair", "A pair of the registry, a .gguf file, or hf:owner/name/file.gguf."),
+def _pair(default: Callable[[Config], str], shown: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--pair",
+        default=lambda: default(load_config()),
+        show_default=shown,
+        help="A pair of the registry, a .gguf file, or hf:owner/name/file.gguf.",
+    )
+
+
+_RUN = (
     _setting(
         "--backend",
         "model.backend",
@@ -80,7 +89,23 @@ _SAMPLING = (
 
 def pair_options(command: Command) -> Command:
     """Add the options that say which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4."""
-    for option in reversed(_PAIR):
+    return _pair(operator.attrgetter("model.pair"), "setting model.pair")(_run_options(command))
+
+
+def chat_pair_options(command: Command) -> Command:
+    """The same where the pair is that of the chat."""
+    return _pair(defaults.chat_pair, f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")(
+        _run_options(command)
+    )
+
+
+def completion_pair_options(command: Command) -> Command:
+    """The same where the pair is that of completions."""
+    return _pair(defaults.completion_pair, "setting completion.pair, else model.pair")(_run_options(command))
+
+
+def _run_options(command: Command) -> Command:
+    for option in reversed(_RUN):
         command = option(command)
     return command
 
@@ -112,10 +137,14 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
     return sampling(**{name: options.pop(name) for name in names})
 
 
-def wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
-    """The engine that a command's pair options ask for; those given on the command line must hold."""
-    options = {**options, "pair": _absolute(options["pair"])}
-    return Wanted(options, given(ctx, options), load_config().server.idle_minutes)
+def wanted(ctx: click.Context, options: dict[str, Any], instead_of: Callable[[Config], str] | None = None) -> Wanted:
+    """The engine that a command's pair options ask for; those given on the command line must hold.
+
+    `instead_of`: whose pair gives way where an engine runs it.
+    """
+    options, config = {**options, "pair": _absolute(options["pair"])}, load_config()
+    other = instead_of(config) if instead_of else ""
+    return Wanted(options, given(ctx, options), config.server.idle_minutes, other)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:

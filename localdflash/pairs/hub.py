@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -45,6 +46,13 @@ class Remote:
     def name(self) -> str:
         """The file with its repository."""
         return f"{self.repository}/{self.file}"
+
+
+def offline() -> bool:
+    """Whether the user forbids to ask for anything."""
+    from huggingface_hub import constants
+
+    return bool(constants.is_offline_mode())
 
 
 def look_up(repository: str, file: str, revision: str | None) -> Remote:
@@ -165,7 +173,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
 
     name = f"{repository}/{file}"
     try:
-        if constants.is_offline_mode():
+        if offline():
             raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
         yield
     except HfHubHTTPError as error:
@@ -176,7 +184,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
             f"{name}: cannot reach {constants.ENDPOINT} ({reason}); check the network and the proxy, then pull again"
         ) from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in DISK_FULL:
             raise LocaldflashError(
                 f"{name}: the disk takes no more ({error.strerror}); what came is kept: make room and pull again"
             ) from error

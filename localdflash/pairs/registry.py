@@ -50,7 +50,7 @@ class Registry:
         found = [
             self._resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
             for path in sorted(models_folder().glob("*/*/**/*.gguf"))
-            if path not in known and records.read(path)
+            if path not in known and (record := records.read(path)) and record.of_hub
         ]
         known |= {pair.drafter.path for pair in found if pair.drafter}
         yield from (pair for pair in found if pair.target.path not in known)
@@ -108,7 +108,7 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
 
 def how_to_get(source: FileSource) -> str:
     """Say where a missing file comes from and where it goes."""
-    if source.repository:
+    if source.fetched_from:
         return f"download {source.name} into {source.path.parent}"
     return f"no file at {source.path}: put it there, or correct the entry"
 
@@ -132,7 +132,7 @@ def local_files(pair: PairEntry) -> LocalPair:
 
 def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
     steps = "; ".join(how_to_get(source) for source in missing)
-    pull = f": run `localdflash models pull {pair.id}`" if any(source.repository for source in missing) else ""
+    pull = f": run `localdflash models pull {pair.id}`" if any(source.fetched_from for source in missing) else ""
     return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
 
 

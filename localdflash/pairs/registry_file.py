@@ -2,16 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
-from localdflash.pairs.pair import DrafterKind, DrafterSource, PairEntry, TargetSource
+from localdflash.pairs.pair import DrafterKind, DrafterSource, Package, PairEntry, TargetSource
 
 SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
-_SOURCE_KEYS = ("repository", "file", "path", "revision", "sha256", "size")
+_PACKAGE_KEYS = ("version", "wheel_sha256", "wheel_size")
+_SOURCE_KEYS = ("repository", "package", "file", "path", "revision", "sha256", "size", *_PACKAGE_KEYS)
 
 _pair_id = matching(r"[a-z0-9][a-z0-9._-]{0,63}", "an id of a-z, 0-9, '.', '_', '-', at most 64 characters")
 _name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_', '-'")
@@ -63,7 +64,7 @@ def _pair(entry: TomlTable, base: Path) -> PairEntry:
 
 def _target(table: TomlTable, base: Path) -> TargetSource:
     table.only(*_SOURCE_KEYS, "quantization")
-    return TargetSource(*_source(table, base, ".gguf"), quantization=table.optional("quantization", _name))
+    return TargetSource(**_source(table, base, ".gguf"), quantization=table.optional("quantization", _name))
 
 
 def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
@@ -74,28 +75,50 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
     if taps and layers is not None and taps[-1] >= layers:
         raise table.error("taps", f"block {taps[-1]} is not below the target's {layers} layers")
     return DrafterSource(
-        *_source(table, base, ".gguf", ".safetensors"),
+        **_source(table, base, ".gguf", ".safetensors"),
         kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2"))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
     )
 
 
-def _source(table: TomlTable, base: Path, *suffixes: str) -> tuple[str | None, str, str | None, str | None, int | None]:
-    """The fields of a FileSource. An entry gives repository and file, or a path and no repository."""
-    if ("path" in table) == ("repository" in table or "file" in table):
-        raise table.error(None, "expected either repository and file, or path")
+def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
+    """The fields of a FileSource. An entry gives repository and file, or a path, or a package and its member."""
+    if ("path" in table) == any(key in table for key in ("repository", "package", "file")):
+        raise table.error(None, "expected either repository and file, or path, or package, version and file")
     key, convert = ("path", text) if "path" in table else ("file", names.file_in_repository)
     name = table.required(key, convert)
     if not name.endswith(suffixes):
         raise table.error(key, f"expected a {' or '.join(suffixes)} file, found {name!r}")
-    repository = None if key == "path" else table.required("repository", names.repository)
-    if repository is None and "revision" in table:
+    if "package" in table:
+        return _member(table, name)
+    if odd := next((key for key in _PACKAGE_KEYS if key in table), None):
+        raise table.error(odd, "goes with package only")
+    if key == "path" and "revision" in table:
         raise table.error("revision", "a path on this machine has no revision")
-    return (
-        repository,
-        name if repository else str(base / os.path.expanduser(name)),
-        table.optional("sha256", _sha256),
-        table.optional("revision", names.revision),
-        table.optional("size", whole(1, LARGEST_FILE)),
+    return {
+        "repository": None if key == "path" else table.required("repository", names.repository),
+        "file": str(base / os.path.expanduser(name)) if key == "path" else name,
+        "revision": table.optional("revision", names.revision),
+        "sha256": table.optional("sha256", _sha256),
+        "size": table.optional("size", whole(1, LARGEST_FILE)),
+    }
+
+
+def _member(table: TomlTable, name: str) -> dict[str, Any]:
+    """The fields of a file in a package. All is pinned: an index says nothing of what a wheel holds."""
+    if odd := next((key for key in ("repository", "revision") if key in table), None):
+        raise table.error(odd, "does not go with package, whose release is its version")
+    package = Package(
+        table.required("package", names.package),
+        table.required("version", names.version),
+        table.required("wheel_sha256", _sha256),
+        table.required("wheel_size", whole(1, LARGEST_FILE)),
     )
+    return {
+        "repository": None,
+        "file": name,
+        "sha256": table.required("sha256", _sha256),
+        "size": table.required("size", whole(1, LARGEST_FILE)),
+        "package": package,
+    }

@@ -92,7 +92,7 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """The files of target and drafter, or stand-ins in `folder` for those that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
-    if gone := next((source for source in missing if source.repository is None), None):
+    if gone := next((source for source in missing if source.fetched_from is None), None):
         raise ModelError(how_to_get(gone))
     try:
         target = stand_in(pair.target, folder) if pair.target in missing else pair.target.path

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import LARGEST_JSON
-from localdflash.pairs import hub
-from localdflash.pairs.hub import Remote
+from localdflash.pairs import hub, packages
+from localdflash.pairs.hub import Remote, Unreachable
 from localdflash.pairs.pair import DrafterSource, FileSource
 from localdflash.weights.gguf import parse_header
 
@@ -39,10 +39,14 @@ class FileHead(io.RawIOBase):
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:
-    """A file in `folder` with the header of a GGUF on the hub, and its size.
+    """A file in `folder` with the header of a GGUF on the hub, and its size; a package's file if that is installed.
 
     Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
     """
+    if source.package:
+        if found := packages.installed(source.package, source.file):
+            return found
+        raise Unreachable(f"{source.name} is not here, and pip fetches packages whole: pull it first")
     assert source.repository
     remote = hub.look_up(source.repository, source.file, source.revision)
     head = FileHead(remote)

@@ -56,10 +56,11 @@ def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> C
 
 def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> None:
     """If the engine is not as the user wants it, have it load anew, after the requests that it has."""
-    if not wanted.given:
+    if not (wanted.given or wanted.instead_of):
         return
     running = client.get("/ps")["options"]
-    changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
+    must = {*wanted.given, "pair"} if running["pair"] == wanted.instead_of else wanted.given
+    changes = {name: wanted.options[name] for name in must if running.get(name) != wanted.options[name]}
     if changes:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
         waiting.say(f"The engine loads anew: {told} ...")

@@ -30,7 +30,8 @@ def test_show(run: Callable[..., Any], file: Path) -> None:
     done = run("config", "show")
     assert (done.code, done.err) == (0, "")
     shown = dict(line.split(maxsplit=1) for line in done.out.splitlines())
-    assert len(shown) == 13
+    assert len(shown) == 15
+    assert (shown["chat.pair"], shown["completion.pair"]) == ("automatic", "automatic")
     assert shown["model.pair"] == "mine"
     assert shown["server.url"] == "-"
     assert shown["server.queue"] == "64"
@@ -52,7 +53,7 @@ def test_show_as_json(run: Callable[..., Any], file: Path) -> None:
     assert document["model"]["pair"] == "mine"
     assert document["server"]["port"] == 8077
     assert document["server"]["key_file"] == "/keys/a"
-    assert set(document) == {"model", "server"}
+    assert set(document) == {"model", "chat", "completion", "server"}
     document = json.loads(run("config", "show", "--json", "--origin").out)
     assert document["origins"]["server.key_file"] == f"{file}:5"
     assert document["origins"]["server.url"] == "default"
@@ -120,7 +121,7 @@ def test_help_names_the_settings_and_works_where_they_are_broken(run: Callable[.
     file.write_text("not toml")
     done = run("complete", "--help")
     assert done.code == 0
-    assert "(setting model.pair)" in " ".join(done.out.split())
+    assert "(setting completion.pair, else model.pair)" in " ".join(done.out.split())
 
 
 def test_broken_settings_stop_a_command_that_needs_them(fails: Callable[..., str], file: Path) -> None:

@@ -79,13 +79,15 @@ def test_every_shipped_entry_says_what_a_user_needs(pair_id: str) -> None:
     assert len(pair.description) <= 60
     assert pair.memory_gb
     assert pair.architecture
-    assert pair.drafter
+    assert pair.drafter or pair.id == "smollm2-135m", "whose drafter is not made yet"
     assert pair.backends or pair.notes, "a pair that nothing runs says why"
-    if pair.drafter.kind == "dflash2":
+    if pair.drafter and pair.drafter.kind == "dflash2":
         assert not pair.backends
-    if pair.target.repository:
+    if pair.target.fetched_from:
         assert pair.target.quantization
         assert pair.target.quantization in pair.target.file
+    if pair.target.repository:
+        assert pair.drafter
         assert pair.drafter.repository
         assert pair.drafter.repository.startswith("z-lab/")
 
@@ -295,6 +297,14 @@ def test_a_set_aside_or_partial_file_is_missing(mine: Registry) -> None:
     pair.target.path.rename(pair.target.path.with_name(pair.target.path.name + ".mismatch"))
     shadow(pair.target.path.with_name(f".{pair.target.path.name}.0123456789abcdef.partial"))
     assert missing_files(pair) == (pair.target,)
+
+
+def test_a_file_of_a_package_that_no_entry_names_is_no_target(mine: Registry, home: Path) -> None:
+    file = shadow(home / "cache" / "models" / "made-up==0.9" / "made_up" / "x.gguf")
+    stat = file.stat()
+    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    records.write(file, records.FileRecord("made-up", "0.9", "0.9", "0" * 64, *place))
+    assert list(mine.others_here()) == []
 
 
 def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:

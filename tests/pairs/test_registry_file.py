@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from localdflash.errors import ModelError
+from localdflash.pairs.pair import Package, models_folder
 from localdflash.pairs.registry import load_registry
-from tests.support.registry_entries import DRAFTER, HASH, TARGET, VALID
+from tests.support.registry_entries import DRAFTER, HASH, PACKAGE, TARGET, VALID
 
 
 @pytest.fixture
@@ -119,6 +120,27 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     ),
     ((HASH, HASH[:-1]), "64 lower-case hexadecimal digits"),
     ((HASH, HASH.upper()), "64 lower-case hexadecimal digits"),
+    # packages
+    ((TARGET, PACKAGE, '"made-up"', '"made up"  # HERE'), "expected the name of a package"),
+    ((TARGET, PACKAGE, '"made-up"', '"../made-up"  # HERE'), "expected the name of a package"),
+    ((TARGET, PACKAGE, '"made-up"', '"nul"  # HERE'), "reserves"),
+    ((TARGET, PACKAGE, '"1.0"', '">=1.0"  # HERE'), "expected a package's version"),
+    ((TARGET, PACKAGE, '"1.0"', '"1/../.."  # HERE'), "expected a package's version"),
+    ((TARGET, PACKAGE, '"made_up/x.gguf"', '"../x.gguf"  # HERE'), "expected a file inside"),
+    ((TARGET, PACKAGE, '"made_up/x.gguf"', '"made_up/x.bin"  # HERE'), "expected a .gguf file"),
+    ((TARGET, PACKAGE, "wheel_size = 2", "wheel_size = 0  # HERE"), "pair.target.wheel_size: expected 1 to"),
+    ((TARGET, PACKAGE, f'wheel_sha256 = "{HASH}"', 'wheel_sha256 = "x"  # HERE'), "64 lower-case hexadecimal digits"),
+    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrevision = "v"  # HERE'), "does not go with package"),
+    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrepository = "o/n"  # HERE'), "does not go with package"),
+    (
+        (TARGET, PACKAGE, "[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'),
+        "expected either repository and file, or path, or package, version and file",
+    ),
+    *(
+        ((TARGET, PACKAGE, "[pair.target]", "[pair.target]  # HERE", f"\n{key} = ", "\n# "), f"missing key {key!r}")
+        for key in ("version", "wheel_sha256", "wheel_size", "file", "sha256", "size")
+    ),
+    (('quantization = "Q4_K_M"', "wheel_size = 2  # HERE"), "wheel_size: goes with package only"),
     # shapes
     ((VALID, "schema = 1\npair = 1  # HERE"), "pair: expected an array, found a whole number"),
     ((VALID, "schema = 1\npair = [  # HERE\n1]"), "pair: expected a table, found a whole number"),
@@ -164,6 +186,14 @@ def test_the_base_of_the_bad_entries_is_good(user_file: Path) -> None:
     assert (pair.drafter.kind, pair.drafter.format, pair.drafter.taps) == ("dflash", "safetensors", (1, 9, 17))
     assert pair.origin == user_file
     assert (pair.target.revision, pair.target.size) == (None, None)
+
+
+def test_a_package_is_read(user_file: Path) -> None:
+    user_file.write_text(VALID.replace(TARGET, PACKAGE))
+    target = load_registry().pair("mine").target
+    assert (target.repository, target.file, target.sha256, target.size) == (None, "made_up/x.gguf", HASH, 1)
+    assert target.package == Package("made-up", "1.0", HASH, 2)
+    assert target.path == models_folder() / "made-up==1.0" / "made_up" / "x.gguf"
 
 
 def test_revision_and_size_are_read(user_file: Path) -> None:

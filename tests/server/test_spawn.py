@@ -219,6 +219,16 @@ def test_what_the_user_does_not_give_is_as_it_is(said: list[str]) -> None:
     assert said == []
 
 
+def test_the_pair_of_another_purpose_gives_way(said: list[str], tiny_pair: Path) -> None:
+    tiny = str(tiny_pair / "target.gguf")
+    start()
+    about = connect(Wanted({**EMBEDDED, "pair": tiny}, instead_of="embedded"), said.append).get("/ps")
+    assert about["pair"] == tiny
+    assert said == [f"The engine loads anew: pair {tiny} ..."]
+    about = connect(Wanted(EMBEDDED, instead_of="a third one"), said.append).get("/ps")
+    assert (about["pair"], len(said)) == (tiny, 1), "one that somebody chose stays"
+
+
 def test_a_pair_that_cannot_be_had_changes_nothing(said: list[str]) -> None:
     start()
     with pytest.raises(ModelError, match="did you mean 'embedded'"):

@@ -18,6 +18,16 @@ file = "target-Q4_K_M.gguf"
 quantization = "Q4_K_M"
 sha256 = "{HASH}"
 """
+PACKAGE = f"""
+[pair.target]
+package = "made-up"
+version = "1.0"
+wheel_sha256 = "{HASH}"
+wheel_size = 2
+file = "made_up/x.gguf"
+sha256 = "{HASH}"
+size = 1
+"""
 DRAFTER = """
 [pair.drafter]
 kind = "dflash"

@@ -1,0 +1,59 @@
+"""The offer to pull the chat's pair: made once, on a terminal, where no other pair is chosen. Who says no has peace."""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from localdflash.config import load_config
+from localdflash.errors import LocaldflashError
+from localdflash.files.paths import create_private, data_folder
+from localdflash.pairs.defaults import chat_pair, worth_pulling
+from localdflash.pairs.pair import PairEntry
+from localdflash.text.sanitize import printable
+
+QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetch it? Without it a smaller one answers."
+
+
+def with_offer(pair: str) -> str:
+    """The chat's pair, after the user was asked whether to pull a better one; `pair` if there is nothing to ask."""
+    config = load_config()
+    if config.server.url or answer_file().exists() or not (found := worth_pulling(config)) or _offline():
+        return pair
+    if _agreed(found):
+        _pull(found)
+    with suppress(OSError, LocaldflashError):  # then it is asked again
+        create_private(answer_file().parent)
+        answer_file().touch()
+    return chat_pair(config)
+
+
+def answer_file() -> Path:
+    """The file that is there once the offer was answered."""
+    return data_folder() / "pull-offered"
+
+
+def _offline() -> bool:
+    from localdflash.pairs.hub import offline
+
+    return offline()
+
+
+def _agreed(pair: PairEntry) -> bool:
+    package = pair.target.package
+    size = package.size if package else pair.target.size or 0
+    about = f"{pair.description.partition(',')[0]} ({pair.licence})"
+    return click.confirm(QUESTION.format(about=printable(about), megabytes=size / 1e6), default=None, err=True)
+
+
+def _pull(pair: PairEntry) -> None:
+    """Pull it; a failure is told, and the chat begins without it."""
+    from localdflash.cli.pull import shown
+    from localdflash.pairs import fetching
+
+    try:
+        with shown() as report:
+            fetching.pull(pair, report)
+    except LocaldflashError as error:
+        print(printable(f"{error} (`localdflash models pull {pair.id}`)"), file=sys.stderr)

