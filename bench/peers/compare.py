@@ -1,9 +1,10 @@
 """localdflash against llama.cpp itself, on the same two GGUF files, threads and prompts, greedy, in turn.
 
-`python bench/peers/compare.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR first. Two
-parts: plain decoding against `llama-bench`, which only times decodes, with flash attention and without; drafting
-against `llama-server --spec-type draft-dflash` at each draft length asked for. Times are decoding times, prompts
-excluded, as each program gives them. `--backend` is what runs our side.
+`python bench/peers/compare.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR first, or
+taken from there. Two parts: plain decoding against `llama-bench`, which only times decodes, with flash attention and
+without; our daemon, drafting and plain, against `llama-server`, plain and with `--spec-type draft-dflash` at each draft
+length asked for. Both get the same requests (ids, a schema where the answer must be JSON) one prompt after the other.
+Times are decoding times, prompts excluded, as each program gives them. `--backend` is what runs our side.
 """
 
 import argparse
@@ -19,15 +20,25 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from llama_server import LlamaServer, build  # type: ignore[import-not-found]  # beside this script
+from sides import (  # type: ignore[import-not-found]
+    DaemonSide,
+    Question,
+    ServerSide,
+    Side,
+    questions,
+    report,
+)
 
 from localdflash.backend.options import Options
-from localdflash.bench.prompt_set import load
-from localdflash.bench.run import prompt_ids, run_prompt
+from localdflash.bench.run import rotated
 from localdflash.engine.draft import NOTHING
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
+from localdflash.pairs.registry import load_registry, local_files
 
 PLAIN_TOKENS, PLAIN_ROUNDS = 128, 9
+WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow
+OURS = "localdflash"
 
 
 def compare_plain(binary: Path, options: Options) -> dict[str, Any]:
@@ -67,58 +78,40 @@ def _own_plain(options: Options) -> float:
     return sum(rates[1:]) / 3  # the first warms up, as llama-bench does
 
 
-def compare_drafting(server: Path, options: Options, lengths: list[int], limit: int | None) -> dict[str, Any]:
-    """Both programs over the prompt set, one prompt after the other on each in turn."""
-    prompts = load(limit)
+def compare_drafting(server: Path, options: Options, suite: str, lengths: list[int], limit: int | None) -> Any:
+    """Our daemon and `llama-server`, each drafting and plain; without a drafter in GGUF only plain."""
+    files = local_files(load_registry().resolve(options.pair))
+    asked = questions(options, suite, limit)
     with ExitStack() as stack:
-        loaded = stack.enter_context(LoadedPair(options))
-        files = loaded.files
-        peers = {
-            n: stack.enter_context(LlamaServer(server, files.target, files.drafter_gguf, options.threads, n))
-            for n in lengths
-        }
-        ours: dict[str, list[float]] = {"tokens": [], "ms": [], "steps": []}
-        theirs: dict[int, dict[str, list[float]]] = {n: {"tokens": [], "ms": [], "accepted": []} for n in lengths}
-        same = dict.fromkeys(lengths, 0)
-        for peer in peers.values():
-            peer.complete(prompt_ids(loaded, prompts[0])[0], 16)  # its first drafts are slow
-        for number, prompt in enumerate(prompts):
-            ids, ends = prompt_ids(loaded, prompt)
-            run = run_prompt(loaded.pair, ids, ends, prompt.max_tokens)
-            ours["tokens"].append(run.stats.tokens)
-            ours["ms"].append(run.stats.total_ms)
-            ours["steps"].append(run.stats.steps)
-            for n, peer in peers.items():
-                answer = peer.complete(ids, prompt.max_tokens)
-                timings = answer["timings"]
-                theirs[n]["tokens"].append(max(timings["predicted_n"] - 1, 0))
-                theirs[n]["ms"].append(timings["predicted_ms"])
-                theirs[n]["accepted"].append(timings.get("draft_n_accepted", 0))
-                same[n] += answer["tokens"] == run.ids
-            print(f"{number + 1}/{len(prompts)} {prompt.id}", file=sys.stderr)
-    rate = sum(ours["tokens"]) / sum(ours["ms"]) * 1e3
-    result: dict[str, Any] = {
-        "prompts": len(prompts),
-        "backend": loaded.backend,
-        "ours": {"tok_s": round(rate, 1), "tau": round(sum(ours["tokens"]) / sum(ours["steps"]), 3)},
-        "llama_server": {},
-    }
-    for n, counted in theirs.items():
-        tokens, their_rate = sum(counted["tokens"]), sum(counted["tokens"]) / sum(counted["ms"]) * 1e3
-        result["llama_server"][f"n_max {n}"] = {
-            "tok_s": round(their_rate, 1),
-            "tau": round(tokens / (tokens - sum(counted["accepted"])), 3),
-            "ours_over_theirs": round(rate / their_rate, 3),
-            "same_text": f"{same[n]}/{len(prompts)}",
-        }
+        ours = stack.enter_context(DaemonSide.started(options))
+        sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
+        drafters = {f"llama-server n_max {n}": n for n in lengths} if files.drafter_gguf else {}
+        for name, n_max in {"llama-server plain": 0, **drafters}.items():
+            drafter = files.drafter_gguf if n_max else None
+            peer = LlamaServer(server, files.target, drafter, options.threads, n_max or 1)
+            sides[name] = ServerSide(stack.enter_context(peer))
+        return compare(sides, asked)
+
+
+def compare(sides: dict[str, Side], asked: list[Question]) -> dict[str, Any]:
+    """Every question to every side, another side first each time."""
+    for side in sides.values():
+        side.ask(asked[0], WARM_TOKENS)
+    answers = []
+    for number, question in enumerate(asked):
+        order = rotated([*sides.items()], number)
+        answers.append((question.category, {name: side.ask(question, question.max_tokens) for name, side in order}))
+        print(f"{number + 1}/{len(asked)} {question.category}", file=sys.stderr)
+    result: dict[str, Any] = report(answers, OURS)
     return result
 
 
 def main() -> int:
     """Build what is missing, compare, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the peer is built")
+    parser.add_argument("--folder", type=Path, required=True, help="where the peer is built, or lies")
     parser.add_argument("--pair", default="embedded")
+    parser.add_argument("--suite", default="code", choices=("code", "chat"), help="prompts: as of `localdflash bench`")
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="prompts of each category")
@@ -127,15 +120,17 @@ def main() -> int:
     args = parser.parse_args()
     server = build(args.folder, jobs=args.threads)
     options = Options(args.pair, args.backend, args.threads)
+    lengths = [int(n) for n in args.lengths.split(",")]
     result = {
         "pair": args.pair,
         "device": device(),
         "threads": args.threads,
         "commit": commit(),
-        "command": f"python bench/peers/compare.py --folder DIR --backend {args.backend} --threads {args.threads}"
-        f" --lengths {args.lengths}",
+        "command": f"python bench/peers/compare.py --folder DIR --pair {args.pair} --suite {args.suite}"
+        f" --backend {args.backend} --threads {args.threads} --lengths {args.lengths}"
+        + (f" --limit {args.limit}" if args.limit else ""),
         "plain": compare_plain(server.with_name("llama-bench"), options),
-        "drafting": compare_drafting(server, options, [int(n) for n in args.lengths.split(",")], args.limit),
+        "answers": compare_drafting(server, options, args.suite, lengths, args.limit),
     }
     args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=2))

@@ -137,21 +137,24 @@ class LlamaServer:
             self._process.kill()
             self._process.wait()
 
-    def complete(self, ids: Sequence[int], max_tokens: int) -> dict[str, Any]:
-        """Continue a prompt of token ids greedily, computed from scratch.
+    def complete(self, ids: Sequence[int], max_tokens: int, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Continue a prompt of token ids greedily, computed from scratch; with a schema by JSON that it admits.
 
-        Returns `tokens` (ids; an end-of-text token is included) and `timings`: `prompt_n`, `prompt_ms`, `predicted_n`,
-        `predicted_ms` (from the end of the prompt) and, when anything was drafted, `draft_n` and `draft_n_accepted`.
+        Returns `content`, `tokens` (ids; an end-of-text token is included) and `timings`: `prompt_n`, `prompt_ms`,
+        `predicted_n`, `predicted_ms` (from the end of the prompt) and, when anything was drafted, `draft_n` and
+        `draft_n_accepted`.
         """
-        request = {
+        request: dict[str, Any] = {
             "prompt": list(ids),
             "n_predict": max_tokens,
             "temperature": 0,
             "cache_prompt": False,
             "return_tokens": True,
         }
+        if schema is not None:
+            request["json_schema"] = schema
         answer = json.loads(self._send("/completion", json.dumps(request).encode()))
-        return {"tokens": answer["tokens"], "timings": answer["timings"]}
+        return {name: answer[name] for name in ("content", "tokens", "timings")}
 
     def counters(self) -> dict[str, float]:
         """Return the server's totals since its start by name, e.g. `spec_decode_num_drafts_total` (verify steps)."""

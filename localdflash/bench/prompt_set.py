@@ -64,7 +64,7 @@ def load(limit: int | None = None) -> list[BenchPrompt]:
 
 
 @dataclass(frozen=True)
-class _Function:
+class DocumentedFunction:
     """A documented function, dedented; `body` has no docstring and is lines `first` to `last` (from 0) of the file."""
 
     text: str
@@ -74,8 +74,13 @@ class _Function:
     first: int
     last: int
 
+    @property
+    def bare(self) -> str:
+        """The function without its docstring."""
+        return f"{self.signature}\n{self.body}"
 
-def _functions(source: str) -> list[_Function]:
+
+def functions_of(source: str) -> list[DocumentedFunction]:
     """Find the functions with a docstring and a body that is long enough to ask for."""
     lines = source.splitlines()
     found = []
@@ -89,18 +94,18 @@ def _functions(source: str) -> list[_Function]:
         signature = "\n".join(dedented[node.lineno - 1 : node.body[0].lineno - 1])
         text = "\n".join(dedented[node.lineno - 1 : node.end_lineno])
         body = "\n".join(dedented[doc_end : node.end_lineno]).strip("\n")
-        found.append(_Function(text, signature, doc, body, node.body[1].lineno - 1, node.end_lineno - 1))
+        found.append(DocumentedFunction(text, signature, doc, body, node.body[1].lineno - 1, node.end_lineno - 1))
     return found
 
 
-def _choose(key: str, count: int) -> int:
+def choose(key: str, count: int) -> int:
     """Return a number below `count` that depends on nothing but the key."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % count
 
 
-def _function(id_: str, source: str) -> _Function:
-    functions = _functions(source)
-    return functions[_choose(id_, len(functions))]
+def _function(id_: str, source: str) -> DocumentedFunction:
+    functions = functions_of(source)
+    return functions[choose(id_, len(functions))]
 
 
 def _fim(id_: str, category: Category, source: str, start: int, end: int) -> BenchPrompt:
@@ -120,9 +125,9 @@ def _line_starts(source: str) -> list[int]:
 def _fim_line(id_: str, source: str) -> BenchPrompt:
     function, starts, lines = _function(id_, source), _line_starts(source), source.splitlines()
     code = [n for n in range(function.first, function.last + 1) if lines[n].strip() and lines[n].strip()[0] != "#"]
-    number = code[_choose(f"{id_} line", len(code))]
+    number = code[choose(f"{id_} line", len(code))]
     indent = len(lines[number]) - len(lines[number].lstrip())
-    column = indent + _choose(f"{id_} column", len(lines[number]) - indent)
+    column = indent + choose(f"{id_} column", len(lines[number]) - indent)
     return _fim(id_, "fim_line", source, starts[number] + column, starts[number] + len(lines[number]))
 
 
@@ -135,7 +140,7 @@ def _fim_block(id_: str, source: str) -> BenchPrompt:
 
 def _write(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
-    answer = fenced(f"{function.signature}\n{function.body}")
+    answer = fenced(function.bare)
     question = function_question(function.signature, function.doc)
     return BenchPrompt(id_, "function", answer, MAX_TOKENS["function"], question=question)
 
@@ -144,14 +149,14 @@ _CHANGES = (rename, change_number, remove_line, add_line)
 
 
 def _edit(id_: str, source: str) -> BenchPrompt:
-    change = _change(id_, [f.text for f in _functions(source) if EDIT_CHARS[0] <= len(f.text) <= EDIT_CHARS[1]])
+    change = sound_change(id_, [f.text for f in functions_of(source) if EDIT_CHARS[0] <= len(f.text) <= EDIT_CHARS[1]])
     question = edit_question(change.instruction, change.before)
     return BenchPrompt(id_, "edit", fenced(change.after), MAX_TOKENS["edit"], question=question)
 
 
-def _change(id_: str, functions: Sequence[str]) -> Change:
+def sound_change(id_: str, functions: Sequence[str]) -> Change:
     """Take the first of an endless row of random changes that turns valid code into other valid code."""
-    kind, code = _choose(f"{id_} kind", len(_CHANGES)), functions[_choose(id_, len(functions))]
+    kind, code = choose(f"{id_} kind", len(_CHANGES)), functions[choose(id_, len(functions))]
     attempts = (_CHANGES[(kind + n) % len(_CHANGES)](code, random.Random(f"{id_} {n}")) for n in itertools.count())
     return next(change for change in attempts if change is not None and _is_sound(change))
 
@@ -174,7 +179,7 @@ def _statements(code: str) -> str:
 
 def _prose(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
-    question = explain_question(f"{function.signature}\n{function.body}")
+    question = explain_question(function.bare)
     return BenchPrompt(id_, "prose", function.doc, MAX_TOKENS["prose"], question=question)
 
 

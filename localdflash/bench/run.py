@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 from localdflash.backend.names import RUNNERS, Runner
 from localdflash.backend.options import Options
@@ -18,12 +18,16 @@ from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.bench.ways import opened
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
+from localdflash.engine.sampling import Constraint
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.errors import ModelError, NoDevice
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim import build, stop_ids
+
+Way = TypeVar("Way")
 
 OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
 
@@ -95,10 +99,17 @@ def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], froz
     return build(form, tokenizer, prompt.prefix, prompt.suffix), stop_ids(form, tokenizer)
 
 
-def run_prompt(pair: Pair, ids: Sequence[int], ends: frozenset[int], limit: int) -> PromptRun:
-    """Generate greedily from a cold cache."""
+def run_prompt(
+    pair: Pair,
+    ids: Sequence[int],
+    ends: frozenset[int],
+    limit: int,
+    params: SamplingParams | None = None,
+    constraint: Constraint | None = None,
+) -> PromptRun:
+    """Generate from a cold cache, greedily unless `params` say otherwise."""
     pair.forget()
-    request = Request(ids, limit, ends=ends)
+    request = Request(ids, limit, params or SamplingParams(), ends, constraint=constraint)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
     return PromptRun(tokens, request.stats, request.first_token_ms)
 
@@ -113,7 +124,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
             ids, ends = prompt_ids(loaded, prompt)
             runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
             for repeat in range(repeats):
-                for name, pair in _rotated([*pairs.items()], number + repeat):
+                for name, pair in rotated([*pairs.items()], number + repeat):
                     if pair:
                         runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
             categories[prompt.category].add(**runs)
@@ -138,7 +149,7 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
     }
 
 
-def _rotated(ways: list[tuple[str, Pair | None]], turn: int) -> list[tuple[str, Pair | None]]:
+def rotated(ways: list[Way], turn: int) -> list[Way]:
     """The ways, another one first at every turn."""
     first = turn % len(ways)
     return ways[first:] + ways[:first]

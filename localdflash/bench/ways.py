@@ -6,6 +6,7 @@ The CUDA engine steps in different ways over the same memory, which could not ho
 
 import math
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,8 +73,7 @@ class HostWays:
         drafters = [drafter for drafter in self._drafting.drafters if drafter.reads_taps]
         if not drafters:
             return None
-        free = {drafter.name: 0.0 for drafter in drafters}
-        return HostPair(self._drafting.target, drafters, _WholeBlocks({1: 1.0, 2: 1.0}, free))
+        return HostPair(self._drafting.target, drafters, Always())
 
     def costs(self) -> dict[str, Any]:
         """See `BenchWays`."""
@@ -101,8 +101,12 @@ class HostWays:
         }
 
 
-class _WholeBlocks(Controller):
-    """A controller that always verifies the whole block of DFlash: what the drafter can do, whatever it costs."""
+class Always(Controller):
+    """Verifies whole drafts in every step, whatever they cost; with `only`, drafts of that drafter alone."""
+
+    def __init__(self, only: str = "") -> None:
+        super().__init__({1: 1.0, 2: 1.0}, {})
+        self._only = only
 
     def looks(self) -> bool:
         """See `Controller`."""
@@ -114,7 +118,9 @@ class _WholeBlocks(Controller):
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
         """See `Controller`."""
-        return len(draft), math.inf
+        if self._only and draft.drafter != self._only:
+            return 0, 0.0
+        return len(draft), sys.float_info.max  # a model may still promise more
 
 
 class CudaWays:

@@ -14,7 +14,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from localdflash.cli.options import pair_options
+from localdflash.cli.bench_chat import chats
+from localdflash.cli.options import pair_options, wanted
 from localdflash.cli.output import print_fields, print_table
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import printable
@@ -34,9 +35,14 @@ KEYS = 150  # of a file: about half a minute
 @click.option(
     "--repeats",
     type=click.IntRange(1, 20),
-    default=2,
-    show_default=True,
-    help="Runs of each prompt, drafted and plain.",
+    default=None,
+    help="Runs of each prompt in each way; 2 where models complete, 1 where they chat.",
+)
+@click.option(
+    "--suite",
+    type=click.Choice(("auto", "code", "chat")),
+    default="auto",
+    help="Prompts: completions of code, or chats. auto: chats for a model that cannot fill in the middle.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here.")
 @click.option("--server", "of_server", is_flag=True, help="Measure the shared engine as its clients feel it instead.")
@@ -62,7 +68,9 @@ KEYS = 150  # of a file: about half a minute
     default=1.0,
     help="With --typing: how many times faster than a person, for tests.",
 )
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="With --typing: draw a .png or .svg.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="With --typing or chats: draw a .png or .svg."
+)
 @click.option(
     "--seed",
     type=int,
@@ -83,7 +91,8 @@ def command(
     /,
     files: tuple[str, ...],
     limit: int | None,
-    repeats: int,
+    repeats: int | None,
+    suite: str,
     json_file: Path | None,
     of_server: bool,
     by_typing: bool,
@@ -98,6 +107,10 @@ def command(
 ) -> int:
     """Run the prompt set with drafting and without, in turn. Exit code 1 if an output differs.
 
+    A pair that chats runs 40 questions each of seven kinds in every way to decode, greedily and at 0.7 with seeds, then
+    what is drawn, costs, contexts of up to 8192 tokens and the daemon. How long that takes is said before it begins;
+    --limit N takes N questions of each kind and less of the rest; Ctrl-C ends it with what it has.
+
     With --server: completions alone and beside a streaming chat, cancellations, round trips; --limit completions each.
 
     With --typing: type parts of FILEs, or what --commit added, or parts of held-out files, at a person's pace through
@@ -107,8 +120,12 @@ def command(
     """
     if of_server + by_typing + (tasks_file is not None) > 1:
         raise UsageError("--server, --typing and --infill are different measurements: take one of them")
-    if not by_typing and (files or revision is not None or picture):
-        raise UsageError("files, --commit and --picture are for --typing: add it")
+    if not by_typing and (files or revision is not None):
+        raise UsageError("files and --commit are for --typing: add it")
+    others = of_server or by_typing or tasks_file
+    talks = not others and chats(options["pair"], suite)
+    if picture and not (by_typing or talks):
+        raise UsageError("--picture is for --typing and for pairs that chat")
     if json_file:  # before the minutes that it takes, not after them
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()
@@ -121,10 +138,12 @@ def command(
         return _bench_typing(ctx, files, revision, limit, manner, json_file, picture, options)
     if tasks_file:
         return _bench_infill(ctx, tasks_file, limit, json_file, options)
+    if talks:
+        return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
     from localdflash.backend.options import Options
     from localdflash.bench.run import run
 
-    result = run(Options(**options), limit, repeats, _progress)
+    result = run(Options(**options), limit, repeats or 2, _progress)
     print(file=sys.stderr)
     _write(json_file, result)
     rows = {**result["categories"], "overall": result["overall"]}
@@ -149,6 +168,29 @@ def command(
         print(f"verify by rows, in plain steps: {', '.join(costs)}")
     same, total = rows["overall"]["identical"].split("/")
     return 0 if same == total else 1
+
+
+def _bench_chat(
+    ctx: click.Context,
+    limit: int | None,
+    repeats: int,
+    json_file: Path | None,
+    picture: Path | None,
+    options: dict[str, Any],
+) -> int:
+    from localdflash.backend.options import Options
+    from localdflash.bench import picture as pictures
+    from localdflash.bench.chat.picture import draw
+    from localdflash.cli.bench_chat import measure, show
+
+    if picture:
+        pictures.check(picture)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    result = {"command": _command(ctx), **measure(Options(**options), wanted(ctx, options), limit, repeats)}
+    _write(json_file, result)
+    if picture:
+        draw(result, picture)
+    return show(result)
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:
@@ -180,6 +222,7 @@ def _bench_typing(
     from localdflash.bench import picture as pictures
     from localdflash.bench import replay, typing
     from localdflash.bench.passages import Commit
+    from localdflash.cli.bench_typing import show
     from localdflash.cli.remote import own_engine
 
     if picture:
@@ -202,44 +245,8 @@ def _bench_typing(
     _write(json_file, result)
     if picture:
         pictures.draw(done, picture)
-    _print_typing(result)
+    show(result)
     return 1 if result["overall"]["stale"] else 0
-
-
-def _print_typing(result: dict[str, Any]) -> None:
-    for line in (*result["engine"]["messages"], result["overall"]["first_error"]):
-        if line:
-            print(printable(line), file=sys.stderr)
-    rows = {**result["files"], "overall": result["overall"]}
-    print_table(
-        ("FILE", "KEYS", "PRESSED", "SAVED %", "ALL", "LINE", "WORD"),
-        [
-            (
-                name,
-                str(row["keys"]),
-                str(row["pressed"]),
-                f"{100 * row['keystrokes_saved']:.1f}",
-                *(str(row["accepted"][part]) for part in ("all", "line", "word")),
-            )
-            for name, row in rows.items()
-        ],
-    )
-    print()
-    spreads = {name: row for name, row in result["ms"].items() if row}
-    columns = ("p50", "p95", "max")
-    cells = [(name.replace("_", " "), *(f"{row[at]:.1f}" for at in columns)) for name, row in spreads.items()]
-    print_table(("MILLISECONDS", *(column.upper() for column in columns)), cells)
-    print()
-    shares = {"from_cache": "answers with text from cache", "wasted_tokens": "tokens generated but never shown"}
-    overall = result["overall"]
-    counts = ("requests", "answered", "with_text", "shown", "rejected", "grown", "stale", "flicker", "late", "errors")
-    print_fields(
-        [
-            *((name.replace("_", " "), str(overall[name])) for name in counts),
-            *((what, f"{100 * overall[name]:.0f} %") for name, what in shares.items() if overall[name] is not None),
-            ("keys pressed a second", f"{overall['pressed_per_second']:.1f} for {result['seconds']:.0f} s"),
-        ]
-    )
 
 
 def _bench_infill(

@@ -1,0 +1,51 @@
+"""Where the time of a drafted step goes: draft, verify, accept, what drafters are told, and Python around it.
+
+The methods of a pair's target and drafters are timed while it answers. What `Step` calls verifying holds accepting
+too, so that is the difference; Python is what no part explains.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.stats import Stats
+
+DRAFT, VERIFY, KEEP, OBSERVE = "propose", "verify", "keep", "observe"
+
+
+@contextmanager
+def timed(thing: object, method: str, spent: defaultdict[str, float]) -> Iterator[None]:
+    """Count the milliseconds of a method of one object in `spent`."""
+    original: Callable[..., Any] = getattr(thing, method)
+
+    def measured(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return original(*arguments)
+        finally:
+            spent[method] += (time.perf_counter() - began) * 1e3
+
+    setattr(thing, method, measured)
+    try:
+        yield
+    finally:
+        delattr(thing, method)
+
+
+def parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, float]:
+    """Milliseconds of one step by part, the mean over the steps of what `answer` has the pair do."""
+    spent = defaultdict[str, float](float)
+    with ExitStack() as stack:
+        for method in (VERIFY, KEEP):
+            stack.enter_context(timed(pair.target, method, spent))
+        for drafter in pair.drafters:
+            for method in (DRAFT, OBSERVE):
+                stack.enter_context(timed(drafter, method, spent))
+        stats = answer()
+    accept = stats.verify_ms - spent[VERIFY] - spent[KEEP]
+    known = {"draft": spent[DRAFT], "verify": spent[VERIFY], "accept": accept, "observe": spent[OBSERVE]}
+    known["python"] = stats.total_ms - sum(known.values())
+    return {name: round(ms / stats.steps, 4) for name, ms in known.items()}

@@ -1,0 +1,53 @@
+"""Draw a chat benchmark: acceptance by category and slot, and speed and acceptance as the context grows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Write a PNG or an SVG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    _draw_slots(left, {name: row["accept_by_slot"] for name, row in result["categories"].items()})
+    _draw_context(right, result.get("context") or [])
+    figure.savefig(path, dpi=150, format=path.suffix.lower()[1:])
+
+
+def _draw_slots(axes: Any, accepted: dict[str, list[float]]) -> None:
+    """A field for each category and slot; a slot that nothing was drafted for stays empty."""
+    slots = max(map(len, accepted.values()), default=0) or 1
+    shares = np.full((max(len(accepted), 1), slots), np.nan)
+    for row, shares_of_one in enumerate(accepted.values()):
+        shares[row, : len(shares_of_one)] = shares_of_one
+    axes.imshow(shares, vmin=0, vmax=1, aspect="auto", cmap="viridis")
+    for (row, slot), share in np.ndenumerate(shares):
+        if not np.isnan(share):
+            axes.text(slot, row, f"{share:.2f}", ha="center", va="center", color="w" if share < 0.6 else "k")
+    axes.set(title="Drafted tokens that were committed", xlabel="slot", xticks=range(slots))
+    axes.set_xticklabels(range(1, slots + 1))
+    axes.set_yticks(range(len(accepted)), labels=list(accepted))
+
+
+def _draw_context(axes: Any, points: list[dict[str, Any]]) -> None:
+    """Tokens a second of each way over the context, and tokens a verify beside it."""
+    contexts = [point["context"] for point in points]
+    for way in points[0]["tok_s"] if points else ():
+        axes.plot(contexts, [point["tok_s"][way] for point in points], marker="o", label=f"{way}, tokens/s")
+    axes.set(title="As the context grows", xlabel="tokens of context", ylabel="tokens a second", ylim=(0, None))
+    if not points:
+        return
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(contexts, labels=contexts)
+    beside = axes.twinx()
+    for way in points[0]["tau"]:
+        taus = [point["tau"][way] for point in points]
+        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{way}, tokens a verify")
+    beside.set(ylabel="tokens a verify", ylim=(1, None))
+    lines = [*axes.get_legend_handles_labels()[0], *beside.get_legend_handles_labels()[0]]
+    axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8)
