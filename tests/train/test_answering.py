@@ -10,6 +10,7 @@ import pytest
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import answering
 from localdflash.train.answering import Asker, answer_prompts, repeats
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
@@ -249,6 +250,6 @@ def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
 
 
 def test_a_target_without_a_chat_template(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering.Tokenizer, "chat_template", lambda _self: None)
+    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
     with pytest.raises(TrainingError, match="has no chat template"):
         Asker(tiny_pair / "target.gguf")
