@@ -16,7 +16,7 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """Check Python, libraries, machine, terminal, editors and the embedded pair. Exit code 1 if something failed."""
+    """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
     for check in _checks():
         checks.append(check)
@@ -28,7 +28,7 @@ def command(as_json: bool) -> int:
 
 
 def _probes() -> tuple[Probe, ...]:
-    """All checks, the environment first, the self-test last."""
+    """All checks, the environment first, the self-tests last."""
     return (
         Probe("python", installation.python, REINSTALL),
         Probe("torch", installation.torch, "run `pip install --force-reinstall torch`"),
@@ -46,7 +46,8 @@ def _probes() -> tuple[Probe, ...]:
         Probe("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
         Probe("terminal", surroundings.terminal, "", required=False),
         Probe("editors", surroundings.editors, "", required=False),
-        Probe("embedded pair", self_test.self_test, REINSTALL),
+        Probe("embedded pair", self_test.embedded_pair, REINSTALL),
+        Probe("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
     )
 
 

@@ -1,31 +1,68 @@
-"""The last check: complete once with drafts and once without; the texts must be the same."""
+"""The last checks: generate once with drafts and once without; the texts must be the same."""
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from localdflash.doctor.check import Check
 
+if TYPE_CHECKING:
+    from localdflash.backend.options import Options
+    from localdflash.loading.load import LoadedPair
+
 TOKENS = 64
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
+QUESTION = "Write a Python function that returns the sum of two numbers."
 
 
-def self_test(name: str) -> Check:
-    """Run the embedded pair; its tokens per verify are remembered for `models plan`."""
+def embedded_pair(name: str) -> Check:
+    """Complete with the embedded pair."""
     from localdflash.backend.options import Options
+    from localdflash.text.fim import build
+
+    # So small a model gains nothing from more threads, which wait for each other.
+    return _generate(
+        name,
+        Options(backend="auto", threads=1),
+        lambda loaded: build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n"),
+    )
+
+
+def chat_pair(name: str) -> Check:
+    """Answer a question with the chat's pair, where it is another one."""
+    from localdflash.answers.conversation import prompt_ids
+    from localdflash.backend.options import Options
+    from localdflash.config import load_config
+    from localdflash.pairs import defaults
+    from localdflash.text.chat_template import TemplateMessage
+
+    config = load_config()
+    pair = defaults.chat_pair(config)
+    if pair == Options().pair:
+        absent = defaults.worth_pulling(config)
+        remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
+        return Check(name, "ok", f"{pair}, as above", remedy)
+    return _generate(
+        name,
+        Options(pair=pair, backend=config.model.backend, threads=config.model.threads),
+        lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)]),
+    )
+
+
+def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Check:
+    """Tokens per verify are remembered for `models plan`."""
     from localdflash.engine.generate import Request, generate
     from localdflash.loading.load import LoadedPair
     from localdflash.machine import measurements
-    from localdflash.text.fim import build
 
-    options = Options(backend="auto", threads=1)  # so small a model gains nothing from more, which wait for each other
-    with LoadedPair(options) as loaded, LoadedPair(replace(options, draft=False)) as plain_pair:
-        ids = build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
-        drafted, plain = Request(ids, TOKENS), Request(ids, TOKENS)
-        with_drafts = [token for step in generate(loaded.pair, drafted) for token in step.tokens]
-        without = [token for step in generate(plain_pair.pair, plain) for token in step.tokens]
+    with LoadedPair(options) as loaded:
+        ids = prompt(loaded)
+        drafted, plain = Request(ids, TOKENS), Request(ids, TOKENS, draft=False)
+        with_drafts, without = (
+            [token for step in generate(loaded.pair, request) for token in step.tokens] for request in (drafted, plain)
+        )
     stats = drafted.stats
-    detail = (
-        f"{loaded.backend}: {stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
-    )
+    speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
+    detail = f"{options.pair} on {loaded.backend}: {speed}"
     if with_drafts != without:
         return Check(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
     measurements.remember(f"tau of {options.pair}", stats.tau, f"doctor's self-test of {TOKENS} tokens")

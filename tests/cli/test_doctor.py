@@ -1,6 +1,7 @@
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.cli.conftest import Command
 
 NAMES = [
     *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "jinja2", "offline mode", "processor", "memory"),
-    *("bandwidth", "models", "inotify", "socket", "daemon", "terminal", "editors", "embedded pair"),
+    *("bandwidth", "models", "inotify", "socket", "daemon", "terminal", "editors", "embedded pair", "chat pair"),
 ]
 
 
@@ -22,10 +23,12 @@ def test_a_sound_installation(run: Command) -> None:
     assert [check["name"] for check in checks] == NAMES
     assert all(check.keys() == {"name", "status", "detail", "remedy"} for check in checks)
     assert (done.code, [check for check in checks if check["status"] == "failed"]) == (0, [])
-    assert "identical to plain decoding" in checks[-1]["detail"]
+    assert "identical to plain decoding" in checks[-2]["detail"]
+    assert checks[-1]["detail"] == "embedded, as above"
+    assert "models pull smollm2-135m" in checks[-1]["remedy"]
     tau = measurements.recall("tau of embedded")
     assert tau is not None
-    assert f"{tau.value:.2f} per verify" in checks[-1]["detail"]
+    assert f"{tau.value:.2f} per verify" in checks[-2]["detail"]
 
 
 def test_without_the_self_test_it_is_quick() -> None:
@@ -33,7 +36,7 @@ def test_without_the_self_test_it_is_quick() -> None:
 
     assert torch.__version__  # what other tests have imported, too
     began = time.process_time()  # not the clock: other tests may run beside
-    for test in doctor._probes()[:-1]:
+    for test in doctor._probes()[:-2]:
         test.check()
     assert time.process_time() - began < 3
 
@@ -70,9 +73,23 @@ def test_a_changed_text_is_a_failure(run: Command, monkeypatch: pytest.MonkeyPat
 
     runs = iter([[7, 8], [7, 9]])
     monkeypatch.setattr(engine, "generate", lambda _pair, _request: iter([Step(next(runs), "none", 0, 0, 0.0, 1.0)]))
-    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("embedded pair", self_test.self_test, ""),))
+    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("embedded pair", self_test.embedded_pair, ""),))
     done = run("doctor", "--json")
     (check,) = json.loads(done.out)
     assert (done.code, check["status"]) == (1, "failed")
     assert "drafting changed the text" in check["detail"]
     assert measurements.recall("tau of embedded") is None
+
+
+def test_the_chats_own_pair_is_tried_too(
+    run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("chat pair", self_test.chat_pair, "", required=False),))
+    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")
+    for pair, status, said in (
+        (tiny_pair / "target.gguf", "ok", "identical to plain decoding"),
+        (tmp_path / "none.gguf", "warning", "no such .gguf file"),
+    ):
+        monkeypatch.setenv("LOCALDFLASH_CHAT_PAIR", str(pair))
+        (check,) = json.loads(run("doctor", "--json").out)
+        assert (check["status"], said in check["detail"]) == (status, True), check
