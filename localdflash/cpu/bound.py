@@ -30,6 +30,12 @@ class KeysAndValues:
         """Bytes held."""
         return self.keys.nbytes + self.values.nbytes
 
+    def clear(self, start: int, stop: int) -> None:
+        """Put zeros at the positions from `start` up to `stop`."""
+        at = np.arange(start, stop)
+        self.keys[:, :, at // KEYS, :, at % KEYS] = 0
+        self.values[:, :, start:stop] = 0
+
     def save(self, length: int) -> bytes:
         """Keys and values of the first `length` positions."""
         return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()

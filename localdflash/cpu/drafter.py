@@ -2,7 +2,8 @@
 a short vocabulary names.
 
 Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
-other means they cost a copy each. Only where they would fill memory are they injected before.
+other means they cost a copy each. Only where they would fill memory are they injected before. Where every layer sees a
+window, those too far back for any later block are left out: a draft costs the same at any length of the context.
 """
 
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ class CpuDFlashDrafter:
         self._pass = library.PassStruct(
             address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
         )
+        # Features within it are kept: a window for the next block, and one more to roll back into.
+        self._reach = 2 * (self.config.window or 0) if all(sliding) else 0
         self._injected = 0
         self._waiting: list[Floats] = []
 
@@ -138,6 +141,10 @@ class CpuDFlashDrafter:
             return
         features = np.ascontiguousarray(np.concatenate(self._waiting))
         self._waiting = []
+        if self._reach and (unseen := len(features) - self._reach) > 0:
+            self.cache.clear(self._injected, self._injected + unseen)
+            self._injected += unseen
+            features = features[unseen:]
         for begin in range(0, len(features), MAX_ROWS):
             chunk = features[begin : begin + MAX_ROWS]
             self.target.team.inject(self.model, chunk, self._injected)

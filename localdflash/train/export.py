@@ -96,6 +96,11 @@ def _write_dflash(
     writer.add_mask_token_id(config.mask_token_id)
     writer.add_uint32("dflash.block_size", config.block_size)
     writer.add_array("dflash.target_layers", [tap + 1 for tap in config.taps])  # llama.cpp counts layer inputs
+    if config.window:
+        writer.add_sliding_window(config.window)
+        writer.add_sliding_window_pattern(list(config.sliding))
+    if config.causal is not None:
+        writer.add_causal_attention(config.causal)
     _write_tensors(writer, _named(DRAFTER_TENSORS, config.decoder.num_hidden_layers), model.state_dict(), quantization)
     _finish(writer, path)
 
@@ -121,8 +126,13 @@ def write_json(path: Path, fields: Mapping[str, object]) -> None:
 
 
 def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
-    """The fields of z-lab's config.json for a drafter without sliding layers."""
-    c = model.config.decoder
+    """The fields of z-lab's config.json."""
+    c, window = model.config.decoder, model.config.window
+    kinds = [
+        "sliding_attention" if model.config.is_sliding(i) else "full_attention" for i in range(c.num_hidden_layers)
+    ]
+    slides = {"layer_types": kinds, "sliding_window": window, "use_sliding_window": True} if window else {}
+    causal = {} if model.config.causal is None else {"is_causal": model.config.causal}
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
@@ -141,6 +151,8 @@ def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
         "attention_bias": c.attention_bias,
         "vocab_size": c.vocab_size,
         "dtype": "bfloat16",
+        **slides,
+        **causal,
     }
 
 

@@ -17,6 +17,7 @@ from localdflash.model.gguf_config import decoder_config
 from localdflash.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import block_state
+from localdflash.train.answering import CONTEXT
 from localdflash.train.kept_batches import Blocks
 from localdflash.weights import gguf
 
@@ -42,13 +43,20 @@ class Frozen:
         return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
 
 
+def check_trainable(config: DFlashConfig) -> None:
+    """Raise UsageError for a drafter whose blocks do not see all of an answer, forwards and backwards."""
+    if (config.window or CONTEXT) < CONTEXT or any(map(config.is_causal, range(config.decoder.num_hidden_layers))):
+        raise UsageError(
+            f"a drafter with causal layers, or windows below {CONTEXT}, cannot be trained on kept features"
+        )
+
+
 def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
     """A drafter of the target's last blocks, whose context is the last tap as the first of those blocks reads it.
 
     `sizes` [width] are those of the taps' channels.
     """
-    if config.window is not None or config.causal:
-        raise UsageError("a drafter with sliding or causal layers cannot be trained on kept features")
+    check_trainable(config)
     drafter, hidden = DFlash(config), config.decoder.hidden_size
     last = frozen.last_blocks(config.decoder.num_hidden_layers)
     with torch.no_grad():

@@ -16,6 +16,7 @@ from localdflash.reference import dflash_files
 from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_drafter
+from localdflash.train.answering import CONTEXT
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_training import KeptRun, Schedule
@@ -77,7 +78,15 @@ def _config(
         shape = replace(target, num_hidden_layers=wanted.layers, qk_norm=True, rope_factors=(), num_experts=0)
         if target.num_experts:
             shape = replace(shape, intermediate_size=3 * target.hidden_size)
-        config = DFlashConfig(shape, wanted.block_size, mask_of(wanted, tokenizer), taps)
+        config = DFlashConfig(
+            shape,
+            wanted.block_size,
+            mask_of(wanted, tokenizer),
+            taps,
+            window=CONTEXT,  # it learns from nothing longer
+            sliding=(True,) * wanted.layers,
+            causal=False,
+        )
     check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(wanted.start or path))
     return config
 
@@ -85,6 +94,7 @@ def _config(
 def _started(path: Path, sizes: torch.Tensor) -> DFlash:
     """A drafter from its file; it reads taps that were divided by the size of their channels."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
+    kept_drafter.check_trainable(drafter.config)
     drafter.config = replace(drafter.config, short=(), trained_for=None)  # those of the run are written at its end
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)

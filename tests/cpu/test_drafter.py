@@ -197,3 +197,51 @@ def test_more_threads_than_the_head_has_panels(
         drafts.append(drafter.propose(ANCHOR, 7))
     assert drafts[0].tokens == drafts[1].tokens
     assert drafts[0].confidence == pytest.approx(drafts[1].confidence, rel=1e-5)
+
+
+# Windows
+
+
+@pytest.fixture
+def windowed(packed: PackedDrafter) -> PackedDrafter:
+    """Every layer sees 16 keys, whatever comes after them."""
+    layers = packed.config.decoder.num_hidden_layers
+    config = replace(packed.config, window=16, sliding=(True,) * layers, causal=False)
+    return replace(packed, config=config)
+
+
+def test_what_no_block_will_see_is_not_injected(
+    windowed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+    inject = Team.inject
+    monkeypatch.setattr(Team, "inject", lambda *given: rows.append(len(given[2])) or inject(*given))
+    lean, whole = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
+    whole._reach = 0
+    taps, wanted = features(300), []
+    for drafter in (lean, whole):
+        rows.clear()
+        feed(drafter, taps[:250], 250)
+        drafts = [drafter.propose(ANCHOR, 7)]
+        assert sum(rows) == (32 if drafter is lean else 250)
+        for at in range(250, 300, 5):
+            feed(drafter, taps[at : at + 5], 5)
+            drafts.append(drafter.propose(ANCHOR, 7))
+        drafter.rollback(284)  # as far as a window back from the end, and on with other text
+        feed(drafter, taps[:9], 9)
+        drafts.append(drafter.propose(ANCHOR, 7))
+        wanted.append(drafts)
+    assert wanted[0] == wanted[1]
+
+
+def test_a_long_way_back_finds_nothing_of_another_text(windowed: PackedDrafter, target: CpuTarget) -> None:
+    fresh, used = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
+    feed(used, features(300, seed=1), 1)
+    used.rollback(0)
+    drafts = []
+    for drafter in (fresh, used):
+        feed(drafter, features(200), 200)
+        drafter.propose(ANCHOR, 7)
+        drafter.rollback(150)  # the rows before were left out
+        drafts.append(drafter.propose(ANCHOR, 7))
+    assert drafts[0] == drafts[1]

@@ -21,6 +21,7 @@ from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import kept_setup
+from localdflash.train.answering import CONTEXT
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
 from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Source
@@ -139,8 +140,12 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
         for name, values in theirs.state_dict().items():
             assert (ours.state_dict()[name] == values).all(), name
     assert (drafter.norm.weight < target.norm.weight).all()
-    with pytest.raises(UsageError, match="sliding or causal"):
-        start_from(frozen, replace(config, causal=True), torch.ones(3))
+    for other in (
+        replace(config, causal=True),
+        replace(config, window=CONTEXT - 1, sliding=(True, True), causal=False),
+    ):
+        with pytest.raises(UsageError, match="cannot be trained on kept features"):
+            start_from(frozen, other, torch.ones(3))
 
 
 # The loss
@@ -231,6 +236,7 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
     short = short_vocabulary.load(trained_list, run.drafter.config.decoder.vocab_size).long()
     for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
         drafter = dflash_files.load(out / name)
+        assert (drafter.config.window, drafter.config.sliding, drafter.config.causal) == (CONTEXT, (True,), False)
         assert drafter.config.short == tuple(short.tolist())
         said = drafter.config.trained_for
         assert said
