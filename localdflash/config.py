@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localdflash.backend.names import BACKENDS
+from localdflash.backend.names import BACKENDS, Backend
 from localdflash.errors import UsageError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
@@ -33,7 +33,7 @@ class ModelConfig:
     """Which pair to run, and how. Zeros mean: what the model and the machine suggest."""
 
     pair: str = "embedded"  # a pair of the registry, hf:owner/name/file.gguf, or the absolute path of a .gguf file
-    backend: str = "auto"
+    backend: Backend = "auto"
     context: int = 0  # tokens
     threads: int = 0
     drafter_bits: int = 8  # of a safetensors drafter on the CUDA engine

@@ -82,10 +82,22 @@ class Terminal:
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1"}
         told |= {"HF_HUB_OFFLINE": "1", **(env or {})}  # offline the chat offers no download
+
+        def prepared() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # what was started in the background has it ignored
+            if before:
+                before()
+
         with warnings.catch_warnings():  # forkpty beside threads: nothing but exec follows
             warnings.simplefilter("ignore", DeprecationWarning)
             child = pexpect.spawn(
-                command[0], list(command[1:]), env=told, cwd=cwd, dimensions=(rows, cols), preexec_fn=before, echo=False
+                command[0],
+                list(command[1:]),
+                env=told,
+                cwd=cwd,
+                dimensions=(rows, cols),
+                preexec_fn=prepared,
+                echo=False,
             )
         child.delaybeforesend = None
         child.ptyproc.delayafterclose = child.ptyproc.delayafterterminate = 0

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,13 +86,12 @@ def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Pope
 
 def _came(folder: Path) -> int:
     """The bytes of the wheel so far, wherever in the folder pip has it."""
-    sizes = []
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:  # it is gone again
-            continue
-    return max(sizes, default=0)
+    sizes = [0]
+    for at, _, names in os.walk(folder):  # it passes over folders that are gone again
+        for name in names:
+            with suppress(OSError):
+                sizes.append(Path(at, name).stat().st_size)
+    return max(sizes)
 
 
 def _failure(package: Package, said: str) -> LocaldflashError:

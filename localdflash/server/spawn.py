@@ -59,7 +59,7 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     if not (wanted.given or wanted.instead_of):
         return
     running = client.get("/ps")["options"]
-    must = {*wanted.given, "pair"} if running["pair"] == wanted.instead_of else wanted.given
+    must = {*wanted.given, "pair"} if running.get("pair") == wanted.instead_of else wanted.given
     changes = {name: wanted.options[name] for name in must if running.get(name) != wanted.options[name]}
     if changes:
         told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -213,9 +214,14 @@ def windowed(packed: PackedDrafter) -> PackedDrafter:
 def test_what_no_block_will_see_is_not_injected(
     windowed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = []
+    rows: list[int] = []
     inject = Team.inject
-    monkeypatch.setattr(Team, "inject", lambda *given: rows.append(len(given[2])) or inject(*given))
+
+    def counted(team: Team, model: Any, features: NDArray[np.float32], start: int) -> None:
+        rows.append(len(features))
+        inject(team, model, features, start)
+
+    monkeypatch.setattr(Team, "inject", counted)
     lean, whole = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
     whole._reach = 0
     taps, wanted = features(300), []
