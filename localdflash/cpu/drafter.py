@@ -30,6 +30,7 @@ from localdflash.errors import LocaldflashError, ModelError
 from localdflash.model.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
+SPARE = 128  # features kept beyond a window
 
 
 class CpuDFlashDrafter:
@@ -67,8 +68,8 @@ class CpuDFlashDrafter:
         self._pass = library.PassStruct(
             address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
         )
-        # Features within it are kept: a window for the next block, and one more to roll back into.
-        self._reach = 2 * (self.config.window or 0) if all(sliding) else 0
+        # Features within it are kept: a window for the next block, and some more to roll back into.
+        self._reach = (self.config.window or 0) + SPARE if all(sliding) else 0
         self._injected = 0
         self._waiting: list[Floats] = []
 

@@ -11,6 +11,7 @@ from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 64  # tokens in the cache while measuring
+LONG, FEW = 2048, 4  # tokens that a cache is said to have, and rows, to see what a longer context costs
 ROUNDS = 3
 TURN = 3e-3  # seconds
 
@@ -29,14 +30,34 @@ def calibrate(
         drafter.observe(ids, taps)
     widths = [w for w in widths if w <= min(target.max_rows, target.context - rows)]
     verify_ms = _fastest({width: _verify(target, width) for width in widths}, rounds)
-    for narrower, width in pairwise(widths):
-        verify_ms[width] = max(verify_ms[width], verify_ms[narrower])  # more rows never cost less: that is noise
+    _rising(verify_ms)
     draft_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms |= _fastest({drafter.name: _propose(drafter, target.max_rows) for drafter in models}, rounds)
     for drafter in models:
         drafter.rollback(0)
+    growth = _growth(target, verify_ms, rows)
     target.crop(0)
-    return Controller(verify_ms, draft_ms)
+    return Controller(verify_ms, draft_ms, growth)
+
+
+def _growth(target: Target, verify_ms: Mapping[int, float], rows: int) -> dict[int, float] | None:
+    """What a width costs more for a token of context, from few widths: what is added grows by the row.
+
+    None where the target cannot tell, or has little room.
+    """
+    long, narrow = min(LONG, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
+    if len(narrow) < 2 or long < 4 * rows or not target.assume(long):
+        return None
+    found = _fastest({width: _verify(target, width) for width in narrow}, 1)
+    one, few = (max(0.0, found[width] - verify_ms[width]) / (long - rows) for width in narrow)
+    by_row = max(0.0, few - one) / (FEW - 1)
+    return {width: one + by_row * (width - 1) for width in verify_ms}
+
+
+def _rising(times: dict[int, float]) -> None:
+    """More rows never cost less: that is noise."""
+    for narrower, width in pairwise(times):
+        times[width] = max(times[width], times[narrower])
 
 
 def _verify(target: Target, width: int) -> Callable[[], None]:

@@ -60,18 +60,24 @@ def _bin(confidence: float) -> int:
 class Controller:
     """Costs and calibrations of one pair on one machine. Times are milliseconds.
 
-    `verify_ms` holds some widths (1 among them); others are interpolated linearly until they are measured.
-    A drafter that `draft_ms` does not name is free.
+    `verify_ms` holds some widths (1 among them); others are interpolated linearly until they are measured. `growth` has
+    what each of them costs more for a token of context. A drafter that `draft_ms` does not name is free.
     """
 
-    def __init__(self, verify_ms: dict[int, float], draft_ms: dict[str, float]) -> None:
-        self._costs = VerifyCosts(verify_ms)
+    def __init__(
+        self, verify_ms: dict[int, float], draft_ms: dict[str, float], growth: dict[int, float] | None = None
+    ) -> None:
+        self._costs = VerifyCosts(verify_ms, growth)
         self._worth = Worth()
         self.draft_ms = defaultdict(float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
         self._credit = 0.0
         self._probes = 0
         self._probing = False
+
+    def follow(self, length: int) -> None:
+        """Expect the next verifies after so many tokens."""
+        self._costs.follow(length)
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify of so many rows."""

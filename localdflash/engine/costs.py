@@ -1,7 +1,8 @@
-"""What a verify costs by its number of rows: a shape measured at load, times the pace of the moment.
+"""What a verify costs by its number of rows and the context: a shape measured at load, times the pace of the moment.
 
-The pace follows the machine (other programs, heat) and the context, which make every width slower or faster together;
-so a width that was not run lately is not judged by what it cost under other conditions. Times are milliseconds.
+The pace follows the machine (other programs, heat), which makes every width slower or faster together; so a width that
+was not run lately is not judged by what it cost under other conditions. The context does not: each row attends to all
+of it, so of a long one rows cost nearly what they cost one by one. Times are milliseconds.
 """
 
 from collections.abc import Mapping
@@ -10,21 +11,29 @@ import numpy as np
 
 OWN, SHARED = 0.2, 0.2  # how far a width, and the pace, go to a new measurement
 MOST = 2.0  # a measurement that is further off than this factor counts as this far
+STRIDE = 128  # tokens by which the context grows before the shape follows it
 
 
 class VerifyCosts:
     """`shape` is indexed by rows; a width's time is its shape times `pace`.
 
-    Widths that were not measured are interpolated linearly. Of the last three timings of a width the median counts, so
-    that a single disturbed one changes nothing.
+    `measured` are times by width in a short context, `growth` what each width costs more for a token of context, where
+    that is known. Widths in between are interpolated linearly. Of the last three timings of a width the median counts,
+    so that a single disturbed one changes nothing.
     """
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
-        widths = sorted(measured)
-        known = [measured[width] for width in widths]
-        self.shape: list[float] = np.interp(range(widths[-1] + 1), widths, known).tolist()
+    def __init__(self, measured: Mapping[int, float], growth: Mapping[int, float] | None = None) -> None:
+        self._short = _every_width(measured)
+        self._growth = _every_width(growth or dict.fromkeys(measured, 0.0))
+        self.shape, self._length = list(self._short), 0
         self.pace = 1.0
         self._recent: dict[int, tuple[float, float]] = {}  # the two newest timings of a width
+
+    def follow(self, length: int) -> None:
+        """Expect verifies after so many tokens."""
+        if abs(length - self._length) >= STRIDE:
+            self._length = length
+            self.shape = [short + growth * length for short, growth in zip(self._short, self._growth, strict=True)]
 
     def ms(self, rows: int) -> float:
         """Expected time of a verify."""
@@ -39,5 +48,12 @@ class VerifyCosts:
         self._recent[rows] = (old, ms)
         usual = sorted((older, old, ms))[1]
         ratio = min(max(usual / expected, 1 / MOST), MOST)
-        self.shape[rows] *= ratio**OWN
+        for times in (self.shape, self._short, self._growth):
+            times[rows] *= ratio**OWN
         self.pace *= ratio**SHARED
+
+
+def _every_width(measured: Mapping[int, float]) -> list[float]:
+    widths = sorted(measured)
+    times: list[float] = np.interp(range(widths[-1] + 1), widths, [measured[width] for width in widths]).tolist()
+    return times

@@ -98,6 +98,8 @@ class HostPair:
 
     def _step(self, sampler: Sampler, room: int) -> Step:
         anchor, self._drafting_ms = self.ids[-1], 0.0
+        if self.controller:
+            self.controller.follow(self.target.length)
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         looks = self._looks(sampler.constraint)

@@ -78,6 +78,9 @@ class Target(Protocol):
     def crop(self, length: int) -> None:
         """Drop everything from `length` on."""
 
+    def assume(self, length: int) -> bool:
+        """Count the cache as one of so many tokens, whatever they are, to time what follows; False if it cannot."""
+
     def save(self) -> bytes:
         """Return the cache, for `load`."""
 

@@ -116,6 +116,10 @@ class LlamaCppTarget:
             raise ModelError("this model's cache cannot be cropped (recurrent layers): it cannot run here yet")
         self.length = length
 
+    def assume(self, length: int) -> bool:
+        """See `Target`."""
+        return False
+
     def save(self) -> bytes:
         """See `Target`."""
         size = api.llama_state_seq_get_size(self.handle, 0)

@@ -70,6 +70,10 @@ class TorchTarget:
         """See `Target`."""
         self.length = length
 
+    def assume(self, length: int) -> bool:
+        """See `Target`."""
+        return False
+
     def save(self) -> bytes:
         """See `Target`."""
         buffer = io.BytesIO()

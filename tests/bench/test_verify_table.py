@@ -48,6 +48,9 @@ class Target:
     def crop(self, length: int) -> None:
         self.length = length
 
+    def assume(self, length: int) -> bool:
+        return False
+
     def save(self) -> bytes:
         raise NotImplementedError
 

@@ -103,6 +103,20 @@ def test_rejected_rows_leave_nothing_behind(target: CpuTarget) -> None:
         target.keep(1)
 
 
+def test_an_assumed_length_leaves_nothing_behind(target: CpuTarget) -> None:
+    ids = [3, 1, 4, 1, 5]
+    target.extend(ids)
+    wanted = target.verify(9, Draft("x", [2, 6], [1.0, 1.0])).logits.copy()
+    target.crop(0)
+    assert target.assume(target.context // 2)
+    target.verify(9, Draft("x", [2, 6], [1.0, 1.0]))
+    target.keep(0)
+    assert target.length == target.context // 2
+    target.crop(0)
+    target.extend(ids)
+    assert (target.verify(9, Draft("x", [2, 6], [1.0, 1.0])).logits == wanted).all()
+
+
 def test_chunks_of_a_prompt_do_not_matter(target: CpuTarget) -> None:
     ids = ids_of(130)
     results = []

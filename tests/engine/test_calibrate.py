@@ -76,3 +76,26 @@ def test_small_targets_are_measured_within_their_limits(measure: Make, context: 
     controller, target, _ = measure(Clock(), context=context, max_rows=max_rows)
     assert max(target.widths) <= min(max_rows, context // 2 + 1)
     assert controller.plain_rate == pytest.approx(1.0)
+
+
+def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
+    clock, target = Clock(), fake_target(TABLE, context=4096)
+    monkeypatch.setattr(module, "time", clock)
+    verify, assumed = target.verify, []
+
+    def timed(anchor: int, draft: Draft) -> Verification:
+        long = bool(assumed)
+        clock.spend((2.0 if long else 1.0) + (1.2 if long else 0.2) * len(draft))
+        seen: Verification = verify(anchor, draft)
+        return seen
+
+    monkeypatch.setattr(target, "verify", timed)
+    monkeypatch.setattr(target, "assume", lambda length: assumed.append(length) or True)
+    controller = calibrate(target, [])
+    assert assumed == [module.LONG]
+    assert controller.verify_ms(8) == pytest.approx(2.4)
+    controller.follow(module.LONG - module.CONTEXT)  # what is between the two
+    for rows in (1, 2, 4, 8, 32):
+        assert controller.verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
+    assert target.length == 0

@@ -62,6 +62,9 @@ class SimulatedTarget:
     def crop(self, length: int) -> None:
         self.length = length
 
+    def assume(self, length: int) -> bool:
+        return False
+
 
 @dataclass
 class SimulatedDrafter:

@@ -58,3 +58,32 @@ def test_times_of_zero_do_no_harm() -> None:
     for _ in range(50):
         costs.learn(2, 0.0)
     assert 0.0 < costs.ms(2) < 0.01
+
+
+GROWTH = {1: 0.001, 2: 0.0015, 8: 0.0045, 16: 0.0085}  # ms for a token of context
+
+
+def test_a_longer_context_makes_rows_cost_what_they_cost_one_by_one() -> None:
+    costs = VerifyCosts(MEASURED, GROWTH)
+    assert costs.ms(8) == pytest.approx(3.0)
+    costs.follow(8000)
+    assert [costs.ms(rows) for rows in (1, 2, 5, 16)] == pytest.approx([9.0, 13.2, 26.1, 73.0])
+    costs.follow(0)
+    assert costs.ms(8) == pytest.approx(3.0)
+
+
+def test_what_is_learned_at_one_length_holds_at_others() -> None:
+    costs = VerifyCosts(MEASURED, GROWTH)
+    costs.follow(2000)
+    for _ in range(30):
+        costs.learn(8, 24.0)  # twice what was expected
+        costs.learn(1, 6.0)
+    assert (costs.ms(1), costs.ms(8)) == (pytest.approx(6.0, rel=0.05), pytest.approx(24.0, rel=0.05))
+    costs.follow(4000)
+    assert (costs.ms(1), costs.ms(8)) == (pytest.approx(10.0, rel=0.05), pytest.approx(42.0, rel=0.05))
+
+
+def test_without_growth_the_context_changes_nothing() -> None:
+    costs = VerifyCosts(MEASURED)
+    costs.follow(100_000)
+    assert costs.ms(8) == pytest.approx(3.0)
