@@ -82,7 +82,8 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monke
     """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
     clock, target = Clock(), fake_target(TABLE, context=4096)
     monkeypatch.setattr(module, "time", clock)
-    verify, assumed = target.verify, []
+    verify = target.verify
+    assumed: list[int] = []
 
     def timed(anchor: int, draft: Draft) -> Verification:
         long = bool(assumed)
@@ -90,8 +91,12 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(fake_target: Make, monke
         seen: Verification = verify(anchor, draft)
         return seen
 
+    def assume(length: int) -> bool:
+        assumed.append(length)
+        return True
+
     monkeypatch.setattr(target, "verify", timed)
-    monkeypatch.setattr(target, "assume", lambda length: assumed.append(length) or True)
+    monkeypatch.setattr(target, "assume", assume)
     controller = calibrate(target, [])
     assert assumed == [module.LONG]
     assert controller.verify_ms(8) == pytest.approx(2.4)

@@ -78,9 +78,9 @@ def test_what_is_learned_at_one_length_holds_at_others() -> None:
     for _ in range(30):
         costs.learn(8, 24.0)  # twice what was expected
         costs.learn(1, 6.0)
-    assert (costs.ms(1), costs.ms(8)) == (pytest.approx(6.0, rel=0.05), pytest.approx(24.0, rel=0.05))
+    assert [costs.ms(1), costs.ms(8)] == pytest.approx([6.0, 24.0], rel=0.05)
     costs.follow(4000)
-    assert (costs.ms(1), costs.ms(8)) == (pytest.approx(10.0, rel=0.05), pytest.approx(42.0, rel=0.05))
+    assert [costs.ms(1), costs.ms(8)] == pytest.approx([10.0, 42.0], rel=0.05)
 
 
 def test_without_growth_the_context_changes_nothing() -> None:
