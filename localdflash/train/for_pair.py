@@ -123,8 +123,8 @@ def _engine(work: Work, sequences: int) -> Parallel:
     return ParallelTarget(work.target, sequences, answering.CONTEXT, taps_of(work), work.threads)
 
 
-def train(work: Work, schedule: Schedule, reporter: Reporter) -> dict[str, float]:
-    """Train the drafter, write its files, and return tokens a verify on held-out prompts, in all and by kind."""
+def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
+    """Train the drafter and write its files; tokens a verify on held-out prompts are told before and after."""
     import torch
 
     from localdflash.train import kept_setup
@@ -140,7 +140,6 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> dict[str, float
     blocks = decoder_config(read_header(work.target)).num_hidden_layers
     export(run, into, work.target, work.folder, blocks)
     _link(work.target, work.folder / "target.gguf")
-    return run.measure(source, schedule.measured)
 
 
 def fingerprint(path: Path) -> str:
