@@ -94,7 +94,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any]) -> None:
     wanted = Wanted(options["layers"] or 1, options["block_size"], options["short"], options["mask"], start)
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     work = for_pair.Work(
-        folder, target, wanted, options["tokens"], budget.minutes, taps, options["backend"], options["threads"] or 1
+        folder, target, wanted, options["tokens"], budget.minutes, taps, options["backend"], options["threads"]
     )
     meter = Meter()
     sources, make = _questions(folder, options)

@@ -84,6 +84,7 @@ class Progress:
     answers: int
     answered: int  # ids
     before: int
+    too_long: int = 0  # prompts that were left out
     began: float = field(default_factory=time.monotonic)
 
     def share(self, going: int) -> float:
@@ -113,7 +114,7 @@ def answer_prompts(
     done = set(known["number"].tolist())
     before = int((known["length"].astype(np.int64) - known["prompt"]).sum())
     progress = Progress(tokens, len(known), before, before)
-    waiting = _encoded(asker, (p for p in prompts if p.number not in done))
+    waiting = _encoded(asker, (p for p in prompts if p.number not in done), progress)
     going: dict[int, _Going] = {}
     flushed = time.monotonic()
     while True:
@@ -135,13 +136,17 @@ def answer_prompts(
         reporter.move(progress.share(unfinished), progress.line(unfinished))
     writer.flush()
     reporter.say(progress.line(0))
+    if progress.too_long:
+        reporter.say(f"{progress.too_long:,} prompts of more than {LONGEST_PROMPT} tokens were left out")
 
 
-def _encoded(asker: Asker, prompts: Iterator[Prompt]) -> Iterator[tuple[Prompt, list[int]]]:
+def _encoded(asker: Asker, prompts: Iterator[Prompt], progress: Progress) -> Iterator[tuple[Prompt, list[int]]]:
     for prompt in prompts:
         ids = asker.encode(prompt)
         if len(ids) <= LONGEST_PROMPT:
             yield prompt, ids
+        else:
+            progress.too_long += 1
 
 
 def _fill(target: Parallel, waiting: Iterator[tuple[Prompt, list[int]]], going: dict[int, _Going]) -> bool:

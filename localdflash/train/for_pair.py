@@ -1,7 +1,7 @@
 """From a GGUF target to its drafter, in three stages that each go on where they stopped: prompts, answers, drafter.
 
 Everything lies in one folder: `prompts.jsonl`, `answers/`, `training/` with the checkpoint, and what is served in the
-end, `drafter.gguf` and `drafter.safetensors` beside a link to the target.
+end, `drafter.gguf` and `drafter.safetensors` beside the target.
 """
 
 import hashlib
@@ -14,8 +14,10 @@ from pathlib import Path
 
 from localdflash.backend.free import system_budget
 from localdflash.errors import ModelError, TrainingError
+from localdflash.machine.cores import physical_cores
 from localdflash.model.dflash_config import config_of_file
 from localdflash.model.gguf_config import decoder_config
+from localdflash.pairs.download import link_or_copy
 from localdflash.train import answering, kept_plan, prompts
 from localdflash.train.kept_answers import AnswerWriter, read_about
 from localdflash.train.kept_plan import TrainingNeeds
@@ -40,7 +42,7 @@ class Work:
     minutes: float  # of training, of this call
     taps: tuple[int, ...] | None = None  # None: those of the answers that are there, of `wanted.start`, or spread
     backend: str = "cpu"  # that answers: cpu or llama.cpp
-    threads: int = 1
+    threads: int = 0  # of llama.cpp; 0: one for each core
 
 
 def write_prompts(
@@ -52,6 +54,9 @@ def write_prompts(
         return
     _make_private(folder)
     count = prompts.write(path, make())
+    if not count:
+        path.unlink()
+        raise TrainingError(f"{', '.join(sources)}: there is no question in it")
     (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
@@ -86,7 +91,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
     if not (answers / "target.json").exists():
         return
     about = read_about(answers)
-    if (about.get("sha256"), about["taps"]) != (fingerprint(work.target), list(taps)):
+    if (about.get("sha256"), about["taps"]) != (_sha256(work.target), list(taps)):
         raise TrainingError(f"{answers} holds answers of another target or with other taps: take another folder")
 
 
@@ -105,7 +110,7 @@ def answer(work: Work, sequences: int, reporter: Reporter) -> None:
     """Let the target answer the prompts."""
     asker, engine = answering.Asker(work.target), _engine(work, sequences)
     try:
-        about = {"sha256": fingerprint(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
+        about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
         with AnswerWriter(work.folder / "answers", about) as writer:
             found = prompts.read(work.folder / PROMPTS)
             answering.answer_prompts(engine, asker, found, writer, work.tokens, reporter)
@@ -118,9 +123,13 @@ def _engine(work: Work, sequences: int) -> Parallel:
         from localdflash.train.parallel_cpu import ParallelCpuTarget
 
         return ParallelCpuTarget(work.target, sequences, answering.CONTEXT, taps_of(work))
+    from localdflash.llamacpp.target import EXACT_ROWS
     from localdflash.train.parallel_target import ParallelTarget
 
-    return ParallelTarget(work.target, sequences, answering.CONTEXT, taps_of(work), work.threads)
+    # More rows than that would not be those of plain decoding.
+    return ParallelTarget(
+        work.target, min(sequences, EXACT_ROWS), answering.CONTEXT, taps_of(work), work.threads or len(physical_cores())
+    )
 
 
 def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
@@ -130,28 +139,21 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     from localdflash.train import kept_setup
     from localdflash.train.kept_export import export
 
-    torch.set_num_threads(work.threads)
     torch.manual_seed(0)
     into = work.folder / "training"
     run, source = kept_setup.prepare(work.folder, work.target, into, work.wanted, schedule, reporter.say)
-    before = run.measure(source, schedule.measured)
-    reporter.say(f"before: {before.get('held_out', 1.0):.3f} tokens a verify on held-out prompts")
+    if before := run.measure(source, schedule.measured):
+        reporter.say(f"before: {before['held_out']:.3f} tokens a verify on held-out prompts")
     run.train(source, work.minutes, reporter)
     blocks = decoder_config(read_header(work.target)).num_hidden_layers
     export(run, into, work.target, work.folder, blocks)
-    _link(work.target, work.folder / "target.gguf")
+    if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both
+        link_or_copy(work.target, work.folder / "target.gguf")
 
 
-def fingerprint(path: Path) -> str:
-    """The sha256 of a file, in hex."""
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _link(target: Path, link: Path) -> None:
-    """Put the target beside its drafter, so that both are found by one name."""
-    if not os.path.lexists(link):
-        link.symlink_to(target.resolve())
 
 
 def _make_private(folder: Path) -> None:

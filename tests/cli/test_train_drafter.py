@@ -52,7 +52,7 @@ def trained(target: Path, questions: Path, tmp_path_factory: pytest.TempPathFact
 def test_what_it_leaves(trained: Path, target: Path) -> None:
     for name in ("drafter.gguf", "drafter.safetensors", "config.json", "prompts.jsonl", "training/training.png"):
         assert (trained / name).is_file(), name
-    assert (trained / "target.gguf").resolve() == target
+    assert (trained / "target.gguf").samefile(target)
     config = config_of_file(trained / "drafter.gguf")
     assert config.taps == (1, 2, 3)  # of six blocks
     assert config.short == config_of_file(trained / "drafter.safetensors").short
@@ -183,6 +183,15 @@ def test_what_is_refused(
 ) -> None:
     given = ("--pair", target, "--prompts", questions, *QUICK, *options)
     assert said in fails(code, "train", "drafter", tmp_path / "folder", *given)
+
+
+def test_a_file_without_a_question(target: Path, run: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    given = ("--pair", target, "--prompts", tmp_path / "none.jsonl", *QUICK)
+    done = run("train", "drafter", tmp_path / "folder", *given)
+    assert done.code == 1
+    assert "none.jsonl: there is no question in it" in done.err
+    assert not (tmp_path / "folder" / "prompts.jsonl").exists()
 
 
 def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> None:

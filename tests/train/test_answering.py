@@ -114,7 +114,7 @@ def test_long_answers_end_at_the_limit(tmp_path: Path) -> None:
 
 def test_prompts_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "LONGEST_PROMPT", 2)
-    ask(tmp_path, ["3"], 10)
+    assert "1 prompts of more than 2 tokens were left out" in ask(tmp_path, ["3"], 10)
     with pytest.raises(TrainingError, match="no answers yet"):
         KeptAnswers.load(tmp_path)
 

@@ -32,6 +32,7 @@ from localdflash.train.kept_training import KeptRun, Schedule
 from localdflash.train.loop import initialise
 from localdflash.weights.gguf import read_header
 from tests.support.said import Said
+from tests.support.tiny_models import SHAPE, write_target
 
 TAPS = (1, 3, 4)
 WANTED = Wanted(1, 8, 300)
@@ -146,6 +147,16 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
     ):
         with pytest.raises(UsageError, match="cannot be trained on kept features"):
             start_from(frozen, other, torch.ones(3))
+
+
+def test_a_start_from_a_mixture_has_its_attention_and_a_dense_mlp(tmp_path: Path) -> None:
+    shape = replace(SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    frozen = Frozen(write_target(tmp_path / "target.gguf", shape), torch.arange(10))
+    dense = replace(shape, num_hidden_layers=1, num_experts=0)
+    drafter = start_from(frozen, DFlashConfig(dense, 8, 0, (0, 1)), torch.ones(2 * shape.hidden_size))
+    ours, theirs = drafter.layers[0].state_dict(), frozen.last_blocks(1)[0]
+    assert (ours["self_attn.v_proj.weight"] == theirs["self_attn.v_proj.weight"]).all()
+    assert ours["mlp.up_proj.weight"].shape == (dense.intermediate_size, dense.hidden_size)
 
 
 # The loss
