@@ -127,7 +127,8 @@ class KeptRun:
         found = self.measure(source, self.schedule.measured)
         self._log(found)
         draw(self._folder / LOG, self._folder / "training.png")
-        reporter.say(f"step {self.step}  {_numbers(found)} tokens a verify")
+        what = f"{_numbers(found)} tokens a verify" if found else "no answer is held out to measure with"
+        reporter.say(f"step {self.step}  {what}")
 
     def _log(self, values: dict[str, float]) -> None:
         rounded = {
