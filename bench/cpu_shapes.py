@@ -20,6 +20,7 @@ from localdflash.backend.options import Options
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.llamacpp.ways import MOST, ONE_PATH, Way
 from localdflash.loading.backends import load_on
 from localdflash.machine.hardware import bandwidth, commit, device
 from localdflash.pairs.pair import LocalPair
@@ -29,6 +30,7 @@ SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synt
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
 SECONDS = 20.0  # to repeat for
+WITH_A_SECOND_ROW = Way(ONE_PATH, tuple(range(2, MOST + 1)))
 
 
 def forward_ms(target: Target, rows: int) -> float:
@@ -78,7 +80,7 @@ def run(folder: Path, shape: str, kind: str, threads: int, seconds: float) -> di
     options = Options(shape, "cpu", threads, CONTEXT, draft=False)
     ours = load_on("cpu", LocalPair(shape, path, None, None, None, None), options)
     assert ours.host
-    with closing(ours), closing(LlamaCppTarget(path, CONTEXT, threads)) as theirs:
+    with closing(ours), closing(LlamaCppTarget(path, CONTEXT, threads, way=WITH_A_SECOND_ROW)) as theirs:
         return report(measure({"cpu": ours.host.target, "llama.cpp": theirs}, seconds))
 
 

@@ -69,33 +69,41 @@ def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
 
 
 @triton.jit
-def _propose(choice, state, draft, block, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, BY: tl.constexpr,
+def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, BY: tl.constexpr,
              PDL: tl.constexpr):  # fmt: skip
     m = tl.arange(0, 16)
     wait(PDL)
     release(PDL)
-    proposal = tl.load(choice + m)
+    proposal = tl.load(choice + m - 1 + first, mask=(m > 0) & (m <= drafts), other=0)
     # A drafter without numbers (-1) has no proposal from there on.
-    broken = tl.min(tl.where((proposal < 0) & (m > 0), m, block), 0)
-    live = tl.minimum(broken, block)
+    live = tl.min(tl.where(proposal < 0, m, drafts + 1), 0)
     tl.store(draft + m, tl.where(m < live, proposal, 0), mask=m > 0)
     tl.store(state + LIVE, live)
     tl.store(state + DRAFTED_BY, tl.where(live > 1, BY, 0))
 
 
-def propose(choice: Tensor, state: Tensor, draft: Tensor, block: int) -> None:
-    """Draft[1 .. block - 1] = the drafter's choices (int32 [16]) for its slots; slot 0 is the anchor's and stays."""
+def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
+    """Draft[1 .. drafts] = the drafter's choices (int32 [16]) for its slots from `first` on, behind the anchor."""
     _propose[(1,)](
-        choice, state, draft, block, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, BY=BY_DRAFTER, num_warps=1, **pdl(draft.device)
+        choice,
+        state,
+        draft,
+        first,
+        drafts,
+        LIVE=LIVE,
+        DRAFTED_BY=DRAFTED_BY,
+        BY=BY_DRAFTER,
+        num_warps=1,
+        **pdl(draft.device),
     )
 
 
-def propose_reference(choice: Tensor, state: Tensor, draft: Tensor, block: int) -> None:
+def propose_reference(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
     """Do what `propose` does, in torch."""
-    proposal = choice.tolist()
-    live = next((m for m in range(1, block) if proposal[m] < 0), block)
+    proposal = choice[first : first + drafts].tolist()
+    live = next((m for m, token in enumerate(proposal, 1) if token < 0), drafts + 1)
     draft[1:] = 0
-    draft[1:live] = choice[1:live]
+    draft[1:live] = choice[first : first + live - 1]
     state[LIVE], state[DRAFTED_BY] = live, BY_DRAFTER if live > 1 else 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localdflash.backend.names import BACKENDS, Backend
+from localdflash.backend.names import BACKENDS, ROWS_MODES, Backend, RowsMode
 from localdflash.errors import UsageError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
@@ -36,6 +36,9 @@ class ModelConfig:
     backend: Backend = "auto"
     context: int = 0  # tokens
     threads: int = 0
+    device: str = "auto"  # of llama.cpp: auto, cpu, gpu (the best one), or the name of one
+    gpu_layers: int = -1  # of the target on that GPU; -1: what fits
+    rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # of a safetensors drafter on the CUDA engine
     kv: str = "f16"  # keys and values of the CUDA engine
 
@@ -220,6 +223,9 @@ _SETTINGS: dict[str, dict[str, Convert]] = {
         "backend": one_of(*BACKENDS),
         "context": whole(0, 100_000_000),
         "threads": whole(0, 1024),
+        "device": text,
+        "gpu_layers": whole(-1, 100_000),
+        "rows": one_of(*ROWS_MODES),
         "drafter_bits": _drafter_bits,
         "kv": one_of(*KV_FORMATS),
     },

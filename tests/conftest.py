@@ -61,6 +61,17 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
+    if request.node.path.name == "test_certified.py":
+        return
+    from localdflash.llamacpp import certified, ways
+
+    known = certified.Certified(ways.DEFAULT, {2: 1.0})
+    monkeypatch.setattr(certified, "measure", lambda *_: certified.Record(1.0, (known,)))
+
+
+@pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, _guarded_method(getattr(socket.socket, name)))

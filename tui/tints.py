@@ -36,7 +36,7 @@ class Tinted:
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
         self._ends = array("Q")  # bytes from the start of the text to the end of each span
         self._styles = bytearray()  # of each span, index into _STYLES
-        self._steps = 0
+        self._steps = self._seen = 0  # all steps, and those with text
         self._tokens: Counter[str] = Counter()
         self._texts: list[str] = [""]  # logical lines
         self._starts = array("Q", [0])  # bytes before each
@@ -61,7 +61,8 @@ class Tinted:
             self._texts.append(other)
 
     def add(self, step: StepRecord) -> None:
-        """Append a step."""
+        """Append a step; one without text, such as that of an end token, is only counted."""
+        self._steps += 1
         drafted = min(step.accepted, len(step.sizes))
         if drafted:
             self._tokens[step.drafter] += drafted
@@ -75,11 +76,13 @@ class Tinted:
             if size := sum(sizes):
                 start += size
                 self._ends.append(start)
-                self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._steps % 2)
-        self._steps += 1
+                self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._seen % 2)
+        self._seen += 1
 
     def legend(self) -> list[StyledRun]:
-        """Who proposed how many tokens, each in its own style; or that this is unknown."""
+        """Who proposed how many tokens, each in its own style; or that this is unknown. Nothing where nothing came."""
+        if not self._steps and self._texts == [""]:
+            return []
         if not self._steps:
             return [StyledRun("how these tokens came is not known", "muted")]
         counted = [

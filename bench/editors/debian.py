@@ -46,8 +46,9 @@ def unpack(suite: str, packages: list[str], folder: Path) -> Path:
 
 def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
     """Write a script that starts `program` (its path below `root`) whatever C library this machine has."""
-    triplet = next(root.glob("usr/lib/*/libc.so.6")).parent.name
-    loader = next((root / "usr").glob("lib*/ld-linux*.so*"))
+    triplet = next(path for path in root.rglob("libc.so.6") if path.is_file()).parent.name
+    newer, older = root.glob("usr/lib*/ld-linux*.so*"), root.glob("lib/*/ld-linux*.so*")  # /lib was a folder of its own
+    loader = next(newer, None) or next(older)
     libraries = ":".join(str(root / folder.format(triplet=triplet)) for folder in LIBRARIES)
     exports = "".join(
         f"export {name}='{value.format(root=root, triplet=triplet)}'\n" for name, value in environment.items()

@@ -36,12 +36,12 @@ from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
 from localdflash.pairs.registry import load_registry, local_files
 
-PLAIN_TOKENS, PLAIN_ROUNDS = 128, 9
+PLAIN_TOKENS = 128
 WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow
 OURS = "localdflash"
 
 
-def compare_plain(binary: Path, options: Options) -> dict[str, Any]:
+def compare_plain(binary: Path, options: Options, rounds: int) -> dict[str, Any]:
     """Tokens a second of plain decoding from an empty context: our loop and `llama-bench`, in turn."""
     with LoadedPair(replace(options, draft=False)) as loaded:
         target, options = loaded.files.target, replace(options, backend=loaded.backend)
@@ -49,7 +49,7 @@ def compare_plain(binary: Path, options: Options) -> dict[str, Any]:
     command += ["-r", "3", "-fa", "0,1", "-o", "json"]
     ours: list[float] = []
     theirs: list[list[float]] = []
-    for _ in range(PLAIN_ROUNDS):
+    for _ in range(rounds):
         ours.append(_own_plain(options))
         answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         theirs.append([float(row["avg_ts"]) for row in answer])
@@ -115,6 +115,7 @@ def main() -> int:
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="prompts of each category")
+    parser.add_argument("--rounds", type=int, default=9, help="of plain decoding against llama-bench")
     parser.add_argument("--lengths", default="3,7", help="draft lengths of llama-server")
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
@@ -127,9 +128,9 @@ def main() -> int:
         "threads": args.threads,
         "commit": commit(),
         "command": f"python bench/peers/compare.py --folder DIR --pair {args.pair} --suite {args.suite}"
-        f" --backend {args.backend} --threads {args.threads} --lengths {args.lengths}"
+        f" --backend {args.backend} --threads {args.threads} --lengths {args.lengths} --rounds {args.rounds}"
         + (f" --limit {args.limit}" if args.limit else ""),
-        "plain": compare_plain(server.with_name("llama-bench"), options),
+        "plain": compare_plain(server.with_name("llama-bench"), options, args.rounds),
         "answers": compare_drafting(server, options, args.suite, lengths, args.limit),
     }
     args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -6,14 +6,12 @@ server. `LlamaServer` runs that binary on a free loopback port for one user, gre
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shlex
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,9 +22,8 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-VERSION = "0.3.36"
-SDIST = f"llama_cpp_python-{VERSION}"
-SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+sys.path.insert(0, str(Path(__file__).parent))
+from llama_source import SDIST, PeerError, llama_source, run  # type: ignore[import-not-found]  # beside this script
 
 # No GGML option is set: the package sets none on Linux either, so both get ggml's defaults for this machine.
 CMAKE_OPTIONS = (
@@ -46,53 +43,16 @@ TARGETS = ("llama-server", "llama-bench")
 START_SECONDS, ANSWER_SECONDS, STOP_SECONDS = 60.0, 300.0, 10.0
 
 
-class PeerError(RuntimeError):
-    """The peer cannot be built, does not start or does not answer."""
-
-
 def build(folder: Path, jobs: int) -> Path:
     """Make `llama-server` and `llama-bench` in `folder`, unless they are there, and return the path of the server."""
     binaries = [folder / "build" / "bin" / target for target in TARGETS]
     if not all(binary.is_file() for binary in binaries):
-        source = _unpack(_download(folder)) / "vendor" / "llama.cpp"
+        source = llama_source(folder)
         # the variable through which the package's own build takes more options
         more = shlex.split(os.environ.get("CMAKE_ARGS", ""))
-        _run("cmake", "-S", str(source), "-B", str(folder / "build"), *CMAKE_OPTIONS, *more)
-        _run("cmake", "--build", str(folder / "build"), "--parallel", str(jobs), "--target", *TARGETS)
+        run("cmake", "-S", str(source), "-B", str(folder / "build"), *CMAKE_OPTIONS, *more)
+        run("cmake", "--build", str(folder / "build"), "--parallel", str(jobs), "--target", *TARGETS)
     return binaries[0]
-
-
-def _download(folder: Path) -> Path:
-    archive = folder / f"{SDIST}.tar.gz"
-    if not archive.is_file():
-        requirement = f"llama-cpp-python=={VERSION}"
-        pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python")
-        _run(*pip, "--dest", str(folder), requirement)
-    with archive.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != SDIST_SHA256:
-        raise PeerError(f"{archive}: sha256 is {found}, expected {SDIST_SHA256}; delete the file and try again")
-    return archive
-
-
-def _unpack(archive: Path) -> Path:
-    source = archive.with_name(SDIST)
-    if source.is_dir():
-        return source
-    # renamed at the end, so that an interrupted run leaves no half of a source tree
-    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch, tarfile.open(archive) as tar:
-        tar.extractall(scratch, filter="data")
-        (Path(scratch) / SDIST).rename(source)
-    return source
-
-
-def _run(*command: str) -> None:
-    try:
-        subprocess.run(command, check=True, stdout=sys.stderr)
-    except FileNotFoundError:
-        raise PeerError(f"{command[0]} is not installed; the peer needs it to be built") from None
-    except subprocess.CalledProcessError as error:
-        raise PeerError(f"{shlex.join(command)} failed with exit code {error.returncode}") from None
 
 
 class LlamaServer:

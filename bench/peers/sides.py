@@ -104,12 +104,18 @@ class ServerSide:
         return PeerAnswer(answer["content"], tokens, timings["predicted_ms"], verifies)
 
 
+def plain_of(side: str) -> str:
+    """The side of the same program that decodes plainly."""
+    return f"{side.split(maxsplit=1)[0]} plain"
+
+
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
-    """Each side's rate and tokens a verify, how many times as fast we are, and how often the text is ours."""
+    """Each side's rate and tokens a verify, how many times as fast we are, and how often the text is ours, and that of
+    its program's own plain decoding.
+    """
     categories = dict.fromkeys(category for category, _ in answers)
     found: dict[str, Any] = {"prompts": len(answers), "sides": {}}
     for name in answers[0][1]:
-        same = sum(of_all[name].text == of_all[ours].text for _, of_all in answers)
         found["sides"][name] = {
             "tok_s": round(_rate(answers, name), 1),
             "tau": round(_tau([of_all[name] for _, of_all in answers]), 3),
@@ -119,9 +125,14 @@ def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> d
                 for category in categories
                 if (some := [one for one in answers if one[0] == category])
             },
-            "same_text": f"{same}/{len(answers)}",
+            "same_text": _same(answers, name, ours),
+            "same_as_own_plain": _same(answers, name, plain_of(name)),
         }
     return found
+
+
+def _same(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str, other: str) -> str:
+    return f"{sum(of_all[name].text == of_all[other].text for _, of_all in answers)}/{len(answers)}"
 
 
 def _rate(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from localdflash.backend.parts import TARGET, Parts, gigabytes, total
+from localdflash.backend.parts import TARGET, Parts, divided, gigabytes, total
 from localdflash.errors import OutOfMemory
 
 NO_DRAFTER = "none"
@@ -46,15 +46,29 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free."""
+    """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
+
+    `beside` a GPU is the memory that holds what of the pair does not lie on it.
+    """
 
     free: int
     margin: int
     what: str
+    beside: "MemoryBudget | None" = None
 
     def holds(self, parts: Parts) -> bool:
         """Whether all parts fit, and the margin stays."""
-        return total(parts) + self.margin <= self.free
+        memory, needed = self.tight(parts)
+        return needed <= memory.free
+
+    def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
+        """The memory that is too small for these parts, or else this one, and the bytes that it would have to have."""
+        if not self.beside:
+            return self, total(parts) + self.margin
+        own, others = divided(parts)
+        needed = total(own) + self.margin
+        fits_here, fits_beside = needed <= self.free, self.beside.holds(others)
+        return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
 
 
 @dataclass(frozen=True)
@@ -106,10 +120,11 @@ def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
 
 
 def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
-    free = f"{gigabytes(budget.free)} of {budget.what} are free"
+    memory, bytes_needed = budget.tight(sizes.parts(chosen.context, sizes.drafters[0]))
+    free = f"{gigabytes(memory.free)} of {memory.what} are free"
     said = []
     if chosen.drafter != sizes.drafters[0]:
-        needed = gigabytes(total(sizes.parts(chosen.context, sizes.drafters[0])) + budget.margin)
+        needed = gigabytes(bytes_needed)
         what = "was left out" if chosen.drafter == NO_DRAFTER else f"has {chosen.drafter}"
         said.append(f"the drafter {what}: the pair as asked for needs {needed}")
     if chosen.context < most:
@@ -119,12 +134,13 @@ def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
 
 def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
     context = most if largest else min(most, LEAST)
-    needed = gigabytes(total(sizes.parts(context, drafter)) + budget.margin)
+    memory, needed = budget.tight(sizes.parts(context, drafter))
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
     remedy = f"--context {largest} fits" if largest else "take a smaller pair or a smaller quantization of it"
     return (
-        f"a context of {context} tokens needs {needed}{without} ({gigabytes(budget.margin)} of it as margin),"
-        f" {gigabytes(budget.free)} of {budget.what} are free: {remedy}"
+        f"a context of {context} tokens needs {gigabytes(needed)}{without} ({gigabytes(memory.margin)} of it as"
+        " margin),"
+        f" {gigabytes(memory.free)} of {memory.what} are free: {remedy}"
     )
 
 

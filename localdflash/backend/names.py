@@ -1,10 +1,12 @@
-"""The backends, by the names that users give. Imports nothing, for the command line reads it at every start."""
+"""The backends and llama.cpp's modes, by the names that users give. Imports nothing: every start reads it."""
 
 from typing import Literal, get_args
 
 Runner = Literal["cpu", "cuda", "llama.cpp", "torch"]
 Backend = Literal["auto", Runner]
+RowsMode = Literal["auto", "exact", "fast"]
 
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
+ROWS_MODES: tuple[RowsMode, ...] = get_args(RowsMode)
 BACKENDS: tuple[Backend, ...] = ("auto", *RUNNERS)
 PLANNED: tuple[Backend, ...] = tuple(name for name in BACKENDS if name != "torch")  # the reference plans nothing

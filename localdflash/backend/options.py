@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localdflash.backend.names import Backend
+from localdflash.backend.names import Backend, RowsMode
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 
@@ -15,7 +15,8 @@ Costs = Callable[[Target, Sequence[Drafter]], Controller]
 class Options:
     """Zeros mean: what the model and the machine suggest.
 
-    "auto" is CUDA where that can run the pair, else our own CPU engine or llama.cpp, whichever is faster here.
+    "auto" is CUDA where that can run the pair, else llama.cpp on a GPU, else our own CPU engine or llama.cpp, whichever
+    is faster here.
     """
 
     pair: str = "embedded"
@@ -25,6 +26,9 @@ class Options:
     draft: bool = True
     drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
+    device: str = "auto"  # of llama.cpp: "cpu", "gpu" (the best one), or a GPU's name; auto: a GPU if it holds half
+    gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head counted as one; -1: what fits
+    rows: RowsMode = "auto"  # of llama.cpp: "exact" is certified identity at any price, "fast" is none
     kv: str = "f16"  # keys and values of the CUDA engine: f16, int8 or fp8
     progress: Progress | None = None
     costs: Costs | None = None  # what a verify and a draft cost on a processor; None: they are measured at load

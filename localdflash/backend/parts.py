@@ -7,12 +7,20 @@ DRAFTER = "drafter weights"
 TARGET_KV = "target K/V"
 DRAFTER_KV = "drafter K/V"
 SCRATCH = "graphs and scratch"  # compute buffers, logits, taps
+IN_MEMORY = " in memory"  # ends the names of what a pair on a GPU keeps in the processor's memory
 PROGRAM = "program"  # the interpreter, its libraries and the vocabulary
+PREFIXES = "prefix cache"  # of the daemon: what earlier requests computed; not planned, for it takes what is free
 
 
 def total(parts: Parts) -> int:
     """Bytes of all parts."""
     return sum(parts.values())
+
+
+def divided(parts: Parts) -> tuple[Parts, Parts]:
+    """The parts on a GPU, and those in the processor's memory beside it."""
+    beside = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
+    return {name: size for name, size in parts.items() if name not in beside}, beside
 
 
 def gigabytes(count: int) -> str:

@@ -29,6 +29,7 @@ class Running:
     close: Callable[[], None]
     predicted: Parts = field(default_factory=dict)
     notices: Sequence[str] = ()  # lines for the user
+    rows: str = ""  # what is certified of llama.cpp's rows, and what that costs
     host: HostPair | None = None  # the pair itself, where it is composed in Python
 
 

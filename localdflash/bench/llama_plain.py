@@ -1,11 +1,12 @@
 """Plain decoding by llama.cpp as fast as it can: what drafting has to beat, whatever runs the pair.
 
-`LlamaCppTarget` adds a filler row to a lone row, and does without flash attention, so that a verify has the same bits.
-Here a row is alone and attention is llama.cpp's default: as `llama-server` decodes, and faster.
+`LlamaCppTarget` runs in a way in which a verify has the same bits, and that may cost something. Here a row is alone and
+all flags are llama.cpp's own: as `llama-server` decodes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as api
@@ -13,28 +14,31 @@ import llama_cpp.llama_cpp as api
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
 from localdflash.errors import ModelError, OutOfMemory
-from localdflash.llamacpp.target import LlamaCppTarget, context_params
+from localdflash.llamacpp.placement import PROCESSOR, Placement
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.llamacpp.ways import AS_IT_COMES
 from localdflash.loading.load import LoadedPair
 
 
 class LoneRowTarget(LlamaCppTarget):
     """See `Target`."""
 
-    def _params(self, threads: int) -> Any:
-        params, default = context_params(self.model, self.context, threads), api.llama_context_default_params()
-        params.flash_attn_type = default.flash_attn_type
-        params.type_k, params.type_v = default.type_k, default.type_v
-        return params
+    def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
+        super().__init__(path, context, threads, way=AS_IT_COMES, placement=placement)
 
-    def _filled(self, ids: Sequence[int]) -> Sequence[int]:
-        return ids
+    def _params(self, threads: int) -> Any:
+        params = super()._params(threads)
+        params.flash_attn_type = api.llama_context_default_params().flash_attn_type
+        return params
 
 
 @contextmanager
 def llama_plain(loaded: LoadedPair) -> Iterator[Pair | None]:
-    """llama.cpp on the same target, context and threads; None if it cannot run that."""
+    """llama.cpp on the same target, context, threads and GPU; None if it cannot run that."""
+    ours = loaded.host.target if loaded.host else None
+    placement = ours.placement if isinstance(ours, LlamaCppTarget) else PROCESSOR
     try:
-        target = LoneRowTarget(loaded.files.target, loaded.context, loaded.options.threads)
+        target = LoneRowTarget(loaded.files.target, loaded.context, loaded.options.threads, placement)
     except (ModelError, OutOfMemory):
         yield None
         return

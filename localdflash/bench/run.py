@@ -132,12 +132,13 @@ def run(options: Options, limit: int | None, repeats: int, progress: Callable[[s
         backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify()}
         loaded.pair.forget()
         acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
-        machine = ways.machine()
+        machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}
     best = _other_plain(options, backend, limit)
     return {
         "pair": options.pair,
         "backend": backend,
         "threads": options.threads,
+        **rows,
         "commit": commit(),
         "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
         f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),

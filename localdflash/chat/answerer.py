@@ -61,6 +61,7 @@ class About:
     drafter: bool = False
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
+    rows: str = ""  # what llama.cpp's are, and what that costs
 
 
 class Answerer:
@@ -237,6 +238,17 @@ class Answerer:
                 self.about = _about(told) if "context" in told else self.about
         return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
 
+    async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
+        """Have the engine on this machine, if it is there, read what may become a prompt: the answer begins sooner.
+
+        Cancelling this stops it. What goes wrong is left to whoever asks for the answer.
+        """
+        if not self._is_local or not self._address:
+            return
+        body = {"messages": spoken(messages, system), **template_fields(settings), "max_tokens": 0}
+        with suppress(LocaldflashError):
+            await self._post("/v1/chat/completions", body)
+
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """The number of tokens of the prompt of these messages; None if the server does not tell."""
         about = await self.ready()
@@ -329,6 +341,7 @@ def _about(told: Mapping[str, Any]) -> About:
             bool(told.get("drafter", False)),
             str(told.get("notice") or ""),
             {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
+            str(told.get("rows") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None

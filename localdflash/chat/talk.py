@@ -221,8 +221,9 @@ class Talk(Generic[A]):
             if task and task.cancelling():
                 raise
         except BaseException:
-            if not growing.text and not goes_on:
-                del chat.messages[place]
+            if growing.text == begun.text:  # it did not begin: the chat is as it was
+                if not goes_on:
+                    del chat.messages[place]
                 raise
             growing.finish, growing.numbers = "gone", self.speed.numbers()
             raise

@@ -26,16 +26,10 @@ KEYS = 150  # of a file: about half a minute
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=None,
-    help="How many prompts of each category, completions, files or tasks.",
-)
+@click.option("--limit", type=click.IntRange(1), help="How many prompts of each category, completions, files or tasks.")
 @click.option(
     "--repeats",
     type=click.IntRange(1, 20),
-    default=None,
     help="Runs of each prompt in each way; 2 where models complete, 1 where they chat.",
 )
 @click.option(
@@ -126,9 +120,7 @@ def command(
     talks = not others and chats(options["pair"], suite)
     if picture and not (by_typing or talks):
         raise UsageError("--picture is for --typing and for pairs that chat")
-    if json_file:  # before the minutes that it takes, not after them
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.open("a").close()
+    _make_room(json_file, picture)
     if of_server:
         return _bench_server(ctx, limit or COMPLETIONS, json_file, options)
     if by_typing:
@@ -179,13 +171,9 @@ def _bench_chat(
     options: dict[str, Any],
 ) -> int:
     from localdflash.backend.options import Options
-    from localdflash.bench import picture as pictures
     from localdflash.bench.chat.picture import draw
     from localdflash.cli.bench_chat import measure, show
 
-    if picture:
-        pictures.check(picture)
-        picture.parent.mkdir(parents=True, exist_ok=True)
     result = {"command": _command(ctx), **measure(Options(**options), wanted(ctx, options), limit, repeats)}
     _write(json_file, result)
     if picture:
@@ -225,9 +213,6 @@ def _bench_typing(
     from localdflash.cli.bench_typing import show
     from localdflash.cli.remote import own_engine
 
-    if picture:
-        pictures.check(picture)
-        picture.parent.mkdir(parents=True, exist_ok=True)
     if places and revision is not None:
         raise UsageError("files and --commit are two things to type: take one of them")
     with tempfile.TemporaryDirectory(prefix="localdflash-typing-") as folder:
@@ -288,6 +273,18 @@ def _command(ctx: click.Context) -> str:
         else:
             words += value or ()
     return shlex.join(words)
+
+
+def _make_room(json_file: Path | None, picture: Path | None) -> None:
+    """See that both can be written: before the minutes that it takes, not after them."""
+    if picture:
+        from localdflash.bench.picture import check
+
+        check(picture)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.open("a").close()
 
 
 def _write(json_file: Path | None, result: dict[str, Any]) -> None:

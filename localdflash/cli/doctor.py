@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from localdflash.cli.output import print_json
-from localdflash.doctor import installation, resources, self_test, surroundings
+from localdflash.doctor import graphics, installation, resources, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
 from localdflash.text.sanitize import printable
 
@@ -35,6 +35,7 @@ def _probes() -> tuple[Probe, ...]:
         Probe("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
         Probe("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         Probe("llama-cpp-python", installation.llama, "run `pip install --force-reinstall llama-cpp-python`"),
+        Probe("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
         Probe("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         Probe("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
         Probe("processor", resources.processor, REINSTALL, required=False),

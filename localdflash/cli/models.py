@@ -50,7 +50,9 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
     SPEC is an id of `models list`, the path of a GGUF file, or hf:owner/name/file.gguf.
     """
-    pair = load_registry().resolve(spec, drafter)
+    from localdflash.plan.described import described
+
+    pair = described(load_registry().resolve(spec, drafter))
     if as_json:
         print_json(_document(pair))
     else:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.backend.names import BACKENDS
+from localdflash.backend.names import BACKENDS, ROWS_MODES
 from localdflash.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.pairs import defaults
@@ -42,8 +42,8 @@ _RUN = (
     _setting(
         "--backend",
         "model.backend",
-        "What runs the pair: auto is cuda where that can run it, else cpu or llama.cpp, whichever is faster here; torch"
-        " is the readable reference.",
+        "What runs the pair: auto is cuda where that can run it, else llama.cpp on a GPU, else cpu or llama.cpp,"
+        " whichever is faster here; torch is the readable reference.",
         type=click.Choice(BACKENDS),
     ),
     _setting("--threads", "model.threads", "CPU threads; 0 lets the backend choose.", type=click.IntRange(0, 1024)),
@@ -52,6 +52,25 @@ _RUN = (
         "model.context",
         "Tokens of context; 0 is what the model was trained for.",
         type=click.IntRange(0),
+    ),
+    _setting(
+        "--device",
+        "model.device",
+        "Where llama.cpp computes: auto is a GPU that holds the pair, or half of it, else cpu; gpu is the best GPU; or"
+        " the name of one, as `localdflash doctor` says it.",
+    ),
+    _setting(
+        "--gpu-layers",
+        "model.gpu_layers",
+        "Layers that llama.cpp computes on the GPU; -1 is what fits.",
+        type=click.IntRange(-1),
+    ),
+    _setting(
+        "--rows",
+        "model.rows",
+        "Rows of the llama.cpp backend: exact certifies that drafts change no token, fast does not care; auto is exact"
+        " where that costs little.",
+        type=click.Choice(ROWS_MODES),
     ),
     _setting(
         "--kv",
@@ -77,7 +96,7 @@ _SAMPLING = (
         type=float,
         default=0.0,
         show_default=True,
-        help="Randomness of sampling; Randomness of sampling; 0 always takes the likeliest token.",
+        help="Randomness of sampling; 0 always takes the likeliest token.",
     ),
     click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
     click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),
@@ -88,7 +107,7 @@ _SAMPLING = (
 
 
 def pair_options(command: Command) -> Command:
-    """Add the options that say which pair to run, and how: pair, backend, threads, context, kv, drafter bits, FP4."""
+    """Add the options that say which pair to run, and how: pair, backend, threads, context, device, kv, bits."""
     return _pair(operator.attrgetter("model.pair"), "setting model.pair")(_run_options(command))
 
 

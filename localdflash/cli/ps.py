@@ -30,8 +30,8 @@ def ps(as_json: bool) -> None:
 
 
 def _fields(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in ("pair", "backend", "device", "context", "requests"):
-        if name in state:
+    for name in ("pair", "backend", "device", "context", "rows", "requests"):
+        if state.get(name, "") != "":
             yield name, str(state[name])
     if state.get("since"):
         yield "loaded", f"{datetime.fromtimestamp(state['since']):%Y-%m-%d %H:%M:%S}"

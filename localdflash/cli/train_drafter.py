@@ -22,7 +22,18 @@ from localdflash.cli.training import (
 )
 from localdflash.errors import UsageError
 
-OF_A_PAIR = ("prompts", "repository", "my_chats", "fresh", "short", "mask", "backend", "sequences", "anchors")
+OF_A_PAIR = (
+    "prompts",
+    "repository",
+    "my_chats",
+    "fresh",
+    "short",
+    "first_slot",
+    "mask",
+    "backend",
+    "sequences",
+    "anchors",
+)
 OF_FOLDER = ("batch_tokens", "device")
 FOLDERS_TAPS = "1,3,4"
 
@@ -50,6 +61,13 @@ FOLDERS_TAPS = "1,3,4"
     "--taps", help=f"Target blocks whose output is read; by default {FOLDERS_TAPS}, with --pair five, spread."
 )
 @click.option("--short", type=click.IntRange(1), default=6144, show_default=True, help="Tokens that it proposes from.")
+@click.option(
+    "--first-slot",
+    type=click.Choice(["anchor", "mask"]),
+    default="anchor",
+    show_default=True,
+    help="The first slot that proposes. llama-server reads drafters of `mask` alone.",
+)
 @click.option("--mask", metavar="TOKEN", help="Special token of the slots to fill; by default an unused one.")
 @click.option(
     "--backend", type=click.Choice(["cpu", "llama.cpp"]), default="cpu", show_default=True, help="What runs the target."
@@ -68,8 +86,8 @@ def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: An
     """Train a drafter and write it into FOLDER, as GGUF and as safetensors. What was stopped goes on where it was.
 
     With --pair the target answers prompts first: questions on pinned packages, or those of --prompts, --repository and
-    --my-chats. Afterwards `localdflash chat --pair FOLDER/target.gguf` uses it. Without --pair the target is
-    FOLDER/target.gguf, which `train target` wrote.
+    --my-chats; --minutes are those of this call. Afterwards `localdflash chat --pair FOLDER/target.gguf` uses it.
+    Without --pair the target is FOLDER/target.gguf, which `train target` wrote.
     """
     for name in OF_FOLDER if pair else OF_A_PAIR:
         if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
@@ -91,7 +109,10 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any]) -> None:
     budget = TrainingBudget(options["minutes"], options["learning_rate"], options["seed"])
     target, start = _files(pair)
     start = None if options["fresh"] else start
-    wanted = Wanted(options["layers"] or 1, options["block_size"], options["short"], options["mask"], start)
+    from_anchor = options["first_slot"] == "anchor"
+    wanted = Wanted(
+        options["layers"] or 1, options["block_size"], options["short"], options["mask"], start, from_anchor
+    )
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     work = for_pair.Work(
         folder, target, wanted, options["tokens"], budget.minutes, taps, options["backend"], options["threads"]

@@ -20,7 +20,7 @@ minutes_option = click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     required=True,
-    help="Time to train, restarts included; with --pair that of this call.",
+    help="Time to train, restarts included.",
 )
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random."

@@ -44,7 +44,7 @@ class CpuDFlashDrafter:
         if wrong := check_drafter(packed.config):
             raise ModelError(f"the CPU engine does not run drafters with {wrong}; use `--backend llama.cpp`")
         self.packed, self.target = packed, target
-        self.longest = self.config.block_size - 1
+        self.longest = self.config.drafts
         self.length = 0
         c, blocks = self.config.decoder, self.config.decoder.num_hidden_layers
         self.cache = KeysAndValues(blocks, c, target.context + self.config.block_size)
@@ -68,8 +68,7 @@ class CpuDFlashDrafter:
         self._pass = library.PassStruct(
             address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
         )
-        # Features within it are kept: a window for the next block, and some more to roll back into.
-        self._reach = (self.config.window or 0) + SPARE if all(sliding) else 0
+        self._reach = reach_of(self.config)
         self._injected = 0
         self._waiting: list[Floats] = []
 
@@ -103,7 +102,10 @@ class CpuDFlashDrafter:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
         self._waiting.append(taps)
         self.length += len(ids)
-        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+        waiting = self.length - self._injected
+        if self._reach and waiting > 2 * self._reach:
+            self._skip()
+        elif waiting * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
@@ -114,9 +116,10 @@ class CpuDFlashDrafter:
         self._ids[0] = anchor
         self._pass.start = self.length
         self.target.team.forward(self.model, self._pass)
-        best, confidence = self._best[1 : limit + 1], self._confidence[1 : limit + 1].tolist()
+        slots = slice(self.config.first_slot, self.config.first_slot + limit)
+        best = self._best[slots]
         tokens = self._tokens[best] if len(self._tokens) else best
-        return Draft(self.name, tokens.tolist(), confidence)
+        return Draft(self.name, tokens.tolist(), self._confidence[slots].tolist())
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
@@ -140,16 +143,35 @@ class CpuDFlashDrafter:
     def _inject(self) -> None:
         if not self._waiting:
             return
+        if self._reach:
+            self._skip()
         features = np.ascontiguousarray(np.concatenate(self._waiting))
         self._waiting = []
-        if self._reach and (unseen := len(features) - self._reach) > 0:
-            self.cache.clear(self._injected, self._injected + unseen)
-            self._injected += unseen
-            features = features[unseen:]
         for begin in range(0, len(features), MAX_ROWS):
             chunk = features[begin : begin + MAX_ROWS]
             self.target.team.inject(self.model, chunk, self._injected)
             self._injected += len(chunk)
+
+    def _skip(self) -> None:
+        """Leave out waiting features that no block will see."""
+        unseen = self.length - self._injected - self._reach
+        if unseen > 0:
+            self._waiting = [np.concatenate(self._waiting)[unseen:].copy()]
+            self.cache.clear(self._injected, self._injected + unseen)
+            self._injected += unseen
+
+
+def reach_of(config: DFlashConfig) -> int:
+    """How many features are kept: a window for the next block, and some more to roll back into; 0 for all."""
+    slides = all(config.is_sliding(i) for i in range(config.decoder.num_hidden_layers))
+    return (config.window or 0) + SPARE if slides else 0
+
+
+def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
+    """The most that features take before they become keys, for a target of this hidden size."""
+    row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
+    rows = min(WAITING_BYTES // row, context)
+    return row * (min(rows, 2 * reach_of(config)) if reach_of(config) else rows)
 
 
 def check_drafter(config: DFlashConfig) -> str:

@@ -13,7 +13,7 @@ from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cpu import library
 from localdflash.cpu.bound import KEYS, bound_model, check_shape
-from localdflash.cpu.drafter import check_drafter
+from localdflash.cpu.drafter import check_drafter, waiting_bytes
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
 from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
 from localdflash.errors import ModelError
@@ -58,6 +58,7 @@ class CpuSizes:
             d, room = drafting.decoder, context + drafting.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, room)}
             scratch += _rope_bytes(d, room) + self._workspace(d, taps, fuses=True)
+            scratch += waiting_bytes(drafting, c.hidden_size, context)
         return parts | {SCRATCH: scratch}
 
     def _workspace(self, config: DecoderConfig, taps: int, fuses: bool = False) -> int:

@@ -230,4 +230,4 @@ class Stepper:
             softcap=config.softcap,
             ids=block.weights.head_ids,
         )
-        self.ops.propose(self.choice, self.state, self.draft, config.block_size)
+        self.ops.propose(self.choice, self.state, self.draft, config.first_slot, min(config.drafts, ROWS - 1))

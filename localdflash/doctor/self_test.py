@@ -36,6 +36,7 @@ def chat_pair(name: str) -> Check:
     from localdflash.text.chat_template import TemplateMessage
 
     config = load_config()
+    how = config.model
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
         absent = defaults.worth_pulling(config)
@@ -43,7 +44,7 @@ def chat_pair(name: str) -> Check:
         return Check(name, "ok", f"{pair}, as above", remedy)
     return _generate(
         name,
-        Options(pair=pair, backend=config.model.backend, threads=config.model.threads),
+        Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers),
         lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)]),
     )
 

@@ -1,7 +1,7 @@
 """DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
 
-The drafter shares the target's embedding and head through `ctx_other`. With a short vocabulary it brings its rows of
-the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
+The drafter lies on the target's device, and shares its embedding and head through `ctx_other`. With a short vocabulary
+it brings its rows of the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
 
 Features wait until a draft is asked for and are injected then, all at once: while the controller drafts by other means
 they cost a copy each. Only where they would fill memory are they injected before.
@@ -37,7 +37,7 @@ def context_params(config: DFlashConfig, target: Any, context: int, threads: int
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
     params.n_seq_max = 1
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.no_perf = True
+    params.no_perf, params.op_offload = True, False
     params.ctx_other = target
     params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
@@ -55,7 +55,7 @@ class LlamaCppDFlashDrafter:
         self.config = config_of_gguf(header)
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
         check_short_head(header, self.config)
-        self.model = library.load_model(path)
+        self.model = library.load_model(path, placement=target.placement.whole())
         self.handle = library.new_context(
             self.model, context_params(self.config, target.handle, target.context, threads)
         )
@@ -67,7 +67,7 @@ class LlamaCppDFlashDrafter:
         self._logits_address = library.logits_reader()
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
-        self.longest = self.config.block_size - 1
+        self.longest = self.config.drafts
         self.length = 0
         self._injected = 0
         self._waiting: list[NDArray[np.float32]] = []
@@ -96,7 +96,8 @@ class LlamaCppDFlashDrafter:
         address = self._logits_address(self.handle)
         if not address:
             raise LocaldflashError("llama.cpp returned no logits for a draft")
-        logits = library.float_rows(address, slots, self._vocab_size)[1 : limit + 1]
+        first = self.config.first_slot
+        logits = library.float_rows(address, slots, self._vocab_size)[first : first + limit]
         api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
         if len(self._tokens):
             logits = logits[:, self._tokens]

@@ -2,7 +2,8 @@
 bindings leave out.
 
 The layer-input taps are exported by the library without a stable ABI; they are bound here and nowhere else, and a
-build that lacks them says so.
+build that lacks them says so. `LOCALDFLASH_GGML_BACKEND` names a library of another of ggml's backends, compiled from
+the same sources, which is loaded beside it.
 """
 
 import ctypes
@@ -14,15 +15,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import ModelError
-from localdflash.weights.gguf import read_header
+from localdflash.errors import ModelError, NoDevice
+from localdflash.llamacpp.builds import BACKEND
+from localdflash.llamacpp.placement import PROCESSOR, Placement
+from localdflash.weights.gguf import check_header
 
+TILED = "GGML_CPU_TILED_MM"  # products in tiles, from 8 rows on, round otherwise than those of fewer rows
 WARNING, ERROR = 3, 4  # ggml_log_level
 _MESSAGES: list[str] = []
 _SIZES: list[list[str]] = []  # the listeners of `said_sizes`
@@ -42,8 +46,24 @@ def _collect(level: int, text: bytes, _user_data: object) -> None:
 @cache
 def quiet() -> None:
     """Initialise the backend once and keep its log out of the terminal; the last warnings go into error messages."""
+    os.environ.setdefault(TILED, "0")  # read once, at the first product
     api.llama_log_set(_collect, ctypes.c_void_p(0))
     api.llama_backend_init()
+    _plug()
+
+
+def _plug() -> None:
+    """Load the backend that the environment names; NoDevice if that is none of this version."""
+    path = os.environ.get(BACKEND)
+    if path and not ggml("ggml_backend_load", ctypes.c_void_p, os.fsencode(path)):
+        raise NoDevice(f"{BACKEND}={path} is no backend for this llama-cpp-python: unset it, or build it anew")
+
+
+def ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """Call a function of ggml: through libllama, because `llama_cpp._ggml` may hold a copy with devices of its own."""
+    function: Callable[..., Any] = api._lib[name]
+    function.restype = result  # type: ignore[attr-defined]
+    return function(*arguments)
 
 
 def last_message() -> str:
@@ -86,22 +106,52 @@ def new_context(model: Any, params: Any) -> Any:
         return api.llama_init_from_model(model, params)
 
 
-def load_model(path: Path, vocab_only: bool = False, simulate: bool = False) -> Any:
+class _Override(ctypes.Structure):
+    """`llama_model_tensor_buft_override`."""
+
+    _fields_: ClassVar = [("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p)]
+
+
+def _placed(params: Any, placement: Placement) -> list[Any]:
+    """Set where the weights go; what is returned must live as long as the model is being loaded.
+
+    An empty list of devices, and not only no layers, keeps wide decodes from being computed on a GPU all the same.
+    """
+    chosen = (ctypes.c_void_p * 2)(placement.device.handle if placement.device else None)
+    params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+    params.n_gpu_layers = placement.layers
+    pattern = rf"blk\.({'|'.join(map(str, placement.experts))})\.ffn_.*_exps".encode()
+    unmoved = ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)  # weights as the file has them
+    overrides = (_Override * 2)(_Override(pattern, unmoved))  # the second one, of zeros, ends the list
+    if placement.experts:
+        params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
+    return [chosen, pattern, overrides]
+
+
+def load_model(
+    path: Path,
+    vocab_only: bool = False,
+    simulate: bool = False,
+    repack: bool = True,
+    placement: Placement = PROCESSOR,
+) -> Any:
     """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError if it cannot be loaded.
 
     `simulate` reads no weights and allocates nothing: contexts of such a model say how much memory they would take.
+    Without `repack` the weights stay as the file has them.
     """
-    read_header(path)
+    check_header(path)
     quiet()
     params = api.llama_model_default_params()
-    params.n_gpu_layers = 0
-    params.vocab_only = vocab_only
+    kept = _placed(params, placement)
+    params.vocab_only, params.use_extra_bufts = vocab_only, repack
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
     _MESSAGES.clear()
     with interrupts_held() as came:
         params.progress_callback = api.llama_progress_callback(lambda _done, _data: not came)
         model = api.llama_model_load_from_file(os.fsencode(path), params)
+    del kept
     if not model:
         reasons = [said.partition("error loading model: ")[2] for said in _MESSAGES if "error loading model: " in said]
         raise ModelError(f"{path}: llama.cpp cannot load this model: {reasons[0] if reasons else last_message()}")

@@ -2,56 +2,73 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 
 from localdflash.backend import free
-from localdflash.backend.fit import NO_DRAFTER, Fit, fit
+from localdflash.backend.fit import NO_DRAFTER, Fit
 from localdflash.backend.options import Options
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
 from localdflash.backend.running import Running, compose
 from localdflash.engine.pair import Drafter
 from localdflash.errors import ModelError
-from localdflash.llamacpp import library, sizes
+from localdflash.llamacpp import certified, library, placing, sizes
+from localdflash.llamacpp.certified import Choice
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
-from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.llamacpp.placement import PROCESSOR, Placement
+from localdflash.llamacpp.target import LlamaCppTarget, check_taps
+from localdflash.machine.cores import physical_cores
 from localdflash.model.dflash_config import DFlashConfig, check_fit
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header
 
 Measure = Callable[[], Parts]
+CROPPED = ("llama", "qwen3", "qwen3moe")  # surely without recurrent layers, which would have to be looked for
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. OutOfMemory says what would fit, ModelError and UsageError what is wrong."""
+    """The pair as `options` say. NoDevice if there is no such GPU, OutOfMemory says what would fit; ModelError and
+    UsageError what is wrong.
+    """
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    planned = _planned(files.target, path, options.context)
+    placed = placing.plan(files.target, path, options)
+    planned, placement = placed.fit, placed.placement
+    chosen = chosen_way(files, options, placement)
+    path, refused = _readable(files.target, path if chosen.drafts else None)
     predicted = _predicted(planned, path)
     with ExitStack() as stack:
         with library.said_sizes() as lines:
-            target = LlamaCppTarget(files.target, planned.context if planned else options.context, options.threads)
+            context = planned.context if planned else options.context
+            target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement)
         stack.callback(target.close)
         if any("REPACK" in line for line in lines):
             library.release_pages(files.target)
         drafters: list[Drafter] = []
-        measures, notices = [_of_target(target, lines)], [planned.notice] if planned else []
+        measures = [_of_target(target, lines)]
+        notices = [placed.notice, planned.notice if planned else "", refused]
+        if _is_news(chosen, options, files):
+            notices.append(chosen.said)
         if path and (planned is None or planned.drafter != NO_DRAFTER):
             drafter, config, measure = _loaded(path, files.target, target, options.threads, stack)
             drafters.append(drafter)
             if config.trained_for:
                 notices.append(mismatch(path, config.trained_for, read_header(files.target)))
             measures.append(measure)
-        pair = compose(target, drafters, options)
+        pair = compose(target, drafters, options if chosen.drafts else replace(options, draft=False))
+        names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
         return Running(
             pair=pair,
             host=pair,
             context=target.context,
-            device="cpu",
+            device=placement.device.name if placement.device else "cpu",
             vocab_size=target.vocab_size,
-            identity=(target.context, [drafter.name for drafter in pair.drafters], version("llama-cpp-python")),
+            identity=(target.context, names, build, str(chosen.way), *placement.identity),
+            rows=chosen.said,
             predicted=predicted,
             measured=lambda: _together(measures) if planned else free.with_program({}),
             notices=notices,
@@ -59,13 +76,36 @@ def load(files: LocalPair, options: Options) -> Running:
         )
 
 
-def _planned(target: Path, drafter: Path | None, context: int) -> Fit | None:
-    """What fits; None if loading itself has to say what is wrong, or llama.cpp does not report its sizes."""
+def chosen_way(files: LocalPair, options: Options, placement: Placement = PROCESSOR) -> Choice:
+    """The way of a session with this pair; measured, if that was not done yet and is needed."""
+    if options.rows == "fast" and read_header(files.target).architecture in CROPPED:
+        return certified.AS_FAST
+    threads, device = options.threads or len(physical_cores()), "cpu"
+    if placement.layers:
+        device = repr(placement.identity)
+
+    def opened(repack: bool) -> Any:
+        return library.load_model(files.target, repack=repack, placement=placement)
+
+    record = certified.recorded(files.target, device, threads, opened)
+    return certified.choose(record, options.rows, bool(files.drafter_gguf or files.drafter_safetensors))
+
+
+def _is_news(chosen: Choice, options: Options, files: LocalPair) -> bool:
+    """Whether a user would expect something else: identity, or a drafter at work."""
+    if chosen.drafts:
+        return chosen.kind != "exact" and options.rows != "fast"
+    return options.draft and bool(files.drafter_gguf or files.drafter_safetensors)
+
+
+def _readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
+    """The drafter if llama.cpp gives what it reads, else why not."""
     try:
-        with sizes.LlamaCppSizes(target, drafter) as needed:
-            return None if context > needed.trained else fit(needed, free.system_budget(), context)
-    except ModelError:
-        return None
+        if drafter:
+            check_taps(read_header(target).architecture)
+    except ModelError as error:
+        return None, f"{drafter}: {error}"
+    return drafter, ""
 
 
 def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
@@ -87,8 +127,8 @@ def _loaded(
     target.set_taps(drafter.config.taps)
 
     def measure() -> Parts:
-        said = sizes.sizes_said(lines)
-        return {DRAFTER: api.llama_model_size(drafter.model), DRAFTER_KV: said.cache, SCRATCH: said.scratch}
+        names, weights = (DRAFTER, DRAFTER_KV), api.llama_model_size(drafter.model)
+        return sizes.measured(names, weights, lines, target.placement.whole())
 
     return drafter, drafter.config, measure
 
@@ -104,14 +144,17 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Dr
     target.set_taps(model.config.taps)
     embedding = load_tensor(header, "token_embd.weight")
     head = load_tensor(header, "output.weight") if "output.weight" in header.tensors else embedding
-    drafter = DFlashDrafter(model, embedding, head)
-    return drafter, model.config, lambda: {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.context.nbytes}
+    drafter, beside = DFlashDrafter(model, embedding, head), IN_MEMORY if target.placement.layers else ""
+    return (
+        drafter,
+        model.config,
+        lambda: {DRAFTER + beside: drafter.weight_bytes, DRAFTER_KV + beside: drafter.context.nbytes},
+    )
 
 
 def _of_target(target: LlamaCppTarget, lines: list[str]) -> Measure:
     def measure() -> Parts:
-        said = sizes.sizes_said(lines)
-        return {TARGET: api.llama_model_size(target.model), TARGET_KV: said.cache, SCRATCH: said.scratch}
+        return sizes.measured((TARGET, TARGET_KV), api.llama_model_size(target.model), lines, target.placement)
 
     return measure
 
@@ -121,4 +164,6 @@ def _together(measures: list[Measure]) -> Parts:
     for measure in measures:
         for name, size in measure().items():
             parts[name] = parts.get(name, 0) + size
-    return free.with_program(parts)
+    _, beside = divided(parts)
+    on_gpu = {name: size for name, size in parts.items() if name not in beside} if beside else {}
+    return {**on_gpu, **free.with_program(beside or parts)}

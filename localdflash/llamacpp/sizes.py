@@ -1,13 +1,14 @@
-"""The memory of a pair in llama.cpp on this CPU: weights by the files' headers, the rest by llama.cpp itself.
+"""The memory of a pair in llama.cpp, on the processor or a GPU: weights by the files' headers, the rest by llama.cpp.
 
 llama.cpp can plan its buffers without allocating them (`no_alloc`), so caches and compute buffers of every architecture
-are its own numbers. A file may be a stand-in that has only the header (plan/stand_in.py): no weights are read.
+are its own numbers. It does not say how a cache is divided between a GPU and the processor: that goes by layers, as the
+weights do. A file may be a stand-in that has only the header (plan/stand_in.py): no weights are read.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,26 +16,39 @@ from typing import Any, Self
 import llama_cpp.llama_cpp as api
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.drafter import context_params as drafter_params
-from localdflash.llamacpp.target import EXACT_ROWS
+from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.target import context_params as target_params
+from localdflash.llamacpp.ways import DEFAULT, MOST, PLANNED_ON_GPU
 from localdflash.model.dflash_config import DFlashConfig, config_of_file
-from localdflash.weights.gguf import read_header
+from localdflash.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
-_BUFFER = re.compile(r": +(\S+) +(output|compute) buffer size = +([\d.]+) MiB")
+_BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
+_BLOCK = re.compile(r"blk\.(\d+)\.")
 FLOAT = 4  # bytes
+TABLE = "token_embd.weight"
+WEIGHTS, CACHES, WORK = ("model",), ("KV", "RS"), ("output", "compute")  # kinds of buffers
 
 
 @dataclass(frozen=True)
 class Said:
-    """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers."""
+    """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers.
+
+    `buffers` has every buffer by its device's name and its kind; those of a plan hold neither weights nor caches.
+    """
 
     cache: int
     scratch: int
+    buffers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False)
+
+    def of(self, kinds: Collection[str], device: Device) -> tuple[int, int]:
+        """Bytes of these kinds on a device, and in the processor's memory."""
+        sizes = [(name == device.name, size) for (name, kind), size in self.buffers.items() if kind in kinds]
+        return sum(size for on, size in sizes if on), sum(size for on, size in sizes if not on)
 
 
 def sizes_said(lines: Iterable[str]) -> Said:
@@ -44,56 +58,96 @@ def sizes_said(lines: Iterable[str]) -> Said:
         if found := _CACHE.search(line):
             caches.append(float(found[1]))
         elif found := _BUFFER.search(line):
-            buffers[found[1], found[2]] = float(found[3])  # a buffer that was planned again counts once
+            buffers[found[1], found[2]] = _bytes(float(found[3]))  # a buffer that was planned again counts once
     if not caches:
         raise ModelError("this build of llama-cpp-python does not say how large its cache is: reinstall it")
-    return Said(_bytes(sum(caches)), _bytes(sum(buffers.values())))
+    scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
+    return Said(_bytes(sum(caches)), scratch, buffers)
 
 
 def _bytes(mebibytes: float) -> int:
     return round(mebibytes * (1 << 20))
 
 
+def offloaded(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
+    """Bytes of a model's weights on the placement's device, and in memory; a tied table is on both."""
+    head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
+    first = block_count(header) + 1 - placement.layers
+    there = sum(info.nbytes for name, info in header.tensors.items() if _is_there(name, first, placement))
+    beside = sum(info.nbytes for info in header.tensors.values()) - there
+    if placement.layers and head == TABLE:
+        there += header.tensors[TABLE].nbytes
+    return there, beside
+
+
+def _is_there(name: str, first: int, placement: Placement) -> bool:
+    if not placement.layers or name == TABLE:
+        return False
+    if not (found := _BLOCK.match(name)):
+        return True
+    block = int(found[1])
+    return block >= first and not ("_exps" in name and block in placement.experts)
+
+
+def cache_share(header: GGUFHeader, placement: Placement) -> float:
+    """The part of the caches that lies on the placement's device: of the layers there, by their heads."""
+    blocks = block_count(header)
+    heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    weights = [float(count) for count in heads] if isinstance(heads, list) and len(heads) == blocks else [1.0] * blocks
+    return sum(weights[max(blocks + 1 - placement.layers, 0) :]) / max(sum(weights), 1.0) if placement.layers else 0.0
+
+
+def block_count(header: GGUFHeader) -> int:
+    """The blocks of a model."""
+    return header.require(f"{header.architecture}.block_count", int)
+
+
 class LlamaCppSizes:
     """See `Sizes`. A context manager: it holds the files' vocabularies, but no weights."""
 
-    def __init__(self, target: Path, drafter: Path | None) -> None:
-        self._closing, self._path = ExitStack(), target
+    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
+        self._closing, self._header, self._placement = ExitStack(), read_header(target), placement
         with ExitStack() as undo:
             undo.callback(self._closing.close)
-            self._target = self._model(target)
+            self._target = self._model(target, placement)
             self.trained: int = api.llama_model_n_ctx_train(self._target)
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
             self._hidden: int = api.llama_model_n_embd(self._target)
             self._config = config_of_file(drafter) if drafter else None
-            self._drafter = self._model(drafter) if drafter and drafter.suffix == ".gguf" else None
+            of_gguf = drafter and drafter.suffix == ".gguf"
+            self._drafter = self._model(drafter, placement.whole()) if drafter and of_gguf else None
+            self._drafter_header = read_header(drafter) if drafter and of_gguf else None
             self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
 
-    def _model(self, path: Path) -> Any:
-        model = library.load_model(path, simulate=True)
+    def _model(self, path: Path, placement: Placement) -> Any:
+        model = library.load_model(path, simulate=True, placement=placement)
         self._closing.callback(api.llama_model_free, model)
         return model
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `Sizes`."""
         with ExitStack() as freeing:
-            handle, said = self._plan(self._target, target_params(self._target, context), freeing)
-            logits = EXACT_ROWS * self._vocab * FLOAT
-            parts = {TARGET: api.llama_model_size(self._target), TARGET_KV: said.cache, SCRATCH: said.scratch + logits}
+            handle, said = self._plan(
+                self._target, target_params(context, way=PLANNED_ON_GPU if self._placement.layers else DEFAULT), freeing
+            )
+            logits = MOST * self._vocab * FLOAT
+            names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
+            parts = _parts(names, placed, api.llama_model_size(self._target), said, logits)
             if drafter == NO_DRAFTER or self._config is None:
                 return parts
-            taps = EXACT_ROWS * len(self._config.taps) * self._hidden * FLOAT
-            if self._drafter is None:
+            taps = 2 * MOST * len(self._config.taps) * self._hidden * FLOAT
+            if self._drafter is None or self._drafter_header is None:
                 added = torch_drafter(self._config, context, self._vocab, self._hidden, self._tied())
-            else:
-                params = drafter_params(self._config, handle, context)
-                _, said = self._plan(self._drafter, params, freeing)
-                logits = self._config.block_size * self._vocab * FLOAT
-                added = {DRAFTER: api.llama_model_size(self._drafter), DRAFTER_KV: said.cache, SCRATCH: said.scratch}
-                added[SCRATCH] += 3 * logits  # the library's, and two copies while probabilities are taken
-        added[SCRATCH] += parts[SCRATCH] + 2 * taps
-        return parts | added
+                added[SCRATCH] += taps
+                beside = IN_MEMORY if self._placement.layers else ""
+                return _sum(parts, {name + beside: size for name, size in added.items()})
+            params = drafter_params(self._config, handle, context)
+            _, said = self._plan(self._drafter, params, freeing)
+            # the library's, and two copies while probabilities are taken
+            logits = 3 * self._config.block_size * self._vocab * FLOAT
+            names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.whole())
+            return _sum(parts, _parts(names, placed, api.llama_model_size(self._drafter), said, logits + taps))
 
     def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
         """Make a context that allocates nothing, and return what llama.cpp reports of it."""
@@ -106,7 +160,7 @@ class LlamaCppSizes:
 
     def _tied(self) -> bool:
         """Whether the embedding table is the head, too."""
-        return "output.weight" not in read_header(self._path).tensors
+        return "output.weight" not in self._header.tensors
 
     def close(self) -> None:
         """Free the vocabularies."""
@@ -119,6 +173,34 @@ class LlamaCppSizes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _parts(names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, said: Said, read: int) -> Parts:
+    """The parts of one model, of `names` for weights and caches; `read` are bytes that the host reads results from."""
+    (of_weights, of_cache), (header, placement) = names, placed
+    if not placement.device or not placement.layers:
+        return {of_weights: weights, of_cache: said.cache, SCRATCH: said.scratch + read}
+    there, beside = offloaded(header, placement)
+    cache = round(said.cache * cache_share(header, placement))
+    work, work_beside = said.of(WORK, placement.device)
+    parts = {of_weights: there, of_cache: cache, SCRATCH: work}
+    others = {of_weights: beside, of_cache: said.cache - cache, SCRATCH: work_beside + read}
+    return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
+
+
+def measured(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
+    """The parts of one loaded model, by what llama.cpp said while it was loaded and its context made."""
+    said, (of_weights, of_cache) = sizes_said(lines), names
+    if not placement.device or not placement.layers:
+        return {of_weights: weights, of_cache: said.cache, SCRATCH: said.scratch}
+    sides = [said.of(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
+    called = (of_weights, of_cache, SCRATCH)
+    there = {name: on for name, (on, _) in zip(called, sides, strict=True)}
+    return there | {name + IN_MEMORY: size for name, (_, size) in zip(called, sides, strict=True) if size}
+
+
+def _sum(parts: Parts, more: Parts) -> Parts:
+    return {name: parts.get(name, 0) + more.get(name, 0) for name in (*parts, *more)}
 
 
 def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:

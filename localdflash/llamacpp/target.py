@@ -1,9 +1,9 @@
 """Any GGUF model as a target, through llama.cpp's C API.
 
-On a CPU a row is computed the same way whatever stands beside it, as long as flash attention is off and a decode has
-2 to 32 rows (a single row goes through other matrix kernels): so a lone row gets a filler row beside it that is dropped
-at once. Greedy output is then identical for any draft, any chunking of the prompt and any reuse of the cache. Pointers
-are resolved once; a step costs a few microseconds of Python.
+A target runs in one `Way`: its decodes have the way's widths, filled up by rows that are dropped at once, and end where
+the way says that the cache grows. Where the way was certified for this file, device and build (`certified`), greedy
+output is identical for any draft, any cut of the prompt and any reuse of the cache: to plain decoding in the same way.
+Of a way that was not, nothing is claimed. Pointers are resolved once; a step costs a few microseconds of Python.
 """
 
 import ctypes
@@ -19,40 +19,54 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.llamacpp import library
+from localdflash.llamacpp.placement import PROCESSOR, Placement
+from localdflash.llamacpp.ways import DEFAULT, MOST, Way
 from localdflash.machine.cores import physical_cores
 
-EXACT_ROWS = 32  # decodes of 2 to this many rows agree to the bit
-WIDE_CACHE_BYTES = 256 * 1024 * 1024  # up to here keys and values are kept in float32: no conversion on every step
+# Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
+# fmt: off
+TAPPED = frozenset((
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
+    "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
+))
+# fmt: on
 
 
-def context_params(model: Any, context: int, threads: int = 0) -> Any:
+def context_params(context: int, threads: int = 0, way: Way = DEFAULT) -> Any:
     """The parameters of a target's context for so many tokens."""
     params = api.llama_context_default_params()
-    params.n_ctx = context + 1  # a filler row may stand behind the last token
-    params.n_batch = params.n_ubatch = EXACT_ROWS
+    params.n_ctx = context + max(way.filler, 1)  # filler rows may stand behind the last token; a plan knows no way
+    params.n_batch = params.n_ubatch = MOST
     params.n_seq_max = 1
-    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    if _wide_cache_bytes(model, context) <= WIDE_CACHE_BYTES:
-        params.type_k = params.type_v = api.GGML_TYPE_F32
+    way.flags.apply(params)
+    params.op_offload = False  # a GPU would compute wide decodes of weights in memory, with other bits
     params.no_perf = True
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
 
 
-def _wide_cache_bytes(model: Any, context: int) -> int:
-    architecture = library.metadata(model, "general.architecture")
-    width = library.metadata(model, f"{architecture}.attention.key_length")
-    width_of_head = int(width) if width else api.llama_model_n_embd(model) // api.llama_model_n_head(model)
-    return int(context * api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * width_of_head * 2 * 4)
+def check_taps(architecture: str) -> None:
+    """ModelError where asking llama.cpp for hidden states would end the process."""
+    if architecture not in TAPPED:
+        raise ModelError(
+            f"llama.cpp gives no hidden states of {architecture}, which DFlash reads: the model runs without it"
+        )
 
 
 class LlamaCppTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
-    max_rows = EXACT_ROWS
-
-    def __init__(self, path: Path, context: int = 0, threads: int = 0, taps: Sequence[int] = ()) -> None:
-        self.model = library.load_model(path)
+    def __init__(
+        self,
+        path: Path,
+        context: int = 0,
+        threads: int = 0,
+        taps: Sequence[int] = (),
+        way: Way = DEFAULT,
+        placement: Placement = PROCESSOR,
+    ) -> None:
+        self.way, self.placement = way, placement
+        self.model = library.load_model(path, repack=way.flags.repack, placement=placement)
         trained = api.llama_model_n_ctx_train(self.model)
         self.context = context or trained
         if not 8 <= self.context <= trained:
@@ -65,8 +79,8 @@ class LlamaCppTarget:
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
         self._memory = api.llama_get_memory(self.handle)
-        self._batch = api.llama_batch_init(self.max_rows, 0, 1)
-        for i in range(self.max_rows):
+        self._batch = api.llama_batch_init(MOST, 0, 1)
+        for i in range(MOST):
             self._batch.n_seq_id[i] = 1
             self._batch.seq_id[i][0] = 0
         self._logits_address = library.logits_reader()
@@ -75,10 +89,17 @@ class LlamaCppTarget:
         self.set_taps(taps)
 
     def _params(self, threads: int) -> Any:
-        return context_params(self.model, self.context, threads)
+        return context_params(self.context, threads, self.way)
+
+    @property
+    def max_rows(self) -> int:
+        """See `Target`."""
+        return self.way.most(self.length)
 
     def set_taps(self, blocks: Sequence[int]) -> None:
         """Keep the outputs of these blocks, and of no others."""
+        if blocks:
+            check_taps(library.metadata(self.model, "general.architecture") or "?")
         for block in blocks:
             if not 0 <= block < self.layers - 1:
                 raise ModelError(f"tap {block}: the target has blocks 0 to {self.layers - 2} to tap")
@@ -108,7 +129,7 @@ class LlamaCppTarget:
         """See `Target`."""
         self.length += rows
         if self._decoded > rows:
-            api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+            self.crop(self.length)
 
     def crop(self, length: int) -> None:
         """See `Target`."""
@@ -159,8 +180,8 @@ class LlamaCppTarget:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
 
     def _filled(self, ids: Sequence[int]) -> Sequence[int]:
-        """A lone row with its filler."""
-        return (ids[0], ids[0]) if len(ids) == 1 else ids
+        """The rows with fillers up to a width of the way; they get logits, too, for the head's product is as wide."""
+        return (*ids, *(ids[-1],) * (self.way.width(len(ids)) - len(ids)))
 
     def _read_taps(self, rows: int) -> Taps | None:
         if self._tap_address is None:

@@ -1,4 +1,4 @@
-"""What `auto` means: the GPU where the CUDA engine can run the pair, else the faster engine of the processor."""
+"""What `auto` means: the CUDA engine, else llama.cpp on a GPU, else the faster engine of the processor."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device
 from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.llamacpp.builds import gpu_backends
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
 from localdflash.pairs.pair import LocalPair
@@ -16,26 +17,49 @@ CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 
 
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
-    """The pair, and the backend that runs it; a notice says why if that is not the first choice."""
-    if not device.driver_present():
-        return _on_processor(files, options, "")
-    try:
-        running = load_on("cuda", files, options)
-    except CANNOT as error:
-        return _on_processor(files, options, f"not the CUDA engine: {error}")
-    return "cuda", _noting(running, UNPROVEN)
+    """The pair, and the backend that runs it; a notice says why if that is not the first choice.
+
+    A GPU that is named, or the layers that are to lie on it, mean llama.cpp.
+    """
+    why = list[str]()
+    if options.device in ("auto", "gpu") and options.gpu_layers < 0 and device.driver_present():
+        try:
+            return "cuda", _noting(load_on("cuda", files, options), UNPROVEN)
+        except CANNOT as error:
+            why.append(f"not the CUDA engine: {error}")
+    if options.device not in ("auto", "cpu"):
+        return _on_llamacpp(files, options, why)
+    if options.device == "auto" and options.gpu_layers and gpu_is_there():
+        try:
+            return _on_llamacpp(files, replace(options, device="gpu"), why)
+        except CANNOT as error:
+            why.append(f"not a GPU through llama.cpp: {error}")
+    return _on_processor(files, replace(options, device="cpu"), why)
 
 
-def _on_processor(files: LocalPair, options: Options, why: str) -> tuple[Runner, Running]:
+def gpu_is_there() -> bool:
+    """Whether llama.cpp sees a GPU; one that was built for processors is not loaded to be asked."""
+    if not gpu_backends():
+        return False
+    from localdflash.llamacpp.devices import devices
+
+    return bool(devices())
+
+
+def _on_processor(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:
     """The pair on the engine that is faster here; `why` says why it is not on the GPU."""
     if choose(files, options).backend == "cpu":
         try:
             running = load_on("cpu", files, options)
-            return "cpu", _noting(running, why and f"the CPU engine runs this pair, {why}")
+            return "cpu", _noting(running, f"the CPU engine runs this pair, {'; '.join(why)}" if why else "")
         except CANNOT as error:
-            why = f"not the CPU engine: {error}"
+            why = [f"not the CPU engine: {error}"]
+    return _on_llamacpp(files, options, why)
+
+
+def _on_llamacpp(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:
     running = load_on("llama.cpp", files, options)
-    return "llama.cpp", _noting(running, why and f"llama.cpp runs this pair, {why}")
+    return "llama.cpp", _noting(running, f"llama.cpp runs this pair, {'; '.join(why)}" if why else "")
 
 
 def _noting(running: Running, line: str) -> Running:

@@ -52,15 +52,25 @@ class Case:
 
 def likely(case: Case) -> HostChoice:
     """The engine to load: the faster of those that were timed; else ours, unless it has no fast instructions here."""
-    from localdflash.cpu.sizes import CpuSizes
-
     try:
-        CpuSizes(case.target, case.drafter, case.threads)
+        return _timed(case) or _by_rule(case)
     except (ModelError, NoDevice) as error:
         return HostChoice("llama.cpp", f"not cpu: {error}")
+
+
+def _timed(case: Case) -> HostChoice | None:
+    """The faster one, if both were timed: one alone is older than an update of the other."""
     found = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
     times: dict[HostBackend, float] = {backend: known.value for backend, known in found.items() if known}
-    if len(times) == len(HOST_BACKENDS):  # one alone is older than an update of the other
-        said = " and ".join(f"{ms:.2g} ms a token on {backend}" for backend, ms in times.items())
-        return HostChoice(min(times, key=lambda backend: times[backend]), f"{said}, timed here")
+    if len(times) < len(HOST_BACKENDS):
+        return None
+    said = " and ".join(f"{ms:.2g} ms a token on {backend}" for backend, ms in times.items())
+    return HostChoice(min(times, key=lambda backend: times[backend]), f"{said}, timed here")
+
+
+def _by_rule(case: Case) -> HostChoice:
+    """Without timings; what the CPU engine says of files that it cannot run is raised."""
+    from localdflash.cpu.sizes import CpuSizes
+
+    CpuSizes(case.target, case.drafter, case.threads)
     return HostChoice("llama.cpp" if library.load().instruction_sets[0] == "portable" else "cpu", NOT_TIMED)

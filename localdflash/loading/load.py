@@ -4,7 +4,7 @@ Everything that generates starts here. Memory is planned before it is taken: whe
 goes before the target does, and `LoadedPair.notice` says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import TracebackType
@@ -14,11 +14,14 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
+from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
+
+DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
 
 
 class LoadedPair:
@@ -41,10 +44,13 @@ class LoadedPair:
         running = self._running
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
-        self.predicted, self.notice = running.predicted, "; ".join(filter(None, running.notices))
+        self.predicted, self.rows = running.predicted, running.rows
+        self.notice = "; ".join(filter(None, [*running.notices, _unused(options, self.backend)]))
 
     def _load(self) -> tuple[Runner, Running]:
-        backend = self.options.backend
+        backend, device = self.options.backend, self.options.device
+        if backend != "auto" and device not in DEVICES.get(backend, (device,)):
+            raise UsageError(f"--device {device}: only llama.cpp can be told which GPU, not --backend {backend}")
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
@@ -78,3 +84,14 @@ class LoadedPair:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _unused(options: Options, backend: Runner) -> str:
+    """What was asked of the CUDA engine alone where another backend runs the pair, in a line; or ""."""
+    if backend == "cuda":
+        return ""
+    usual = Options()
+    asked = [f"--kv {options.kv}"] if options.kv != usual.kv else []
+    asked += [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
+    asked += ["--native-fp4"] if options.native_fp4 else []
+    return f"{', '.join(asked)}: for the CUDA engine; {backend} runs the pair without" if asked else ""

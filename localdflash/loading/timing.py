@@ -38,7 +38,8 @@ def choose(files: LocalPair, options: Options) -> HostChoice:
     if choice.why != NOT_TIMED or case.size() * LARGEST_SHARE > free.system_budget().free or _busy():
         return choice
     context = min(CONTEXT, options.context or CONTEXT)
-    brief = replace(options, context=context, progress=None, costs=_unknown)
+    # To find the rows of llama.cpp that agree takes longer than a first start should.
+    brief = replace(options, context=context, progress=None, costs=_unknown, rows="fast")
     found = {engine: _timed(engine, files, brief) for engine in HOST_BACKENDS}
     if not all(found.values()):  # it may work next time: nothing is kept, and where ours fails again, it says why
         return HostChoice("cpu", NOT_TIMED)

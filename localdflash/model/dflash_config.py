@@ -36,7 +36,6 @@ from localdflash.weights import gguf
 REFUSED_JSON = {
     "conv_kernel_size": "DFlash 2 (convolutions and selector)",
     "selector_rank": "DFlash 2 (convolutions and selector)",
-    "sample_from_anchor": "a draft that starts in the anchor's own slot",
     "speculators_model_type": "the speculators container",
     "draft_vocab_size": "a reduced vocabulary",
     "attention_value_scale": "scaled attention values",
@@ -71,8 +70,19 @@ class DFlashConfig:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
+    from_anchor: bool = False  # the anchor's slot proposes too: each slot the token behind it, not its own
     short: tuple[int, ...] = ()  # the tokens that it proposes from, ascending; empty: all
     trained_for: TrainedFor | None = None
+
+    @property
+    def first_slot(self) -> int:
+        """The first slot that proposes."""
+        return 0 if self.from_anchor else 1
+
+    @property
+    def drafts(self) -> int:
+        """How many tokens a block proposes."""
+        return self.block_size - self.first_slot
 
     def is_sliding(self, layer: int) -> bool:
         """Whether a layer sees only a window of the context."""
@@ -138,6 +148,7 @@ def config_of_json(document: object, where: str) -> DFlashConfig:
             embedding_scale=fields.get("input_embedding_scale", as_number, 1.0),
             logit_scale=fields.get("output_multiplier", as_number, 1.0),
             softcap=fields.get("final_logit_softcapping", as_number, 0.0),
+            from_anchor=fields.get("sample_from_anchor", as_flag, False),
             **_our_own(Fields(where, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})),
         ),
         where,
@@ -211,6 +222,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
             embedding_scale=fields.get("embedding_scale", as_number, 1.0),
             logit_scale=fields.get("logit_scale", as_number, 1.0),
             softcap=fields.get("final_logit_softcapping", as_number, 0.0),
+            from_anchor=fields.get("sample_from_anchor", as_flag, False),
             **_our_own(fields),
         ),
         where,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localdflash.errors import ModelError, UsageError
+from localdflash.model.dflash_config import config_of_file
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, PairEntry
 
@@ -97,6 +98,10 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     gguf = drafter.path.with_suffix(".gguf")
     if not gguf.is_file():
         needs.append(_how_to_make(gguf, drafter))
+    elif config_of_file(gguf).from_anchor:
+        raise ModelError(
+            f"{gguf}: its anchor proposes too, which llama-server misreads: train one of --first-slot mask"
+        )
     argv += ["--spec-type", "draft-dflash", "--spec-draft-model", str(gguf)]
     argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))
     argv += _given("--ctx-size", wishes.context)

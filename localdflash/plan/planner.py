@@ -1,7 +1,7 @@
 """The plan of a pair on this machine, before anything of it is loaded or even downloaded."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,9 +17,11 @@ from localdflash.backend.fit import (
 )
 from localdflash.backend.free import program_bytes, system_budget
 from localdflash.backend.names import Backend
-from localdflash.backend.parts import DRAFTER, PROGRAM, Parts, total
+from localdflash.backend.options import Options
+from localdflash.backend.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
 from localdflash.cuda.device import gpu_budget
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
 from localdflash.machine import measurements
 from localdflash.pairs.hub import Unreachable
@@ -65,11 +67,30 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Bytes of all parts and the margin."""
-        return total(self.parts) + self.margin
+        """Bytes of all parts, of those on the GPU if it has one, and the margin."""
+        on_gpu, beside = divided(self.parts)
+        return total(on_gpu if any(name.endswith(IN_MEMORY) for name in beside) else self.parts) + self.margin
 
 
-def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
+@dataclass(frozen=True)
+class Asked:
+    """A pair's files, or stand-ins for them, and how it is to run."""
+
+    pair: str
+    target: Path
+    drafter: Path | None
+    options: Options
+
+    def check(self, sizes: Sizes, where: str = "") -> None:
+        """UsageError for a context that the target was not trained for."""
+        if self.options.context > sizes.trained:
+            trained = f"{self.target.name} was trained for {sizes.trained} tokens at most{where}"
+            raise UsageError(f"--ctx {self.options.context}: {trained}")
+
+
+def make_plan(
+    spec: str, context: int = 0, backend: Backend = "auto", device: str = "auto", gpu_layers: int = -1
+) -> Plan:
     """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
 
     ModelError if the pair cannot run; Unreachable if it is not here and the hub cannot be asked.
@@ -79,13 +100,31 @@ def make_plan(spec: str, context: int = 0, backend: Backend = "auto") -> Plan:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
+        options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers)
+        case = Asked(pair.id, target, drafter, options)
         if backend != "auto":
-            return PLANNERS[backend](pair.id, target, drafter, context, "asked for")
+            return PLANNERS[backend](case, "asked for")
+        return _automatic(case)
+
+
+def _automatic(case: Asked) -> Plan:
+    """What would be loaded: see `localdflash.loading.automatic`."""
+    options, why = case.options, "no GPU was asked for"
+    if options.device in ("auto", "gpu") and options.gpu_layers < 0:
         try:
-            return _on_cuda(pair.id, target, drafter, context, "the GPU can run it")
+            return _on_cuda(case, "the GPU can run it")
         except (NoDevice, ModelError) as error:
-            choice = likely(Case(target, _form(drafter, ".gguf")))
-            return PLANNERS[choice.backend](pair.id, target, drafter, context, f"{choice.why}; not CUDA: {error}")
+            why = f"not CUDA: {error}"
+    if options.device not in ("auto", "cpu"):
+        return _on_llamacpp(case, "asked for")
+    if options.device == "auto" and options.gpu_layers and gpu_is_there():
+        on_gpu = _on_llamacpp(replace(case, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
+        if on_gpu.fits:
+            return on_gpu
+        why = f"not a GPU through llama.cpp: {on_gpu.verdict}"
+    choice = likely(Case(case.target, _form(case.drafter, ".gguf")))
+    on_processor = replace(case, options=replace(options, device="cpu"))
+    return PLANNERS[choice.backend](on_processor, f"{choice.why}; {why}")
 
 
 def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
@@ -111,39 +150,46 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
     return other if other and other.is_file() else drafter
 
 
-def _on_cpu(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
+def _on_cpu(case: Asked, why: str) -> Plan:
     from localdflash.cpu.sizes import CpuSizes
 
-    sizes = CpuSizes(target, _form(drafter, ".gguf"))
-    if context > sizes.trained:
-        raise UsageError(f"--ctx {context}: {target.name} was trained for {sizes.trained} tokens at most")
-    program, bandwidth = program_bytes(False), measurements.bandwidth()
-    return _plan(Planned(pair, "cpu", why, target, sizes, system_budget(), program, bandwidth), context)
+    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"))
+    case.check(sizes)
+    return _plan(Planned(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
 
 
-def _on_llamacpp(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
+def _on_llamacpp(case: Asked, why: str) -> Plan:
+    from localdflash.llamacpp.placement import ALL, PROCESSOR, Placement
+    from localdflash.llamacpp.placing import chosen_gpu, plan
     from localdflash.llamacpp.sizes import LlamaCppSizes
 
-    drafter = _form(drafter, ".gguf")
-    with LlamaCppSizes(target, drafter) as sizes:
-        if context > sizes.trained:
-            raise UsageError(f"--ctx {context}: {target.name} was trained for {sizes.trained} tokens at most")
+    target, drafter, device = case.target, _form(case.drafter, ".gguf"), chosen_gpu(case.options)
+    placement, verdict = PROCESSOR, ""
+    if device:
+        try:
+            placed = plan(target, drafter, case.options)
+            placement = placed.placement
+            verdict = placed.notice or (placed.fit.notice if placed.fit else "")
+        except OutOfMemory as error:
+            placement, verdict = Placement(device, ALL), str(error)
+    with LlamaCppSizes(target, drafter, placement) as sizes:
+        case.check(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
-        bandwidth = measurements.bandwidth()
-        return _plan(Planned(pair, "llama.cpp", why, target, sizes, system_budget(), program, bandwidth), context)
+        budget = placement.device.budget() if placement.device else system_budget()
+        planned = Planned(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict)
+        return _plan(planned)
 
 
-def _on_cuda(pair: str, target: Path, drafter: Path | None, context: int, why: str) -> Plan:
+def _on_cuda(case: Asked, why: str) -> Plan:
     budget = gpu_budget()
     from localdflash.cuda.sizes import CudaSizes
 
-    sizes, bandwidth = CudaSizes(target, _form(drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
-    if context > sizes.trained:
-        raise UsageError(f"--ctx {context}: {target.name} on the CUDA engine has {sizes.trained} tokens at most")
-    return _plan(Planned(pair, "cuda", why, target, sizes, budget, 0, bandwidth), context)
+    sizes, bandwidth = CudaSizes(case.target, _form(case.drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
+    case.check(sizes, ", as the CUDA engine has them")
+    return _plan(Planned(case, "cuda", why, sizes, budget, 0, bandwidth))
 
 
-PLANNERS: Mapping[Backend, Callable[[str, Path, Path | None, int, str], Plan]] = {
+PLANNERS: Mapping[Backend, Callable[[Asked, str], Plan]] = {
     "cpu": _on_cpu,
     "cuda": _on_cuda,
     "llama.cpp": _on_llamacpp,
@@ -153,32 +199,33 @@ PLANNERS: Mapping[Backend, Callable[[str, Path, Path | None, int, str], Plan]] =
 @dataclass(frozen=True)
 class Planned:
     """A pair on a backend of this machine. `program`: bytes that this process holds already, so not part of the
-    budget.
+    budget. `verdict` is what was found of it before, or empty.
     """
 
-    pair: str
+    asked: Asked
     backend: str
     why: str
-    target: Path
     sizes: Sizes
     budget: MemoryBudget
     program: int
     bandwidth: measurements.Measurement
+    verdict: str = ""
 
 
-def _plan(case: Planned, context: int) -> Plan:
-    sizes, budget = case.sizes, case.budget
+def _plan(case: Planned) -> Plan:
+    asked, sizes, budget = case.asked, case.sizes, case.budget
+    context = asked.options.context
     full = sizes.drafters[0]
     try:
         chosen, fits = fit(sizes, budget, context), True
-        verdict = chosen.notice
+        verdict = case.verdict or chosen.notice
     except OutOfMemory as error:
         wanted = context or sizes.trained
-        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, str(error)
-    header = read_header(case.target)
-    smallest = budget if fits else MemoryBudget(budget.free + _drafting(sizes, chosen), budget.margin, budget.what)
+        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, case.verdict or str(error)
+    header = read_header(asked.target)
+    smallest = budget if fits else replace(budget, free=budget.free + _drafting(sizes, chosen))
     return Plan(
-        pair=case.pair,
+        pair=asked.pair,
         backend=case.backend,
         why=case.why,
         context=chosen.context,
@@ -186,7 +233,7 @@ def _plan(case: Planned, context: int) -> Plan:
         drafter=chosen.drafter,
         parts=chosen.parts | ({PROGRAM: case.program} if case.program else {}),
         margin=budget.margin,
-        free=budget.free + case.program,
+        free=budget.free + (0 if budget.beside else case.program),
         what=budget.what,
         fits=fits,
         verdict=verdict,
@@ -206,7 +253,7 @@ def _drafting(sizes: Sizes, chosen: Fit) -> int:
 def _speed(case: Planned, header: GGUFHeader, chosen: Fit) -> Speed:
     read, bandwidth = speed.bytes_per_token(header), case.bandwidth
     plain = speed.tokens_per_second(bandwidth.value, read)
-    tau = measurements.recall(f"tau of {case.pair}") if chosen.drafter != NO_DRAFTER else None
+    tau = measurements.recall(f"tau of {case.asked.pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, read, plain, None, None)
     drafted = speed.drafted_tokens_per_second(bandwidth.value, read, chosen.parts[DRAFTER], tau.value)

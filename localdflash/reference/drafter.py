@@ -23,7 +23,7 @@ class DFlashDrafter:
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
-        self.longest = model.config.block_size - 1
+        self.longest = model.config.drafts
         self._tokens = torch.tensor(model.config.short or range(len(head)))  # of the head's rows
         self._embedding, self._head = embedding, head[self._tokens] if model.config.short else head
         c = model.config.decoder
@@ -64,7 +64,7 @@ class DFlashDrafter:
         ]
         context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
         positions = torch.arange(start, start + config.block_size)
-        hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, 1:]
+        hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
         best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
         return Draft(self.name, self._tokens[best.indices].tolist()[:limit], best.values.tolist()[:limit])
 

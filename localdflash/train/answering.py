@@ -1,4 +1,4 @@
-"""Let a target answer prompts, many at a time, and keep ids and taps of what it said.
+"""Let a target answer prompts, many at a time, and keep ids and taps of what it said, and what else was likely.
 
 Slots are filled in the order of the prompts; a slot whose answer has ended takes the next one. Greedy: the answer to
 a prompt is always the same, so prompts that were answered before a restart are left out. An answer that goes round in
@@ -37,7 +37,8 @@ class _Going:
     prompt: Prompt
     asked: int  # ids of the prompt
     ids: list[int]
-    taps: list[NDArray[np.float16]] = field(default_factory=list)  # [rows, width] each
+    taps: list[NDArray[np.float16]]  # [rows, width] each
+    likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, COUNT] of each token of the answer
 
     def ending(self, ends: frozenset[int]) -> str | None:
         """Why the answer is over, one of ENDINGS, or None."""
@@ -164,11 +165,12 @@ def _fill(target: Parallel, waiting: Iterator[tuple[Prompt, list[int]]], going: 
 
 def _step(target: Parallel, going: dict[int, _Going]) -> None:
     slots = sorted(going)
-    taps, newest = target.step(slots, [going[slot].ids[-1] for slot in slots])
-    rows = half(taps)
+    step = target.step(slots, [going[slot].ids[-1] for slot in slots])
+    rows = half(step.taps)
     for row, slot in enumerate(slots):
-        going[slot].ids.append(int(newest[row]))
+        going[slot].ids.append(int(step.newest[row]))
         going[slot].taps.append(rows[row : row + 1])
+        going[slot].likely.append(step.likely[row : row + 1])
 
 
 def half(taps: NDArray[np.float32]) -> NDArray[np.float16]:
@@ -187,7 +189,7 @@ def _finish(going: dict[int, _Going], ends: frozenset[int], writer: AnswerWriter
             "held_out": int(one.prompt.held_out),
             "ended": ENDINGS.index(ended),
         }
-        writer.add(record, np.array(one.ids, np.uint32), one.asked, np.concatenate(one.taps))
+        writer.add(record, np.array(one.ids, np.uint32), np.concatenate(one.taps), np.concatenate(one.likely))
         progress.answers += 1
         progress.answered += len(one.ids) - one.asked
         del going[slot]

@@ -95,6 +95,8 @@ def _write_dflash(
     add_vocabulary(writer)
     writer.add_mask_token_id(config.mask_token_id)
     writer.add_uint32("dflash.block_size", config.block_size)
+    if config.from_anchor:
+        writer.add_bool("dflash.sample_from_anchor", True)
     writer.add_array("dflash.target_layers", [tap + 1 for tap in config.taps])  # llama.cpp counts layer inputs
     if config.window:
         writer.add_sliding_window(config.window)
@@ -133,6 +135,7 @@ def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
     ]
     slides = {"layer_types": kinds, "sliding_window": window, "use_sliding_window": True} if window else {}
     causal = {} if model.config.causal is None else {"is_causal": model.config.causal}
+    anchor = {"sample_from_anchor": True} if model.config.from_anchor else {}
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
@@ -153,6 +156,7 @@ def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
         "dtype": "bfloat16",
         **slides,
         **causal,
+        **anchor,
     }
 
 

@@ -123,12 +123,12 @@ def _engine(work: Work, sequences: int) -> Parallel:
         from localdflash.train.parallel_cpu import ParallelCpuTarget
 
         return ParallelCpuTarget(work.target, sequences, answering.CONTEXT, taps_of(work))
-    from localdflash.llamacpp.target import EXACT_ROWS
+    from localdflash.llamacpp.ways import MOST
     from localdflash.train.parallel_target import ParallelTarget
 
     # More rows than that would not be those of plain decoding.
     return ParallelTarget(
-        work.target, min(sequences, EXACT_ROWS), answering.CONTEXT, taps_of(work), work.threads or len(physical_cores())
+        work.target, min(sequences, MOST), answering.CONTEXT, taps_of(work), work.threads or len(physical_cores())
     )
 
 

@@ -1,9 +1,10 @@
-"""What a target answered, with the hidden states that a drafter will read: three files that only grow.
+"""What a target answered, with the hidden states that a drafter will read: four files that only grow.
 
 `tokens.bin` holds uint32 ids, one answered prompt after the other; `taps.bin` a float16 row of all taps for each of
-those ids (zeros for an answer's last id, which was never decoded); `index.bin` one record for each answer. An answer
-counts once its record is there: its ids and taps are on the disk before it, and what a crash left behind them is cut
-off when the files are opened again. `target.json` says which target answered, and how.
+those ids (zeros for an answer's last id, which was never decoded); `likely.bin` what the target held for likely where
+each id stands (zeros for a prompt's); `index.bin` one record for each answer. An answer counts once its record is
+there: the rest is on the disk before it, and what a crash left behind is cut off when the files are opened again.
+`target.json` says which target answered, and how.
 """
 
 import json
@@ -20,6 +21,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from localdflash.errors import TrainingError
+from localdflash.train.likely import COUNT, LIKELY
 
 RECORD = np.dtype(
     [
@@ -35,6 +37,7 @@ RECORD = np.dtype(
 )
 ENDINGS = ("end", "limit", "repeats")
 LARGEST_HALF = 65504.0
+ROWS = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class KeptAnswers:
 
     tokens: NDArray[np.uint32]  # [rows]
     taps: NDArray[np.float16]  # [rows, width]
+    likely: NDArray[np.void]  # LIKELY [rows, COUNT]
     index: NDArray[np.void]  # RECORD, one an answer
     about: Mapping[str, object]
 
@@ -54,8 +58,13 @@ class KeptAnswers:
         if not len(index):
             raise TrainingError(f"{folder} holds no answers yet")
         rows, width = _end(index), width_of(about)
-        tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
-        return cls(tokens, np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width)), index, about)
+        try:
+            tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
+            taps = np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width))
+            thought = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, COUNT))
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{folder}: shorter than its index says ({error}): move it away") from None
+        return cls(tokens, taps, thought, index, about)
 
     def answer_tokens(self) -> int:
         """How many ids are answers."""
@@ -85,30 +94,39 @@ class AnswerWriter:
             described.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         elif read_about(folder) != json.loads(json.dumps(about)):
             raise TrainingError(f"{folder} holds answers of another target or with other settings: move it away")
-        self._files += [(folder / name).open("ab") for name in ("tokens.bin", "taps.bin", "index.bin")]
-        tokens, taps, index = self._files
+        self._files += [(folder / name).open("ab") for name in (*ROWS, "index.bin")]
+        tokens, taps, thought, index = self._files
         self._width = width_of(about)
         self._records: list[tuple[int, ...]] = []
         index.truncate(index.tell() // RECORD.itemsize * RECORD.itemsize)
         self.known = np.fromfile(folder / "index.bin", RECORD)
         self._rows = _end(self.known) if len(self.known) else 0
-        for file, size in ((tokens, 4), (taps, 2 * self._width)):
+        for file, size in ((tokens, 4), (taps, 2 * self._width), (thought, COUNT * LIKELY.itemsize)):
             if file.tell() < self._rows * size:
                 raise TrainingError(f"{file.name}: shorter than its index says: move {folder} away")
             file.truncate(self._rows * size)
 
-    def add(self, record: Mapping[str, int], ids: NDArray[np.uint32], prompt: int, taps: NDArray[np.floating]) -> None:
-        """Append an answered prompt: ids [T], of which `prompt` were asked, and taps [T - 1, width].
+    def add(
+        self,
+        record: Mapping[str, int],
+        ids: NDArray[np.uint32],
+        taps: NDArray[np.floating],
+        likely: NDArray[np.void],
+    ) -> None:
+        """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids that are answer.
 
         `record` has the fields number, kind, held_out and ended.
         """
         assert taps.shape == (len(ids) - 1, self._width)
-        rows = np.zeros((len(ids), self._width), np.float16)
+        prompt = len(ids) - len(likely)
+        rows, thought = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), COUNT), LIKELY)
         rows[:-1] = np.clip(taps, -LARGEST_HALF, LARGEST_HALF)
+        thought[prompt:] = likely
         fields = tuple(record[name] for name in ("number", "kind", "held_out", "ended"))
         with _writing(self._files[0]):
             ids.astype("<u4").tofile(self._files[0])
             rows.tofile(self._files[1])
+            thought.tofile(self._files[2])
         self._records.append((self._rows, prompt, len(ids), *fields, 0))
         self._rows += len(ids)
 
@@ -116,10 +134,10 @@ class AnswerWriter:
         """Make everything that was added last, a loss of power included."""
         if not self._records:
             return
-        tokens, taps, index = self._files
+        *rows, index = self._files
         with _writing(index):
-            _sync(tokens)
-            _sync(taps)
+            for file in rows:
+                _sync(file)
             np.array(self._records, RECORD).tofile(index)
             _sync(index)
         self._records.clear()

@@ -25,14 +25,16 @@ class Blocks:
     taps: Tensor  # [T, width] float32, of the tokens before the last anchor
     anchors: Tensor  # [N] ascending positions, none above T
     first: Tensor  # [N] ids at the anchors
-    labels: Tensor  # [N, block - 1] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
+    labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
+    likely: Tensor  # [N, drafts, COUNT] positions of what the target held for likely, 0 where it is not there
+    shares: Tensor  # [N, drafts, COUNT] its probability among these; 0 where it is not there
 
 
 class Source:
-    """Cuts blocks out of kept answers. `ids` [size] is the short vocabulary, ascending."""
+    """Cuts blocks of so many drafts out of kept answers. `ids` [size] is the short vocabulary, ascending."""
 
-    def __init__(self, kept: KeptAnswers, block_size: int, ids: NDArray[np.int64], vocab_size: int) -> None:
-        self.kept, self.block_size = kept, block_size
+    def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
+        self.kept, self.drafts = kept, drafts
         self._short = np.full(vocab_size, NOT_SHORT, np.int64)
         self._short[ids] = np.arange(len(ids))
         answered = kept.index["length"].astype(np.int64) - kept.index["prompt"]
@@ -51,10 +53,15 @@ class Source:
         row = self.kept.index[number]
         start, length = int(row["start"]), int(row["length"])
         ids = self.kept.tokens[start : start + length].astype(np.int64)
-        where = anchors[:, None] + np.arange(1, self.block_size)
-        labels = np.where(where < length, self._short[ids[np.minimum(where, length - 1)]], NO_TOKEN)
+        where = anchors[:, None] + np.arange(1, self.drafts + 1)
+        there = np.minimum(where, length - 1)
+        labels = np.where(where < length, self._short[ids[there]], NO_TOKEN)
+        thought = self.kept.likely[start : start + length][there]
+        likely = self._short[thought["id"]]
+        shares = np.where(likely >= 0, thought["share"], 0).astype(np.float32)
+        shares /= shares.sum(-1, keepdims=True).clip(1e-6)
         taps = self.kept.taps[start : start + int(anchors[-1])].astype(np.float32)
-        tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels))
+        tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
         return Blocks(*tensors)
 
     def endless(self, anchors: int, rng: np.random.Generator) -> Iterator[Blocks]:

@@ -2,13 +2,12 @@
 
 The network is `DFlash`; taps are divided by the size of their channels before `fc`, which an export folds back. All
 blocks of a sequence share one context and see no other block, so attention is two products: with the context, and
-inside each block. Slot 0 only gives keys and values in the last block of the network.
+inside each block. A slot 0 that proposes nothing only gives keys and values in the last block of the network.
 """
 
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localdflash.errors import UsageError
@@ -22,6 +21,7 @@ from localdflash.train.kept_batches import Blocks
 from localdflash.weights import gguf
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
+SHARED = 0.75  # of the loss: what the target held for likely; the rest is the token it chose
 SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
 
 
@@ -95,7 +95,7 @@ def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tenso
 
 
 def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Normed hidden states [N, block - 1, H] of the slots that predict."""
+    """Normed hidden states [N, drafts, H] of the slots that propose."""
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
     context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
@@ -106,7 +106,7 @@ def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
     x = torch.cat((anchor.unsqueeze(1), mask.expand(count, config.block_size - 1, -1)), 1) * config.embedding_scale
     for number, layer in enumerate(drafter.layers):
         assert isinstance(layer, Layer)
-        first = int(number == len(drafter.layers) - 1)  # slot 0 predicts nothing
+        first = config.first_slot if number == len(drafter.layers) - 1 else 0
         q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
         heads = attend(q[:, :, first:], k, v, context[number], unseen)
         x = x[:, first:] + layer.self_attn.merge(heads)
@@ -135,19 +135,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unse
 
 
 def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Logits [N, block - 1, S] over the short vocabulary."""
+    """Logits [N, drafts, S] over the short vocabulary."""
     return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
 
 
-def loss_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     """Sum of weighted cross-entropies, and the sum of their weights.
 
-    A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the smoothed
-    probability that all labels up to a slot are right, summed over the slots from it on.
+    Each is a mixture of two: with the token that the target chose, and with the shares of what it held for likely.
+    A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
+    smoothed probability that all labels up to a slot are right, summed over the slots from it on.
     """
-    each = F.cross_entropy(logits.flatten(0, 1), labels.clamp_min(0).flatten(), reduction="none").view_as(labels)
+    labels, sure = blocks.labels, logits.log_softmax(-1)
+    chosen = -sure.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    shared = -(blocks.shares * sure.gather(-1, blocks.likely)).sum(-1)
+    each = chosen.lerp(shared, SHARED)
     with torch.no_grad():
-        likely = torch.where(labels >= 0, torch.exp(-each), 0.0) * (1 - SMOOTH) + SMOOTH
+        likely = torch.where(labels >= 0, torch.exp(-chosen), 0.0) * (1 - SMOOTH) + SMOOTH
         reached = torch.where(labels == -1, 0.0, likely.cumprod(-1))
         weights = torch.where(labels >= 0, reached.flip(-1).cumsum(-1).flip(-1), 0.0)
     return (each * weights).sum(), weights.sum()

@@ -13,6 +13,7 @@ from localdflash.backend.parts import gigabytes
 from localdflash.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.train.answering import CONTEXT, LONGEST_PROMPT
+from localdflash.train.likely import COUNT, LIKELY
 
 MOST_IDS = 1 << 17  # of a vocabulary: larger ones were never tried, and a drafter's labels would want more memory
 PROMPT_SHARE = 0.8  # prompt ids kept for each answer id, as counted for SmolLM2
@@ -46,7 +47,7 @@ def needs(
     `layers` and `short` are the drafter's blocks and the size of its short vocabulary.
     """
     width = len(taps) * config.hidden_size
-    disk = round(tokens * (1 + PROMPT_SHARE)) * (2 * width + 4)
+    disk = round(tokens * (1 + PROMPT_SHARE)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
     training = PROGRAM + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
     sequences = next((n for n in SEQUENCES if _fits(PROGRAM + target + n * _slot(config, width), budget)), 0)
     answering = PROGRAM + target + max(sequences, 1) * _slot(config, width)

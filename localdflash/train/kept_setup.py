@@ -34,6 +34,7 @@ class Wanted:
     short: int  # tokens of the short vocabulary
     mask: str | None = None  # the special token of slots to be filled; None: one that the target does not use
     start: Path | None = None  # a drafter to start from: its shape and its short vocabulary win
+    from_anchor: bool = False  # slot 0 proposes too
 
 
 def prepare(
@@ -48,7 +49,7 @@ def prepare(
     taps = kept.about["taps"]
     assert isinstance(taps, list)
     config = _config(frozen.config, tokenizer, tuple(taps), wanted, target)
-    source = Source(kept, config.block_size, short.numpy().astype(np.int64), frozen.config.vocab_size)
+    source = Source(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SAMPLED, rng)
     if wanted.start:
@@ -86,6 +87,7 @@ def _config(
             window=CONTEXT,  # it learns from nothing longer
             sliding=(True,) * wanted.layers,
             causal=False,
+            from_anchor=wanted.from_anchor,
         )
     check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(wanted.start or path))
     return config

@@ -53,6 +53,7 @@ class KeptRun:
         self.steppers = optimizers(drafter, schedule.learning_rate)
         self.step, self.spent = 0, 0.0  # seconds of processor time
         self.tau = 0.0  # tokens per verify on held-out answers when last measured
+        self._slots = [drafter.config.block_size, drafter.config.first_slot]
         self._folder, self._checkpoint = folder, folder / "last.pt"
         if self._checkpoint.exists():
             self._resume()
@@ -90,7 +91,7 @@ class KeptRun:
         for _ in range(self.schedule.sequences):
             blocks = next(stream)
             logits = logits_of(self.drafter, self.frozen, blocks, self.sizes)
-            loss, weight = loss_of(logits, blocks.labels)
+            loss, weight = loss_of(logits, blocks)
             (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
             losses, weights = losses + loss.item(), weights + weight.item()
             taken.append(accepted(logits.detach(), blocks.labels).float())
@@ -141,6 +142,7 @@ class KeptRun:
 
     def _save(self) -> None:
         state = {"step": self.step, "spent": self.spent, "schedule": asdict(self.schedule), "sizes": self.sizes}
+        state["slots"] = self._slots
         state |= {"model": self.drafter.state_dict(), "average": self.average.state_dict()}
         state["optimizers"] = [stepper.state_dict() for stepper in self.steppers]
         part = self._checkpoint.with_suffix(".part")  # a full disk must not cost the checkpoint before
@@ -154,6 +156,7 @@ class KeptRun:
     def _resume(self) -> None:
         try:
             state = torch.load(self._checkpoint, weights_only=True)
+            slots = state["slots"]
             self.drafter.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
@@ -163,6 +166,8 @@ class KeptRun:
             raise TrainingError(
                 f"{self._checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
             ) from None
+        if slots != self._slots:
+            raise TrainingError(f"{self._checkpoint}: trained for other slots: take its --block-size and --first-slot")
 
 
 def _numbers(values: dict[str, float]) -> str:

@@ -23,6 +23,8 @@ from localdflash.cpu.packed import open_target
 from localdflash.cpu.team import Team
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.errors import LocaldflashError, ModelError
+from localdflash.train.likely import likely
+from localdflash.train.parallel_target import Step
 from localdflash.weights import gguf
 
 Floats = NDArray[np.float32]
@@ -149,8 +151,8 @@ class ParallelCpuTarget:
         self.lengths[slot] = len(ids)
         return taps
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> tuple[Floats, NDArray[np.int64]]:
-        """One token more in each of these slots: taps [len(slots), taps * H], and the likeliest next ids."""
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        """One token more in each of these slots."""
         c, count = self.config, len(slots)
         where = np.array(slots)
         positions = np.array([self.lengths[slot] for slot in slots])
@@ -178,7 +180,8 @@ class ParallelCpuTarget:
         self._multiply(self._packed.head, self._logits, count)
         for slot in slots:
             self.lengths[slot] += 1
-        return taps.reshape(count, -1), self._logits[:count, : self.vocab_size].argmax(-1)
+        logits = self._logits[:count, : self.vocab_size]
+        return Step(taps.reshape(count, -1), logits.argmax(-1), likely(logits))
 
     def _read_normed(self, weight: Floats, count: int) -> None:
         """The residual stream, normed and quantized."""

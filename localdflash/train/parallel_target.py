@@ -4,12 +4,12 @@ A lone sequence reads all weights for one token; rows of many sequences share th
 matrix products. Each sequence has its own cache (nothing is unified: attention over the others' keys would cost more
 than the rest), and the taps of every row that is decoded come out with it.
 
-On a CPU the rows of up to 32 sequences are those of plain decoding, to the bit, for the types that `llamacpp` lists.
+Rows may differ from plain decoding's in the last bits (see `llamacpp/ways.py`): answers to learn from need no more.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import llama_cpp.llama_cpp as api
 import numpy as np
@@ -17,6 +17,15 @@ from numpy.typing import NDArray
 
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
+from localdflash.train.likely import likely
+
+
+class Step(NamedTuple):
+    """What a step of N slots found."""
+
+    taps: NDArray[np.float32]  # [N, taps * H]
+    newest: NDArray[np.int64]  # [N], the best id; of equals the lowest
+    likely: NDArray[np.void]  # LIKELY [N, COUNT]
 
 
 class Parallel(Protocol):
@@ -28,8 +37,8 @@ class Parallel(Protocol):
     def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
         """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """One token more in each of these slots: taps [len(slots), taps * H], and the likeliest next ids."""
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        """One token more in each of these slots."""
 
     def close(self) -> None:
         """Free what the engine holds; it cannot be used afterwards."""
@@ -78,15 +87,16 @@ class ParallelTarget:
         self.lengths[slot] = len(prompt) - 1
         return self._read_taps(len(prompt) - 1)
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """One token more in each of these slots: taps [len(slots), taps * H], and the likeliest next ids."""
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
+        """One token more in each of these slots."""
         rows = [(slot, self.lengths[slot], token) for slot, token in zip(slots, tokens, strict=True)]
         if max(length for _, length, _ in rows) >= self.context:
             raise LocaldflashError(f"a slot of {self.context} tokens is full")
         self._decode(rows, wanted=range(len(rows)))
         for slot in slots:
             self.lengths[slot] += 1
-        return self._read_taps(len(rows)), self._likeliest(len(rows))
+        logits = self._read_logits(len(rows))
+        return Step(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
 
     def close(self) -> None:
         """Free context and model; the target cannot be used afterwards."""
@@ -110,12 +120,11 @@ class ParallelTarget:
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
 
-    def _likeliest(self, rows: int) -> NDArray[np.int64]:
-        """The best id of each row that was asked for; of equals the lowest."""
+    def _read_logits(self, rows: int) -> NDArray[np.float32]:
         address = self._logits_address(self.handle)
         if not address:
             raise LocaldflashError("llama.cpp returned no logits")
-        return library.float_rows(address, rows, self.vocab_size).argmax(-1)
+        return library.float_rows(address, rows, self.vocab_size)
 
     def _read_taps(self, rows: int) -> NDArray[np.float32]:
         taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)

@@ -7,6 +7,7 @@ Format: the GGUF specification in the ggml repository, and the stricter rules of
 """
 
 import mmap
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,6 +39,7 @@ MIN_KEY_BYTES = 8 + 1 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
 T = TypeVar("T")
+_SOUND: set[tuple[int, ...]] = set()  # files whose headers this process has read
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,24 @@ class GGUFHeader:
 def read_header(path: Path) -> GGUFHeader:
     """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data."""
     with open_model(path) as (stream, size):
-        return parse_header(stream, size, path)
+        identity = _identity(stream)
+        header = parse_header(stream, size, path)
+    _SOUND.add(identity)
+    return header
+
+
+def check_header(path: Path) -> None:
+    """Raise what `read_header` would. A file that it has read here, unchanged, is not read again: it takes a while."""
+    with open_model(path) as (stream, _):
+        if _identity(stream) in _SOUND:
+            return
+    read_header(path)
+
+
+def _identity(stream: BinaryIO) -> tuple[int, ...]:
+    """What tells a file from any other, and from itself after a change."""
+    about = os.fstat(stream.fileno())
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
 def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:

@@ -107,6 +107,31 @@ def test_why_an_answer_ended(live: Any, messages: Any, settings: ChatSettings, f
     run(test())
 
 
+def test_what_was_read_ahead_is_not_read_again(live: Any) -> None:
+    async def test() -> None:
+        draft = "Write a function that tells how far two words are apart, in letters that have to be"
+        async with asking(At(live.socket)) as answerer:
+            await answerer.read_ahead([Message("user", draft)], GREEDY)  # nothing is there yet: no engine is started
+            assert answerer.stage == ""
+            await answerer.ready()
+            await answerer.read_ahead([Message("user", draft)], GREEDY)
+            ahead = (await ask(answerer, [Message("user", f"{draft} changed.")])).done.numbers
+        assert ahead["prompt_tokens"] - ahead["cached_tokens"] < 12
+
+    run(test())
+
+
+@pytest.mark.parametrize("problem", [{"messages": [Message("user", "x " * 9000)]}, {"system": "x " * 9000}])
+def test_trouble_with_reading_ahead_is_left_to_the_question(live: Any, problem: dict[str, Any]) -> None:
+    async def test() -> None:
+        async with asking(At(live.socket)) as answerer:
+            await answerer.ready()
+            await answerer.read_ahead(**{"messages": QUESTION, "settings": GREEDY, **problem})
+            assert answerer.stage == "ready"
+
+    run(test())
+
+
 def test_an_answer_goes_on_where_it_was_stopped(live: Any) -> None:
     async def test() -> None:
         async with asking(At(live.socket)) as answerer:

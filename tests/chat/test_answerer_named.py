@@ -54,6 +54,17 @@ def test_it_is_asked_in_openais_words() -> None:
     run(test())
 
 
+def test_it_is_not_told_what_is_still_being_written() -> None:
+    async def test() -> None:
+        script = Script(answer("x"), models=MODELS)
+        async with named(script) as answerer:
+            await answerer.ready()
+            await answerer.read_ahead(QUESTION, ChatSettings())
+        assert script.asked == []
+
+    run(test())
+
+
 def test_what_is_drawn_has_no_seed_that_nobody_asked_for() -> None:
     async def test() -> None:
         script = Script(answer("x"), models=MODELS)

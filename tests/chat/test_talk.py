@@ -113,6 +113,20 @@ def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
     run(work, AnswerPiece("It ", STEP), EngineGone("it went away"))
 
 
+@pytest.mark.parametrize("error", [ContextOverflow("too long"), EngineGone("it went away")])
+def test_an_answer_that_cannot_go_on_stays_as_it_was(error: Exception) -> None:
+    async def work(talk: Talk[Any], answerer: Any) -> None:
+        answer = await exchange(talk)
+        answerer.script = [error]
+        with pytest.raises(type(error)):
+            await talk.answer(ignore, ignore, goes_on=True)
+        assert talk.messages[-1] == answer
+        assert talk.session is not None
+        assert await talk.kept(ChatStore.path, talk.session) == talk.messages
+
+    run(work, *ANSWER)
+
+
 def test_an_answer_that_begins_anew_is_only_the_new_one() -> None:
     async def work(talk: Talk[Any], answerer: Any) -> None:
         talk.say("why?")

@@ -11,6 +11,8 @@ from localdflash.server import spawn
 from tests.support import daemons
 
 START = spawn._spawn
+CODE = 'def add(first, second):\n    """Return the sum."""\n    \n\nprint(add(1, 2))\n'
+FINISHES = ("line", "statement", "block", "suffix", "repeat", "stop", "length")  # of a completion
 
 
 class Done(NamedTuple):
@@ -74,3 +76,31 @@ def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(spawn, "_spawn", START)
     with daemons.short_home(monkeypatch) as folder:
         yield folder
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file whose third line waits for a body."""
+    path = tmp_path / "app.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def long_file(tmp_path: Path) -> Path:
+    """Far more than 1 024 tokens on both sides of line 1 001."""
+    path = tmp_path / "long.py"
+    path.write_text("".join(f"value_{i} = {i}\n" for i in range(2000)))
+    return path
+
+
+@pytest.fixture
+def complete(run: Command, tiny: tuple[str, ...]) -> Command:
+    """Runs `localdflash complete` with the tiny pair, in this process."""
+    return lambda *arguments: run("complete", "--no-daemon", *arguments, *tiny)
+
+
+@pytest.fixture
+def chat(run: Command, tiny: tuple[str, ...]) -> Command:
+    """Runs `localdflash chat` with the tiny pair, in this process."""
+    return lambda *arguments: run("chat", "--no-daemon", *tiny, *arguments)

@@ -12,8 +12,20 @@ from localdflash.machine import measurements
 from tests.cli.conftest import Command
 
 NAMES = [
-    *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "jinja2", "offline mode", "processor", "memory"),
-    *("bandwidth", "models", "inotify", "socket", "daemon", "terminal", "editors", "embedded pair", "chat pair"),
+    *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2", "offline mode"),
+    *(
+        "processor",
+        "memory",
+        "bandwidth",
+        "models",
+        "inotify",
+        "socket",
+        "daemon",
+        "terminal",
+        "editors",
+        "embedded pair",
+        "chat pair",
+    ),
 ]
 
 

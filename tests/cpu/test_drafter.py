@@ -85,16 +85,19 @@ def as_q8_0(weights: Tensor) -> Tensor:
     return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(weights.numpy(), kind), kind))
 
 
+@pytest.mark.parametrize("from_anchor", [False, True])
 def test_drafts_what_the_reference_with_rounded_activations_does(
-    drafter: CpuDFlashDrafter, files: tuple[Path, Path]
+    from_anchor: bool, packed: PackedDrafter, target: CpuTarget, files: tuple[Path, Path]
 ) -> None:
-    reference = reference_of(files)
+    config = replace(packed.config, from_anchor=from_anchor)
+    drafter, reference = CpuDFlashDrafter(replace(packed, config=config), target), reference_of(files)
+    reference.model.config = config
     right, slots, apart = 0, 0, []
     for length in range(1, 61):
         taps = features(1, length)
         for one in (drafter, reference):
             one.observe([0], taps)
-        found, wanted = drafter.propose(ANCHOR, 7), reference.propose(ANCHOR, 7)
+        found, wanted = drafter.propose(ANCHOR, drafter.longest), reference.propose(ANCHOR, 99)
         right += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
         slots += len(wanted)
         apart += [abs(a - b) for a, b in zip(found.confidence, wanted.confidence, strict=True)]
@@ -238,6 +241,20 @@ def test_what_no_block_will_see_is_not_injected(
         drafts.append(drafter.propose(ANCHOR, 7))
         wanted.append(drafts)
     assert wanted[0] == wanted[1]
+
+
+def test_features_that_no_block_will_see_do_not_wait(windowed: PackedDrafter, target: CpuTarget) -> None:
+    """A long prompt takes the memory that was planned, and is not injected on the way."""
+    drafter, whole, most = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target), 0
+    before = drafter.scratch_bytes
+    taps = features(400)
+    for begin in range(0, 400, 5):
+        feed(drafter, taps[begin : begin + 5], 5)
+        most = max(most, drafter.scratch_bytes - before)
+    bound = module.waiting_bytes(windowed.config, target.packed.config.hidden_size, 400)
+    assert bound / 2 < most <= bound < taps.nbytes
+    feed(whole, taps, 400)
+    assert drafter.propose(ANCHOR, 7) == whole.propose(ANCHOR, 7)
 
 
 def test_a_long_way_back_finds_nothing_of_another_text(windowed: PackedDrafter, target: CpuTarget) -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
+from localdflash.loading.load import LoadedPair
 from localdflash.machine import measurements
 from localdflash.plan.planner import make_plan
 from localdflash.weights.gguf import read_header
@@ -64,6 +66,16 @@ def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str) ->
     assert (drafted[TARGET], drafted[TARGET_KV]) == (plain[TARGET], plain[TARGET_KV])
     assert drafted[DRAFTER] == open_drafter(path).nbytes
     assert drafted[SCRATCH] > plain[SCRATCH]
+
+
+def test_what_waits_to_become_keys_is_planned(tiny_pair: Path) -> None:
+    """A prompt of the whole context leaves the target's hidden states with a drafter that nobody asks."""
+    files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
+    with LoadedPair(Options(str(files[0]), "cpu", threads=1, context=512)) as loaded:
+        assert loaded.host
+        loaded.host.prefill([5] * 511)
+        planned, measured = loaded.predicted[SCRATCH], loaded.memory()[SCRATCH]
+    assert measured == pytest.approx(planned, rel=0.05)
 
 
 def test_of_a_safetensors_drafter_the_configuration_is_enough(tiny_pair: Path, tmp_path: Path) -> None:

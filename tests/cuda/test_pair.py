@@ -1,5 +1,6 @@
 """The whole pair on a CPU, references in place of kernels, against Hugging Face's models and the torch reference."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
+from localdflash.kernels.state import LIVE
 from localdflash.reference.dflash_files import load as load_drafter
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
@@ -129,6 +131,28 @@ def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair:
         longest = max(longest, len(fresh))
     drafting.set_documents([])
     assert longest > 8  # several rows of one verify were handed on
+
+
+def test_a_full_block_that_begins_at_the_anchor_drafts_what_one_verify_can_take(
+    tiny_pair: Path, tmp_path: Path
+) -> None:
+    for name in ("target.gguf", "drafter.safetensors"):
+        (tmp_path / name).symlink_to(tiny_pair / name)
+    config = json.loads((tiny_pair / "config.json").read_text()) | {"block_size": 16, "sample_from_anchor": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model, drafter = load_decoder(tmp_path / "target.gguf"), load_drafter(tmp_path / "drafter.safetensors")
+    oracle = DFlashDrafter(drafter, model.embed_tokens.weight, model.lm_head.weight)
+    assert (drafter.config.drafts, oracle.longest) == (16, 16)
+    pair, ids = open_pair(tmp_path / "target.gguf", tmp_path / "drafter.safetensors").only("block"), ids_of(25)
+    pair.prefill(ids)
+    oracle.observe(ids[:-1], TorchTarget(model, taps=drafter.config.taps).extend(ids[:-1]))
+    pair.rollback(len(pair.ids))
+    pair.stepper.catch_up()
+    pair.stepper.fill_block(16)
+    found = pair.stepper.draft[1:].tolist()
+    wanted = list(oracle.propose(ids[-1], 15).tokens)
+    assert sum(a == b for a, b in zip(found, wanted, strict=True)) >= 14  # its weights have 8 bits here
+    assert int(pair.stepper.state[LIVE]) == 16
 
 
 # What a user of `Pair` relies on

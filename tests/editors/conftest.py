@@ -10,6 +10,11 @@ from bench.editors import fetch, nvim_scene
 from bench.editors.nvim_scene import Scene
 
 
+@pytest.fixture(autouse=True)
+def _no_certifying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # it takes longer than these tests
+
+
 @pytest.fixture(scope="session")
 def nvim() -> Path:
     """Neovim 0.12 or newer."""

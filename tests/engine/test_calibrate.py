@@ -71,6 +71,25 @@ def test_a_busy_moment_does_not_count(measure: Make) -> None:
     assert controller.draft_ms["model"] == pytest.approx(2.5)
 
 
+def test_long_calls_are_not_repeated_within_a_turn(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer waits for all of them."""
+    clock, target = Clock(), fake_target(TABLE, context=256)
+    monkeypatch.setattr(module, "time", clock)
+    verify = target.verify
+    widths: list[int] = []
+
+    def timed(anchor: int, draft: Draft) -> Verification:
+        widths.append(len(draft) + 1)
+        clock.spend(0.9 * (len(draft) + 1))
+        seen: Verification = verify(anchor, draft)
+        return seen
+
+    monkeypatch.setattr(target, "verify", timed)
+    assert calibrate(target, []).verify_ms(32) == pytest.approx(0.9 * 32)
+    in_a_turn = {width: widths.count(width) / module.ROUNDS for width in module.WIDTHS}
+    assert in_a_turn == {1: 4, 2: 2, 4: 2, 8: 2, 16: 1, 32: 1}
+
+
 @pytest.mark.parametrize(("context", "max_rows"), [(8, 33), (256, 5), (9, 1)])
 def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_rows: int) -> None:
     controller, target, _ = measure(Clock(), context=context, max_rows=max_rows)

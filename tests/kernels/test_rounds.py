@@ -47,9 +47,20 @@ def test_next_tokens_are_read_to_the_end_of_the_buffer(op: Op, context: int) -> 
 def test_a_block_is_proposed(op: Op, block: int) -> None:
     choice, draft = torch.arange(500, 516, dtype=torch.int32), torch.full((16,), 5, dtype=torch.int32)
     state = state_of(40)
-    op(choice, state, draft, block)
+    op(choice, state, draft, 1, block - 1)
     assert draft.tolist() == [5, *range(501, 500 + block)] + [0] * (16 - block)
     assert (int(state[LIVE]), int(state[DRAFTED_BY])) == (block, 2)
+
+
+@both("propose")
+@pytest.mark.parametrize(("broken", "live"), [(99, 9), (0, 1), (7, 8), (8, 9)])
+def test_the_anchors_slot_proposes_too(op: Op, broken: int, live: int) -> None:
+    choice, draft = torch.arange(500, 516, dtype=torch.int32), torch.full((16,), 5, dtype=torch.int32)
+    state = state_of(40)
+    choice[broken:] = -1
+    op(choice, state, draft, 0, 8)
+    assert draft.tolist() == [5, *range(500, 499 + live)] + [0] * (16 - live)
+    assert int(state[LIVE]) == live
 
 
 @both("propose")
@@ -57,7 +68,7 @@ def test_a_block_is_proposed(op: Op, block: int) -> None:
 def test_proposals_end_where_there_are_no_numbers(op: Op, broken: int, live: int, by: int) -> None:
     choice, draft, state = torch.arange(500, 516, dtype=torch.int32), torch.zeros(16, dtype=torch.int32), state_of(40)
     choice[broken] = -1
-    op(choice, state, draft, 8)
+    op(choice, state, draft, 1, 7)
     assert draft[1:live].tolist() == list(range(501, 500 + live))
     assert not draft[live:].any()
     assert (int(state[LIVE]), int(state[DRAFTED_BY])) == (live, by)

@@ -3,7 +3,9 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,13 @@ import torch
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.errors import ModelError, UsageError
 from localdflash.llamacpp import library as llama_library
+from localdflash.llamacpp.certified import choose
+from localdflash.llamacpp.certified import measure as really_measure  # every test has another one
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.llamacpp.ways import NOT_REPACKED, ONE_PATH, Way
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
+from tests.support.random_models import Shape, quantize, write
 
 TAPS = (1, 3, 4)
 
@@ -161,3 +167,70 @@ def test_an_interrupt_while_the_library_loads_is_not_lost(tiny_pair: Path, monke
     with pytest.raises(KeyboardInterrupt):
         LlamaCppTarget(tiny_pair / "target.gguf")
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_way_decides_how_many_rows_a_decode_has(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    original = api.llama_decode
+
+    def counting(handle: object, batch: Any) -> int:
+        counts.append(batch.n_tokens)
+        return int(original(handle, batch))
+
+    monkeypatch.setattr(api, "llama_decode", counting)
+    way = Way(NOT_REPACKED, (4, 8, 16), borders=True)
+    target = LlamaCppTarget(tiny_pair / "target.gguf", 512, 1, way=way)
+    fill(target, ids_of(241), 16)
+    assert (target.length, target.max_rows) == (241, 8)
+    target.verify(1, NOTHING)
+    target.keep(1)
+    target.verify(1, chain([2, 3, 4, 5]))
+    target.keep(5)
+    assert (target.length, target.max_rows, counts[-2:]) == (247, 6, [4, 8])
+    target.close()
+
+
+def test_a_cache_that_cannot_be_cropped_is_an_error_and_no_wrong_text(
+    target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(target, [1, 2, 3], 3)
+    target.verify(4, chain([5, 6]))
+    monkeypatch.setattr(api, "llama_memory_seq_rm", lambda *_: False)
+    with pytest.raises(ModelError, match="recurrent"):
+        target.keep(1)
+
+
+def test_taps_of_an_architecture_without_them_are_refused_before_llama_cpp_aborts(
+    target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_library, "metadata", lambda *_: "qwen2")
+    with pytest.raises(ModelError, match="no hidden states of qwen2") as caught:
+        target.set_taps(TAPS)
+    assert "\n" not in str(caught.value)
+    target.set_taps(())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "experts"), [("Q4_K_M", 0), ("Q6_K", 0), ("Q4_K_M", 4)])
+def test_what_is_certified_holds_for_k_quants_and_mixtures(tmp_path: Path, kind: str, experts: int) -> None:
+    """Whatever this machine certifies: rows of drafts of every width are those of plain decoding in the same way."""
+    shape = Shape("F16", 256, 2, 4, 2, 256, 1024, experts=experts, used=min(experts, 2), scale=0.15)
+    path = quantize(write(tmp_path / "model.gguf", shape), tmp_path / f"{kind}.gguf", kind)
+    record = really_measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
+    chosen = choose(record, "exact", with_drafter=True)
+    assert chosen.kind == ("exact" if record.ways else "not certified")
+    if not record.ways:
+        return
+    target = LlamaCppTarget(path, 512, 1, way=chosen.way)
+    prompt, tokens = ids_of(41), ids_of(chosen.way.widths[-1], seed=5)
+    fill(target, prompt, 16)
+    expected = []
+    for token in tokens:
+        expected.append(target.verify(token, NOTHING).logits[0].copy())
+        target.keep(1)
+    target.crop(len(prompt))
+    for width in range(1, len(tokens) + 1):
+        seen = target.verify(tokens[0], chain(tokens[1:width]))
+        assert np.array_equal(seen.logits, expected[:width]), width
+        target.keep(0)
+    target.close()

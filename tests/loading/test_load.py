@@ -18,7 +18,10 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Drafter, Target
 from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.llamacpp import certified
 from localdflash.llamacpp import target as llamacpp
+from localdflash.llamacpp.certified import Certified, Record
+from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.cores import physical_cores
 
@@ -167,9 +170,10 @@ class TestCpu:
     @pytest.mark.usefixtures("cpu_engine")
     def test_what_was_planned_is_what_is_there(self) -> None:
         with LoadedPair(self.OPTIONS) as loaded:
-            planned, measured = loaded.predicted, loaded.memory()
+            planned, measured = dict(loaded.predicted), loaded.memory()
         assert (loaded.backend, loaded.notice) == ("cpu", "")
         assert planned.keys() == measured.keys()
+        planned[SCRATCH] -= 1024 * 3 * 256 * 4  # hidden states of three taps, none of which waits yet
         for name in planned.keys() - {PROGRAM}:
             assert measured[name] == pytest.approx(planned[name], abs=1e4), name
 
@@ -326,3 +330,52 @@ class TestCuda:
         assert asked == []
         with pytest.raises(OutOfMemory):
             LoadedPair(Options(backend="cuda"))
+
+
+class TestRowsOfLlamaCpp:
+    """What a session does with what was certified, handed in."""
+
+    def load(self, tiny_pair: Path, record: Record, monkeypatch: pytest.MonkeyPatch, **more: Any) -> LoadedPair:
+        monkeypatch.setattr(certified, "measure", lambda *_: record)
+        return LoadedPair(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256, **more))
+
+    def test_exact_rows_draft_and_say_their_price(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = Certified(Way(NOT_REPACKED, (2, 4, 8), borders=True), {2: 1.1, 8: 2.0})
+        with self.load(tiny_pair, Record(1.0, (known,)), monkeypatch) as loaded:
+            assert loaded.host
+            assert loaded.host.target.max_rows == 8
+            assert loaded.rows == "exact: a plain step takes 1.10 of llama.cpp's own"
+            assert "exact" not in loaded.notice
+            assert str(known.way) in loaded.identity()
+
+    def test_what_is_too_dear_runs_fast_and_the_user_is_told(
+        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dear = Record(1.0, (Certified(Way(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))
+        with self.load(tiny_pair, dear, monkeypatch) as loaded:
+            assert "may differ" in loaded.notice
+            assert loaded.notice.endswith(loaded.rows)
+        with self.load(tiny_pair, dear, monkeypatch, rows="exact") as loaded:
+            assert (loaded.rows[:5], loaded.notice) == ("exact", "")
+        with self.load(tiny_pair, dear, monkeypatch, rows="fast") as loaded:
+            assert (loaded.rows[:4], loaded.notice) == ("fast", "")
+
+    def test_a_model_alone_drafts_nothing_where_that_costs_something(
+        self, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "target.gguf").symlink_to(tiny_pair / "target.gguf")
+        dear = Record(1.0, (Certified(Way(NOT_REPACKED, (2, 4, 8)), {2: 1.1, 8: 2.0}),))
+        for rows, drafts in (("auto", False), ("exact", True)):
+            with self.load(tmp_path, dear, monkeypatch, rows=rows) as loaded:
+                assert loaded.host
+                assert (bool(loaded.host.drafters), loaded.notice) == (drafts, "")
+
+    def test_a_drafter_without_taps_is_refused_and_the_model_runs(
+        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(llamacpp, "TAPPED", frozenset({"llama"}))
+        with self.load(tiny_pair, Record(1.0, (Certified(DEFAULT, {2: 1.0}),)), monkeypatch) as loaded:
+            assert loaded.host
+            assert [drafter.name for drafter in loaded.host.drafters] == ["lookup"]
+            assert "no hidden states of qwen3" in loaded.notice
+            assert "\n" not in loaded.notice

@@ -85,6 +85,16 @@ def test_the_faster_one_is_taken_and_timed_once(
     assert asked == ["llama.cpp", "cpu"]
 
 
+def test_what_was_timed_is_recalled_without_reading_the_files(
+    case: Case, timed: SetTimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read to be timed, and reading them takes a while."""
+    timed(cpu=1.0, llamacpp=2.0)
+    choice = chosen(case, Options())
+    monkeypatch.setattr(cpu, "CpuSizes", lambda *_: pytest.fail("it read them"))
+    assert chosen(case, Options()) == choice
+
+
 @pytest.mark.parametrize("ms", [{"cpu": 9.0}, {"llamacpp": 9.0}])
 def test_where_one_cannot_be_timed_ours_is_tried_and_both_are_timed_again(
     ms: Times, case: Case, timed: SetTimes, machine: SimpleNamespace

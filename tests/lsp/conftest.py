@@ -88,6 +88,7 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
     knows, which else is a daemon with the embedded pair; `delay` are milliseconds between the oracle's lines;
     `inline` and `completion` say what the editor can show; `home` is that of another editor, not one of its own.
     """
+    monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # to certify rows takes longer than these tests
 
     @asynccontextmanager
     async def start(

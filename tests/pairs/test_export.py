@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.errors import ModelError, UsageError
+from localdflash.model.dflash_config import config_of_file
 from localdflash.pairs.export import LAUNCHERS, TRAINED_FOR, Launch, Wishes
 from localdflash.pairs.pair import DrafterSource, PairEntry, TargetSource
 from localdflash.pairs.registry import load_registry
@@ -119,11 +120,11 @@ def test_llama_server_fetches_the_target_and_says_how_to_make_the_drafter(pair: 
     assert any("Qwen/Qwen3-4B" in need for need in launch.needs)
 
 
-def test_llama_server_takes_the_files_that_are_here(pair: PairEntry) -> None:
+def test_llama_server_takes_the_files_that_are_here(pair: PairEntry, tiny_pair: Path) -> None:
     assert pair.drafter
-    for path in (pair.target.path, pair.drafter.path.with_suffix(".gguf")):
+    for name, path in (("target", pair.target.path), ("drafter", pair.drafter.path.with_suffix(".gguf"))):
         path.parent.mkdir(parents=True)
-        path.touch()
+        path.symlink_to(tiny_pair / f"{name}.gguf")
     launch = LAUNCHERS["llama-server"](pair, Wishes())
     assert flags(launch)["--model"] == str(pair.target.path)
     assert "--hf-repo" not in flags(launch)
@@ -137,6 +138,13 @@ def test_the_embedded_pair_goes_to_llama_server_by_path(root: Path) -> None:
         assert Path(found[flag]).is_absolute()
         assert Path(found[flag]).samefile(root / "localdflash" / "embedded" / name)
     assert len(launch.needs) == 1
+
+
+def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(config_of_file(root / "localdflash" / "embedded" / "drafter.gguf"), from_anchor=True)
+    monkeypatch.setattr("localdflash.pairs.export.config_of_file", lambda _path: config)
+    with pytest.raises(ModelError, match="misreads: train one of --first-slot mask"):
+        LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
 
 
 def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from localdflash.errors import LocaldflashError
+from localdflash.llamacpp import drafter as drafting
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.model.dflash_config import config_of_file
 from localdflash.reference.dflash_files import load
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.drafter import DFlashDrafter
@@ -96,6 +98,7 @@ VARIANTS = {
     "sliding, bidirectional": {"window": 6, "sliding": (True, True), "causal": False},
     "causal everywhere": {"causal": True},
     "scaled embedding": {"embedding_scale": 2.5},
+    "from the anchor": {"from_anchor": True},
 }
 
 
@@ -107,7 +110,7 @@ def test_drafts_equal_the_oracle(drafter: DFlashDrafter, variant: str, context: 
     drafter.observe([7] * context, taps)
     draft = drafter.propose(11, 99)
     embedding, head = drafter._embedding.double().numpy(), drafter._head.double().numpy()
-    logits = oracle(drafter.model, embedding, head, taps.astype(np.float64), 11)[1:]
+    logits = oracle(drafter.model, embedding, head, taps.astype(np.float64), 11)[drafter.model.config.first_slot :]
     probabilities = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
     assert list(draft.tokens) == logits.argmax(-1).tolist()
@@ -165,9 +168,13 @@ def test_missing_taps_are_said(drafter: DFlashDrafter) -> None:
         drafter.observe([1], None)
 
 
-@pytest.fixture
-def llama(tiny_pair: Path) -> Iterator[tuple[LlamaCppTarget, LlamaCppDFlashDrafter]]:
+@pytest.fixture(params=[False, True], ids=["from slot 1", "from the anchor"])
+def llama(
+    request: pytest.FixtureRequest, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LlamaCppTarget, LlamaCppDFlashDrafter]]:
     target = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=(1, 3, 4))
+    config = replace(config_of_file(tiny_pair / "drafter.gguf"), from_anchor=request.param)
+    monkeypatch.setattr(drafting, "config_of_gguf", lambda _header: config)
     drafter = LlamaCppDFlashDrafter(tiny_pair / "drafter.gguf", target, threads=1)
     yield target, drafter
     drafter.close()
@@ -178,6 +185,7 @@ def test_llamacpp_drafts_like_torch(
     llama: tuple[LlamaCppTarget, LlamaCppDFlashDrafter], drafter: DFlashDrafter
 ) -> None:
     _, peer = llama
+    drafter.model.config = peer.config
     rng = np.random.default_rng(4)
     same = slots = 0
     for block in range(40):
@@ -186,8 +194,9 @@ def test_llamacpp_drafts_like_torch(
         for one in (peer, drafter):
             one.observe([7] * count, taps)
         anchor = int(rng.integers(0, 400))
-        ours, theirs = drafter.propose(anchor, 7), peer.propose(anchor, 7)
-        slots += 7
+        ours, theirs = drafter.propose(anchor, 99), peer.propose(anchor, 99)
+        assert len(ours) == peer.config.drafts
+        slots += len(ours)
         same += sum(a == b for a, b in zip(ours.tokens, theirs.tokens, strict=True))
     assert same >= 0.9 * slots  # random weights give near ties; the trained pair is held to 0.99 below
 

@@ -15,6 +15,7 @@ from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder, rotate_half_order
 from localdflash.reference.target import TorchTarget
 from tests.support.converted_models import CHOSEN, EXPERTS, HEAD_DIM, INNER, MODELS, case_of, ids_of, interleaved
+from tests.support.llama_ways import WIDE
 
 
 @torch.inference_mode()
@@ -35,7 +36,7 @@ def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, kind: str
 @pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_reads_the_same_model_from_the_file(name: str, tmp_path: Path) -> None:
     path, ids = case_of(name).write(tmp_path / "model.gguf"), ids_of(60)
-    target = LlamaCppTarget(path, threads=1)
+    target = LlamaCppTarget(path, threads=1, way=WIDE)
     target.extend(ids[:-1][:32])
     target.extend(ids[:-1][32:])
     seen = target.verify(ids[-1], NOTHING).logits[0].copy()

@@ -26,6 +26,7 @@ class FakeAnswerer:
         self.script = list(script)
         self.on_stage: Callable[[str], None] = lambda _: None
         self.asked: list[tuple[list[Message], str, bool]] = []
+        self.read: list[list[Message]] = []  # ahead
         self.closed = 0
         self.waits = asyncio.Event()
 
@@ -49,6 +50,11 @@ class FakeAnswerer:
         """It always is."""
         assert self.about
         return self.about
+
+    async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
+        """It is noted."""
+        assert isinstance(settings, ChatSettings)
+        self.read.append(list(messages))
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """As it was told, for each message."""

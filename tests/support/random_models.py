@@ -1,5 +1,6 @@
 """Qwen3-shaped models of random weights, tens to hundreds of megabytes, written in a second."""
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from localdflash.weights.gguf import read_header
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "embedded" / "target.gguf"
 BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}  # llama_ftype
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Shape:
     head_dim: int = 64
     experts: int = 0
     used: int = 0
+    scale: float = 0.01  # of weights in F16; above that experts are chosen by the row, too
 
 
 def write(path: Path, shape: Shape) -> Path:
@@ -44,7 +47,10 @@ def write(path: Path, shape: Shape) -> Path:
             _matrix(writer, random, shape, name + part, n, k)
         ends = "_exps" if shape.experts else ""
         if ends:
-            writer.add_tensor(f"{name}ffn_gate_inp.weight", np.ones((shape.experts, h), np.float32))
+            gate = np.ones((shape.experts, h), np.float32)
+            if shape.scale > 0.01:
+                gate = random.standard_normal((shape.experts, h), np.float32)
+            writer.add_tensor(f"{name}ffn_gate_inp.weight", gate)
         for part, n, k in (("ffn_gate", shape.mlp, h), ("ffn_up", shape.mlp, h), ("ffn_down", h, shape.mlp)):
             _matrix(writer, random, shape, name + part + ends, *([shape.experts] if ends else []), n, k)
     writer.write_header_to_file()
@@ -52,6 +58,20 @@ def write(path: Path, shape: Shape) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def quantize(source: Path, target: Path, kind: str) -> Path:
+    """The file in another type, by llama.cpp."""
+    import llama_cpp.llama_cpp as api
+
+    from localdflash.llamacpp import library
+
+    library.quiet()
+    params = api.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize, params.nthread = FILE_TYPES[kind], True, 1
+    if api.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
+        raise RuntimeError(f"{source} cannot be quantized to {kind}")
+    return target
 
 
 def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
@@ -83,7 +103,7 @@ def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
 
 def _matrix(writer: gguf.GGUFWriter, random: np.random.Generator, shape: Shape, name: str, *size: int) -> None:
     if shape.quantization == "F16":
-        values = random.random(size, dtype=np.float32) * 0.02 - 0.01
+        values = (random.random(size, dtype=np.float32) * 2 - 1) * shape.scale
         writer.add_tensor(f"{name}.weight", values.astype(np.float16))
         return
     nbytes, scale = BLOCKS[shape.quantization]

@@ -14,9 +14,11 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import answering
 from localdflash.train.answering import Asker, answer_prompts, repeats
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
+from localdflash.train.likely import COUNT, LIKELY
 from localdflash.train.parallel_cpu import ParallelCpuTarget
-from localdflash.train.parallel_target import ParallelTarget
+from localdflash.train.parallel_target import ParallelTarget, Step
 from localdflash.train.prompts import Prompt
+from tests.support.llama_ways import WIDE
 from tests.support.said import Said
 
 ABOUT = {"sha256": "", "taps": [0], "hidden_size": 2}
@@ -37,12 +39,14 @@ class Scripted:
         self.slots[slot] = list(prompt[:-1])
         return np.array([[token, 1] for token in prompt[:-1]], np.float32)
 
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
         self.widest = max(self.widest, len(slots))
         for slot, token in zip(slots, tokens, strict=True):
             self.slots[slot].append(token)
-        newest = [self._next(self.slots[slot]) for slot in slots]
-        return np.array([[token, 2] for token in tokens], np.float32), np.array(newest)
+        newest = np.array([self._next(self.slots[slot]) for slot in slots])
+        thought = np.zeros((len(slots), COUNT), LIKELY)
+        thought["id"][:, 0], thought["share"][:, 0] = newest, 1
+        return Step(np.array([[token, 2] for token in tokens], np.float32), newest, thought)
 
     @staticmethod
     def _next(ids: list[int]) -> int:
@@ -88,6 +92,9 @@ def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None
         assert ids == [1, 2, wanted, *range(100, 100 + wanted - 1), END]
         taps = kept.taps[int(row["start"]) : int(row["start"]) + int(row["length"])]
         assert taps[:-1].tolist() == [[1, 1], [2, 1], *([token, 2] for token in ids[2:-1])]
+        thought = kept.likely[int(row["start"]) : int(row["start"]) + int(row["length"])]
+        assert thought["id"][:, 0].tolist() == [0, 0, 0, *ids[3:]]
+        assert thought["share"][:, 0].tolist() == [0, 0, 0] + [1] * wanted
         assert ENDINGS[row["ended"]] == "end"
         assert row["held_out"] == (row["number"] % 4 == 3)
 
@@ -164,10 +171,11 @@ def together(target: Any, prompts: list[list[int]], count: int) -> tuple[list[li
         target.step([slot], [prompts[-1 - slot][-1]])
     ids, taps = [list(prompt) for prompt in prompts], [[target.begin(slot, prompts[slot])] for slot in slots]
     for _ in range(count):
-        rows, newest = target.step(list(slots), [ids[slot][-1] for slot in slots])
+        step = target.step(list(slots), [ids[slot][-1] for slot in slots])
         for slot in slots:
-            ids[slot].append(int(newest[slot]))
-            taps[slot].append(rows[slot : slot + 1])
+            ids[slot].append(int(step.newest[slot]))
+            taps[slot].append(step.taps[slot : slot + 1])
+        assert (step.likely["id"][:, 0] == step.newest).all()
     return ids, [np.concatenate(rows) for rows in taps]
 
 
@@ -196,7 +204,7 @@ def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
     target = ParallelTarget(path, len(PROMPTS), 200, (1, 3, 4), 1)
     ids, taps = together(target, PROMPTS, 20)
     target.close()
-    alone = LlamaCppTarget(path, 200, 1, (1, 3, 4))
+    alone = LlamaCppTarget(path, 200, 1, (1, 3, 4), WIDE)
     for number, prompt in enumerate(PROMPTS):
         wanted, rows = plain(alone, prompt, 20)
         assert ids[number] == wanted

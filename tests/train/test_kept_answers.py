@@ -9,28 +9,33 @@ import pytest
 
 from localdflash.errors import TrainingError
 from localdflash.train.kept_answers import RECORD, AnswerWriter, KeptAnswers
+from localdflash.train.likely import COUNT, LIKELY
 
 ABOUT = {"sha256": "0" * 64, "taps": [1, 3], "hidden_size": 4}
 WIDTH = 8
 
 
-def answer(number: int, prompt: int = 3, length: int = 7) -> tuple[dict[str, int], Any, int, Any]:
+def answer(number: int, prompt: int = 3, length: int = 7) -> tuple[dict[str, int], Any, Any, Any]:
     rng = np.random.default_rng(number)
     record = {"number": number, "kind": number % 7, "held_out": number % 2, "ended": 0}
     ids = rng.integers(0, 150_000, length).astype(np.uint32)
-    return record, ids, prompt, rng.standard_normal((length - 1, WIDTH)).astype(np.float16)
+    thought = np.zeros((length - prompt, COUNT), LIKELY)
+    thought["id"], thought["share"] = rng.integers(0, 150_000, thought.shape), rng.random(thought.shape)
+    return record, ids, rng.standard_normal((length - 1, WIDTH)).astype(np.float16), thought
 
 
 def check(folder: Path, numbers: list[int]) -> None:
     kept = KeptAnswers.load(folder)
     assert kept.index["number"].tolist() == numbers
     for row, number in zip(kept.index, numbers, strict=True):
-        record, ids, prompt, taps = answer(number)
+        record, ids, taps, thought = answer(number)
         where = slice(int(row["start"]), int(row["start"]) + int(row["length"]))
         assert (kept.tokens[where] == ids).all()
         assert (kept.taps[where][:-1] == taps).all()
         assert not kept.taps[where][-1].any()
-        assert (row["prompt"], row["kind"], row["held_out"]) == (prompt, record["kind"], record["held_out"])
+        assert (row["prompt"], row["kind"], row["held_out"]) == (3, record["kind"], record["held_out"])
+        assert (kept.likely[where][3:] == thought).all()
+        assert not kept.likely[where][:3]["share"].any()
 
 
 def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
@@ -45,7 +50,7 @@ def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
     assert KeptAnswers.load(tmp_path).answer_tokens() == 3 * 4
 
 
-@pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "index.bin"])
+@pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
 @pytest.mark.parametrize("left", [1, 3, 17])
 def test_what_a_crash_left_behind_is_cut_off(file: str, left: int, tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
@@ -81,11 +86,14 @@ def test_another_target_is_told(tmp_path: Path) -> None:
     AnswerWriter(tmp_path, ABOUT).close()
 
 
-def test_files_that_lost_their_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tokens.bin", "taps.bin", "likely.bin"])
+def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
         writer.add(*answer(0))
-    with (tmp_path / "taps.bin").open("r+b") as file:
+    with (tmp_path / name).open("r+b") as file:
         file.truncate(10)
+    with pytest.raises(TrainingError, match="shorter than its index says"):
+        KeptAnswers.load(tmp_path)
     with pytest.raises(TrainingError, match="shorter than its index says"):
         AnswerWriter(tmp_path, ABOUT)
 
@@ -108,7 +116,7 @@ def test_ids_above_65535_and_taps_beyond_float16(tmp_path: Path) -> None:
     taps = np.full((2, WIDTH), 1e6, np.float32)
     with AnswerWriter(tmp_path, ABOUT) as writer:
         record = {"number": 0, "kind": 0, "held_out": 0, "ended": 2}
-        writer.add(record, np.array([70_000, 2**31, 5], np.uint32), 1, taps)
+        writer.add(record, np.array([70_000, 2**31, 5], np.uint32), taps, np.zeros((2, COUNT), LIKELY))
     kept = KeptAnswers.load(tmp_path)
     assert kept.tokens.tolist() == [70_000, 2**31, 5]
     assert np.isfinite(kept.taps).all()

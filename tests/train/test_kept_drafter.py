@@ -24,11 +24,12 @@ from localdflash.train import kept_setup
 from localdflash.train.answering import CONTEXT
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
-from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Source
-from localdflash.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, Source
+from localdflash.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
 from localdflash.train.kept_export import export
 from localdflash.train.kept_setup import Wanted, mask_of
 from localdflash.train.kept_training import KeptRun, Schedule
+from localdflash.train.likely import COUNT, LIKELY, likely
 from localdflash.train.loop import initialise
 from localdflash.weights.gguf import read_header
 from tests.support.said import Said
@@ -54,14 +55,15 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
         for number in range(12):
             ids = torch.randint(0, 200, (1, 30 + number), generator=generator)
             with torch.inference_mode():
-                _, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
+                hidden, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
             record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
-            writer.add(record, ids[0].numpy().astype(np.uint32), 10, torch.cat(taps, -1)[0].numpy())
+            thought = likely(target.logits(hidden[0, 9:]).numpy())
+            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), thought)
     return folder
 
 
-def source_of(folder: Path, size: int = 512, block: int = 8) -> Source:
-    return Source(KeptAnswers.load(folder / "answers"), block, np.arange(0, size, 2), 1024)
+def source_of(folder: Path, size: int = 512, drafts: int = 7) -> Source:
+    return Source(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
 
 
 # Blocks
@@ -102,22 +104,42 @@ def test_training_never_sees_what_is_held_out(folder: Path) -> None:
 def test_no_answer_to_learn_from(tmp_path: Path) -> None:
     with AnswerWriter(tmp_path / "answers", {"taps": [0], "hidden_size": 2}) as writer:
         record = {"number": 0, "kind": 0, "held_out": 1, "ended": 0}
-        writer.add(record, np.arange(6, dtype=np.uint32), 2, np.zeros((5, 2), np.float32))
+        writer.add(record, np.arange(6, dtype=np.uint32), np.zeros((5, 2), np.float32), np.zeros((4, COUNT), LIKELY))
     with pytest.raises(TrainingError, match="no answer"):
         source_of(tmp_path)
+
+
+def test_what_the_target_held_for_likely(folder: Path) -> None:
+    source = source_of(folder)
+    row, anchors = source.kept.index[5], source.answer_anchors(5)
+    start, length = int(row["start"]), int(row["length"])
+    thought = source.kept.likely[start : start + length]
+    blocks = source.blocks(5, anchors)
+    for n, anchor in enumerate(anchors.tolist()):
+        for slot in range(1, min(8, length - anchor)):
+            short = {int(i) // 2: float(p) for i, p in thought[anchor + slot] if i < 512 and i % 2 == 0}
+            pairs = zip(blocks.likely[n, slot - 1].tolist(), blocks.shares[n, slot - 1].tolist(), strict=True)
+            found = {i: p for i, p in pairs if p}
+            assert set(found) == {i for i, p in short.items() if p}
+            for i, p in found.items():
+                assert p == pytest.approx(short[i] / sum(short.values()), rel=1e-3)
 
 
 # The pass
 
 
+@pytest.mark.parametrize("from_anchor", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path, tiny_pair: Path) -> None:
+def test_it_is_the_pass_that_serves(
+    layers: int, from_anchor: bool, target: Decoder, folder: Path, tiny_pair: Path
+) -> None:
     path = tiny_pair / "target.gguf"
     config = DFlashConfig(replace(target.config, num_hidden_layers=layers), 8, target.config.vocab_size - 1, TAPS)
+    config = replace(config, from_anchor=from_anchor)
     torch.manual_seed(2)
     drafter = DFlash(config).eval().requires_grad_(False)
     initialise(drafter)
-    source, short = source_of(folder), torch.arange(0, 512, 2)
+    source, short = source_of(folder, drafts=config.drafts), torch.arange(0, 512, 2)
     anchors = np.array([9, 10, 17, 25])
     blocks = source.blocks(2, anchors)
     sizes = torch.rand(blocks.taps.shape[1]) + 0.5
@@ -125,10 +147,10 @@ def test_it_is_the_pass_that_serves(layers: int, target: Decoder, folder: Path, 
     ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.from_numpy(anchors)[None], torch.full((1, 4, 8), -100))
     with torch.inference_mode():
-        wanted = block_logits(drafter, target, batch)[0, :, 1:, short]
+        wanted = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
         drafter.fc.weight.mul_(sizes)  # what an export folds back
         found = logits_of(drafter, Frozen(path, short), blocks, sizes)
-    assert found.shape == (4, 7, 256)
+    assert found.shape == (4, config.drafts, 256)
     assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
 
 
@@ -162,9 +184,16 @@ def test_a_start_from_a_mixture_has_its_attention_and_a_dense_mlp(tmp_path: Path
 # The loss
 
 
+def only_labels(labels: torch.Tensor) -> Blocks:
+    """Blocks whose target was sure of every label."""
+    none = torch.zeros(0)
+    shares = torch.nn.functional.one_hot(torch.zeros_like(labels), COUNT).float()
+    return Blocks(none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, COUNT), shares)
+
+
 def test_loss_of_one_block_by_hand() -> None:
     logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]])
-    labels = torch.tensor([[0, 1, NOT_SHORT, NO_TOKEN]])
+    labels = only_labels(torch.tensor([[0, 1, NOT_SHORT, NO_TOKEN]]))
     p0, p1 = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-1))
     q0, q1 = 0.5 + p0 / 2, 0.5 + p1 / 2
     reached = [q0, q0 * q1, q0 * q1 * 0.5]
@@ -176,10 +205,23 @@ def test_loss_of_one_block_by_hand() -> None:
 
 def test_nothing_is_learned_where_there_is_no_label() -> None:
     logits = torch.zeros(2, 3, 5, requires_grad=True)
-    labels = torch.tensor([[1, NO_TOKEN, NO_TOKEN], [NOT_SHORT, 2, NO_TOKEN]])
+    labels = only_labels(torch.tensor([[1, NO_TOKEN, NO_TOKEN], [NOT_SHORT, 2, NO_TOKEN]]))
     torch.autograd.backward(loss_of(logits, labels)[0])
     assert logits.grad is not None
     assert (logits.grad.abs().sum(-1) > 0).tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_loss_of_a_target_that_wavers() -> None:
+    logits = torch.tensor([[[1.0, 0.0, -1.0]]])
+    likely, shares = torch.zeros(1, 1, COUNT, dtype=torch.long), torch.zeros(1, 1, COUNT)
+    likely[0, 0, :2], shares[0, 0, :2] = torch.tensor([2, 0]), torch.tensor([0.6, 0.4])
+    none = torch.zeros(0)
+    loss, weight = loss_of(logits, Blocks(none, none, none, torch.tensor([[2]]), likely, shares))
+    total = math.exp(1) + 1 + math.exp(-1)
+    p0, p2 = math.exp(1) / total, math.exp(-1) / total
+    wanted = -SHARED * (0.6 * math.log(p2) + 0.4 * math.log(p0)) - (1 - SHARED) * math.log(p2)
+    assert weight.item() == pytest.approx(0.5 + p2 / 2)
+    assert loss.item() / weight.item() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_accepted_tokens_and_verifies() -> None:
@@ -219,6 +261,17 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert said.shares
     assert "tokens a verify" in said.lines[-1]
+
+
+def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    wanted = replace(WANTED, from_anchor=True)
+    run, source, said = prepared(folder, tiny_pair, tmp_path, wanted)
+    assert next(source.endless(3, np.random.default_rng(0))).labels.shape[1] == 8
+    run.train(source, 0.001, said)
+    prepared(folder, tiny_pair, tmp_path, wanted)
+    for other in (WANTED, replace(wanted, block_size=7)):
+        with pytest.raises(TrainingError, match="other slots"):
+            prepared(folder, tiny_pair, tmp_path, other)
 
 
 def test_the_short_vocabulary_is_chosen_once(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
@@ -276,7 +329,7 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
     other = tmp_path / "other" / "answers"
     with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
         record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}
-        writer.add(record, np.arange(9, dtype=np.uint32), 2, np.zeros((8, 128), np.float32))
+        writer.add(record, np.arange(9, dtype=np.uint32), np.zeros((8, 128), np.float32), np.zeros((7, COUNT), LIKELY))
     with pytest.raises(TrainingError, match="reads blocks 1, 3, 4, the answers keep those of 0, 2"):
         prepared(other.parent, tiny_pair, tmp_path / "third", wanted)
 

@@ -200,6 +200,62 @@ def test_a_full_context(agreed: bool) -> None:
     on_stage(script)
 
 
+@pytest.mark.parametrize("agreed", [True, False])
+def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
+    """It goes on without the oldest messages, or stays as it is; it is neither asked anew nor lost."""
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: app.covered)
+        assert "oldest 2 of 4 messages" in shown(app).replace("\n", " ")
+        answerer.script = [AnswerPiece(" Really.", STEP), Done("stop", NUMBERS)]
+        await pilot.press("y" if agreed else "escape")
+        if agreed:
+            await wait_until(pilot, lambda: texts(app) == ["one?", "It is.", "two?", "It is. Really."])
+            sent, _, goes_on = answerer.asked[-1]
+            assert ([message.text for message in sent], goes_on) == (["two?", "It is."], True)
+        else:
+            await wait_until(pilot, lambda: "the answer does not go on: not sent" in shown(app))
+            assert texts(app) == ["one?", "It is.", "two?", "It is."]
+            assert app.prompt.text == ""
+        assert "went away" not in shown(app)
+
+    on_stage(script)
+
+
+def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: "does not go on: it fills the context with its question" in shown(app))
+        assert not app.covered
+        assert texts(app) == ["one?", "It is.", "two?", "It is."]
+
+    on_stage(script)
+
+
+def test_what_is_left_out_takes_no_context() -> None:
+    """The bar says what the model reads now, not what did not fit."""
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        answerer.script = [AnswerPiece("It ", STEP), None]
+        await pilot.press("y")
+        await answerer.waits.wait()
+        await wait_until(pilot, lambda: "600/1 000" in shown(app))
+
+    on_stage(script)
+
+
 def test_a_full_context_where_nothing_can_be_left_out() -> None:
     """Another server does not tell how many tokens there are: nobody is asked what would change nothing."""
 

@@ -103,6 +103,22 @@ def test_a_growing_line_is_all_that_is_made_anew() -> None:
     assert tinted.changed_from() == 1000
 
 
+def test_a_step_without_text_is_a_step() -> None:
+    """An end token is one of the model's own: tokens and steps of the legend add up."""
+    steps = [
+        StepRecord("dflash", 2, 2, (1, 1, 1), 1.0),
+        StepRecord("", 0, 0, (0,), 1.0),
+        StepRecord("", 0, 0, (1,), 1.0),
+    ]
+    tinted = Tinted("abcd", steps)
+    assert [run.text for run in tinted.legend()] == [
+        " dflash 2 ",
+        " the model itself 3 ",
+        "in 3 steps, every second one underlined",
+    ]
+    assert _shown(tinted, 9) == [("a", "tint.dflash"), ("b", "tint.dflash"), ("c", "tint.own"), ("d", "tint.own step")]
+
+
 def test_the_legend_counts_tokens_and_steps() -> None:
     steps = [StepRecord("dflash", 7, 3, (1, 1, 1, 1), 1.0), StepRecord("", 0, 0, (1,), 1.0)]
     legend = Tinted("abcde", steps).legend()
@@ -112,6 +128,10 @@ def test_the_legend_counts_tokens_and_steps() -> None:
         "in 2 steps, every second one underlined",
     ]
     assert [run.style for run in legend] == ["tint.dflash", "tint.own", "muted"]
+
+
+def test_an_answer_that_has_not_begun_has_no_legend() -> None:
+    assert Tinted().legend() == []
 
 
 def test_text_without_steps_says_so() -> None:

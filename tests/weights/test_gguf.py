@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.errors import ModelError
+from localdflash.weights import gguf as module
 from localdflash.weights.ggml_types import BY_CODE
-from localdflash.weights.gguf import load_blocks, load_tensor, read_header
+from localdflash.weights.gguf import check_header, load_blocks, load_tensor, read_header
 
 RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
 
@@ -53,6 +54,25 @@ def test_metadata_and_tensors_equal_the_reference_reader(small_gguf: Path) -> No
             tensor.data_offset,
             tensor.n_bytes,
         )
+
+
+def test_a_header_that_was_read_is_not_checked_again_unless_its_file_changes(
+    small_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    path.write_bytes(small_gguf.read_bytes())
+    linked.symlink_to(path)
+    read_header(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))
+        check_header(path)
+        check_header(linked)
+    path.write_bytes(b"GGUF" + bytes(100))
+    for _ in range(2):
+        with pytest.raises(ModelError, match="version 0"):
+            check_header(linked)
+    with pytest.raises(ModelError, match="cannot open"):
+        check_header(tmp_path / "none.gguf")
 
 
 def test_version_2_has_the_same_layout(small_gguf: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 goes away.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from localdflash.tui.commands import parse
 from localdflash.tui.prompt import Prompt
 
 RESERVED = 4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
+AHEAD = 0.3  # seconds of typing until the engine reads on
+Draft = tuple[str, tuple[Attachment, ...]]  # a message that is being written
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,34 @@ class AnswerActions(Base):
     """See the module."""
 
     _unedited: _Unedited | None = None
+    _reads_ahead = False
+
+    @on(Prompt.Changed)
+    def _typed(self) -> None:
+        if not self._reads_ahead:
+            self._reads_ahead = True
+            self._read_ahead()
+
+    @work
+    async def _read_ahead(self) -> None:
+        """Have the engine read a message while it is being written: when it is sent, its answer begins sooner."""
+        read: Draft | None = None
+        try:
+            while self._draft() != read:
+                await asyncio.sleep(AHEAD)
+                read = self._draft()
+                if read and not self.talk.answering and not self.arrivals:
+                    messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
+                    await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system)
+        finally:
+            self._reads_ahead = False
+
+    def _draft(self) -> Draft | None:
+        """What would be sent now; None for commands, and where files would come before it that are not read yet."""
+        text = self.prompt.text
+        if not text.strip() or text.startswith("/") or "@" in text:
+            return None
+        return text, self.prompt.attachments
 
     @on(Prompt.Submitted)
     def _submitted(self, event: Prompt.Submitted) -> None:
@@ -74,7 +105,7 @@ class AnswerActions(Base):
             answer = await self.talk.answer(self._show, self._begin_anew, goes_on=goes_on)
         except ContextOverflow as error:
             self._show_what_there_is()
-            await self._make_room(error)
+            await self._make_room(error, goes_on)
             return
         except LocaldflashError as error:
             self._show_what_there_is()
@@ -113,7 +144,7 @@ class AnswerActions(Base):
         if self.queued:
             self.ask(*self.queued.pop(0))
 
-    async def _make_room(self, error: ContextOverflow) -> None:
+    async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.fitting import plan_fit
         from localdflash.tui.screens.confirm import Confirm
@@ -129,10 +160,11 @@ class AnswerActions(Base):
                 reserve=about.context // RESERVED if about else 0,
             )
         except LocaldflashError as reason:
-            self._give_back(str(reason))
+            filled = goes_on and isinstance(reason, ContextOverflow)
+            self._give_back("it fills the context with its question" if filled else str(reason), goes_on)
             return
         if not fit.dropped:  # nothing that could be left out would help
-            self._give_back(str(error))
+            self._give_back(str(error), goes_on)
             return
         lines = [
             f"{error}.",
@@ -141,14 +173,19 @@ class AnswerActions(Base):
             "They stay in this chat and on the screen.",
         ]
         if not await self.push_screen_wait(Confirm("The context is full", lines, yes="Leave them out", no="Cancel")):
-            self._give_back("not sent")
+            self._give_back("not sent", goes_on)
             return
         talk.left_out += fit.dropped
+        talk.used = fit.tokens
         self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
-        self.begin_answer()
+        self.begin_answer(goes_on=goes_on)
 
-    def _give_back(self, reason: str) -> None:
-        """Put a question that cannot be answered back into the prompt."""
+    def _give_back(self, reason: str, goes_on: bool) -> None:
+        """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""
+        if goes_on:
+            self.complain(f"the answer does not go on: {reason}")
+            self.send_queued(stopped=True)
+            return
         question = self.talk.take_back_question()
         self.show_chat()
         self.send_queued(stopped=True)

@@ -28,9 +28,8 @@ class ModelActions(Base):
         await self.talk.settled()
         self.say(f"loading {chosen} …")
         about = await self.talk.answerer.load(chosen)
-        self.say(
-            f"{about.pair} is loaded: {about.context} tokens of context" + (f"; {about.notice}" if about.notice else "")
-        )
+        said = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
+        self.say("; ".join(filter(None, said)))
         self.refresh_status()
         self.count_used()
 

@@ -71,6 +71,8 @@ class ModelPicker(Dialog[str]):
         except LocaldflashError as error:
             self._say(str(error))
             return
+        if not self.is_attached:
+            return
         self._narrow()
         at = next((i for i, row in enumerate(self._shown) if row.id == self._current), None)
         if at is not None:
@@ -120,7 +122,7 @@ class ModelPicker(Dialog[str]):
                 self._fits[row.id] = await self._ask_fit(row.id)
             except LocaldflashError as error:
                 self._fits[row.id] = [str(error)]
-        if row == self._highlighted:
+        if self.is_attached and row == self._highlighted:
             self._say(_how_to_get(row), *self._fits[row.id])
 
     def action_move(self, rows: int) -> None:
@@ -158,7 +160,8 @@ class ModelPicker(Dialog[str]):
             self.dismiss(row.id)
 
     def _say(self, *lines: str) -> None:
-        self.query_one("#fit", Static).update("\n".join(one_line(line) for line in lines if line))
+        if self.is_attached:  # it may have been closed while something was looked up
+            self.query_one("#fit", Static).update("\n".join(one_line(line) for line in lines if line))
 
 
 def _is_file_name(typed: str) -> bool:

@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.backend.options import Options
+from localdflash.backend.parts import PREFIXES, PROGRAM, Parts
 from localdflash.errors import LocaldflashError
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
@@ -101,7 +102,9 @@ async def ps(http: HttpRequest) -> Response:
     """Report what is loaded, how much memory it takes, and what it does."""
     state: AppState = http.app.state.shared
     worker, loaded, scheduler = state.worker, state.worker.loaded, state.worker.scheduler
-    about = _about(loaded) if loaded else {"pair": worker.options.pair}
+    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair}
+    if scheduler and scheduler.prefixes and PROGRAM in about.get("memory", ()):
+        about["memory"] = _with_prefixes(about["memory"], scheduler.prefixes.size)
     return json_response(
         {
             **about,
@@ -123,6 +126,11 @@ def _options(options: Options) -> dict[str, Any]:
     return {name: getattr(options, name) for name in LoadRequest.__struct_fields__}
 
 
+def _with_prefixes(measured: Parts, held: int) -> Parts:
+    """The prefix cache as a part of its own, which the program would have otherwise."""
+    return {**measured, PROGRAM: max(measured[PROGRAM] - held, 0), PREFIXES: held}
+
+
 def _about(loaded: LoadedPair) -> dict[str, Any]:
     return {
         "pair": loaded.files.id,
@@ -132,6 +140,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "drafter": _has_drafter(loaded),
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
+        "rows": loaded.rows,
         "notice": loaded.notice,
     }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from localdflash.backend.names import Backend
+from localdflash.backend.names import Backend, RowsMode
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -209,6 +209,9 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
     draft: bool | UnsetType = UNSET
+    device: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET
+    gpu_layers: Annotated[int, Meta(ge=-1, le=2**20)] | UnsetType = UNSET
+    rows: RowsMode | UnsetType = UNSET
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET

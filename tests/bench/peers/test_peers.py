@@ -93,16 +93,19 @@ def question(category: str, tokens: int = 8) -> Any:
 
 def test_sides_take_turns_and_are_compared_by_category() -> None:
     order: list[str] = []
-    sides = {OURS: Told(OURS, "a", 2, order), "plain": Told("plain", "a", 8, order), "n": Told("n", "b", 4, order)}
+    texts = {OURS: ("a", 2), f"{OURS} plain": ("a", 8), "peer plain": ("a", 8), "peer n": ("b", 4)}
+    sides = {name: Told(name, text, verifies, order) for name, (text, verifies) in texts.items()}
     found = compare.compare(sides, [question("edit"), question("talk", 4), question("edit")])
-    assert order == [*sides, *sides, "plain", "n", OURS, "n", OURS, "plain"]  # the first of each is not counted
+    names = [*sides]  # the first of each is not counted
+    assert order == [*names, *names, *names[1:], names[0], *names[2:], *names[:2]]
     assert found["prompts"] == 3
-    ours, plain, other = (found["sides"][name] for name in sides)
+    ours, _, plain, other = (found["sides"][name] for name in sides)
     assert ours["tok_s"] == pytest.approx(20 / 0.06, rel=1e-3)
     assert (ours["tau"], plain["tau"], other["tau"]) == (3.333, 0.833, 1.667)
     assert (plain["ours_over_this"], other["ours_over_this"]) == (4.0, 2.0)
     assert plain["ours_over_this_by_category"] == {"edit": 4.0, "talk": 4.0}
     assert (ours["same_text"], plain["same_text"], other["same_text"]) == ("3/3", "3/3", "0/3")
+    assert (ours["same_as_own_plain"], other["same_as_own_plain"]) == ("3/3", "0/3")
 
 
 def test_a_drafting_server_is_asked_as_a_plain_one(server: Path, said: Any, tmp_path: Path) -> None:

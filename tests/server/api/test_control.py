@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
@@ -44,6 +45,18 @@ def test_models(client: Any) -> None:
     assert model["meta"]["n_ctx"] == 1024
     assert (model["meta"]["backend"], model["meta"]["drafter"]) == ("llama.cpp", True)
     assert client.get("/v1/models/nothing").status_code == 404
+
+
+def test_the_prefix_cache_is_not_the_program(client: Any) -> None:
+    """What an earlier prompt left is a part of the memory by itself."""
+    for text in ("first " * 200, "another " * 200):
+        message = {"role": "user", "content": text}
+        assert client.post(CHAT, {"messages": [message], "max_tokens": 2}).status_code == 200
+    told = client.get("/ps").json()
+    held = scraped(client)[("localdflash_prefix_cache_bytes",)]
+    assert told["memory"]["prefix cache"] == held > 0
+    assert sum(told["memory"].values()) == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    assert "prefix cache" not in told["predicted"]
 
 
 def test_props_are_those_that_llama_vscode_reads(client: Any) -> None:

@@ -1,0 +1,240 @@
+"""Which way a file runs on a device: its classes of widths and their price, measured once and kept in the cache folder.
+
+Three modes. `exact`: the cheapest way whose rows are certified to agree. `fast`: llama.cpp as it comes; drafted text
+may differ from plain decoding. `auto`: exact where a plain step costs less than 15 % more than llama.cpp's own, 3 %
+where the model has no drafter. Else a pair runs fast, and says so; a model without a drafter decodes plainly, which
+is exact, too, and costs nothing. Where nothing is certified that is what is said.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import llama_cpp.llama_cpp as api
+
+from localdflash.backend.names import RowsMode
+from localdflash.errors import LocaldflashError, ModelError
+from localdflash.files.paths import cache_folder, create_private
+from localdflash.llamacpp import library
+from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
+from localdflash.llamacpp.ways import AS_IT_COMES, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
+from localdflash.machine.measurements import machine
+
+METHOD = 2  # of measuring: what another one found is measured again
+DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without
+FAST = "fast: drafted text may differ from plain decoding"
+ACCEPTED = 0.8  # probability of a drafted token to be right that ways are compared with
+SECONDS = 2.0  # to time plain steps for, and drafts
+FEWEST, ENOUGH = 5, 300  # rounds
+LARGEST = 1 << 16  # bytes of a record
+FEW_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32)  # for a model of which all would take minutes
+SLOW = 50.0  # milliseconds of a plain step of such a model
+
+OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model's handle, which is freed here
+Decode = tuple[LlamaDecoder, int]  # of so many rows
+Found = tuple[Way, LlamaDecoder]
+Kind = Literal["exact", "plain", "fast", "not certified"]
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A way that was certified, and the milliseconds of a decode by its width."""
+
+    way: Way
+    ms: Mapping[int, float]
+
+    def cost(self) -> float:
+        """Expected milliseconds of a token: half of them are decoded plainly, half are drafted."""
+        drafted = (ms / sum(ACCEPTED**node for node in range(width)) for width, ms in self.ms.items())
+        return (self.ms[self.way.widths[0]] + min(drafted)) / 2
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of a file: the milliseconds of llama.cpp's own plain step, and the ways that are exact."""
+
+    raw_ms: float
+    ways: Sequence[Certified]
+    crops: bool = True  # False: recurrent layers, which forget nothing
+
+    def price(self, certified: Certified) -> float:
+        """A plain step of a way, in plain steps of llama.cpp's own."""
+        return certified.ms[certified.way.widths[0]] / self.raw_ms
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way to run, what kind of text that gives, and whether anything may be drafted."""
+
+    way: Way
+    kind: Kind
+    said: str
+
+    @property
+    def drafts(self) -> bool:
+        """Whether steps may draft."""
+        return self.kind != "plain"
+
+
+AS_FAST = Choice(AS_IT_COMES, "fast", FAST)
+
+
+def choose(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
+    """The way of a session, which it keeps to, drafting or not."""
+    if not record.crops:
+        return Choice(AS_IT_COMES, "plain", "plain: this model has recurrent layers, so nothing is drafted")
+    if mode == "fast":
+        return AS_FAST
+    most = float("inf") if mode == "exact" else DEAR if with_drafter else DEAR_ALONE
+    found = [known for known in record.ways if record.price(known) < most]
+    if found:
+        best = min(found, key=Certified.cost)
+        return Choice(best.way, "exact", f"exact: a plain step takes {record.price(best):.2f} of llama.cpp's own")
+    return _inexact(record, mode, with_drafter)
+
+
+def _inexact(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
+    why = "no rows were found to agree here"
+    if record.ways:
+        least = min(map(record.price, record.ways))
+        why = f"--rows exact would make a plain step take {least:.2f} of llama.cpp's own"
+    if mode == "auto" and not with_drafter:
+        return Choice(AS_IT_COMES, "plain", f"plain: nothing is drafted; {why}")
+    if record.ways:
+        return Choice(AS_IT_COMES, "fast", f"{FAST}; {why}")
+    return Choice(AS_IT_COMES, "not certified", f"not certified: drafted text may differ from plain decoding; {why}")
+
+
+def recorded(path: Path, device: str, threads: int, open_model: OpenModel) -> Record:
+    """What was measured of a file earlier, or is now. `device` is "cpu", or names a GPU and what lies on it."""
+    status, candidates = path.stat(), ON_PROCESSOR if device == "cpu" else ON_GPU
+    tiled = os.environ.get(library.TILED, "")
+    file = (path.name, status.st_size, status.st_mtime_ns)
+    key = repr((METHOD, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
+    place = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    if known := _read(place, key):
+        return known
+    record = measure(open_model, candidates, threads, device != "cpu")
+    _write(place, key, record)
+    return record
+
+
+def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> Record:
+    """Certify a file's ways and time them. The second of the flags is tried where the first leave a lone row alone.
+
+    On a GPU all borders of the cache count, for those beyond what is measured may, too.
+    """
+    with ExitStack() as stack:
+        models = _Models(open_model, stack)
+        raw = models(RAW.repack)
+        if api.llama_model_is_recurrent(raw) or api.llama_model_is_hybrid(raw):
+            return Record(1.0, (), crops=False)
+        lone = stack.enter_context(closing(LlamaDecoder(raw, RAW, threads))), 1
+        widths = WIDTHS if _in_turns([lone])[lone] < SLOW else FEW_WIDTHS
+        decoders = dict[Flags, LlamaDecoder]()
+        for flags in candidates:
+            with suppress(ModelError):
+                decoders[flags] = stack.enter_context(closing(LlamaDecoder(models(flags.repack), flags, threads)))
+        found = list[Found]()
+        for plains in (PLAIN[:1], PLAIN[1:]):  # where a lone row has company in one way, no other is looked for
+            for flags, decoder in decoders.items():
+                if not any(way.widths[0] == 1 for way, _ in found):
+                    found += [(way, decoder) for way in _ways(decoder, flags, plains, widths, on_gpu)]
+            if found:
+                break
+        plain = [(decoder, way.widths[0]) for way, decoder in found]
+        drafts = [(decoder, width) for way, decoder in found for width in _drafts(way)]
+        ms = _in_turns(drafts) | _in_turns([lone, *plain])
+        timed = [
+            (way, {width: ms[decoder, width] for width in (way.widths[0], *_drafts(way))}) for way, decoder in found
+        ]
+        return Record(ms[lone], tuple(Certified(way, by_width) for way, by_width in timed))
+
+
+def _ways(decoder: LlamaDecoder, flags: Flags, plains: Sequence[int], widths: Sequence[int], on_gpu: bool) -> list[Way]:
+    """The ways of one set of flags; none where llama.cpp cannot do what certifying takes."""
+    try:
+        found = classes(decoder, plains, widths)
+    except ModelError:
+        return []
+    return [Way(flags, known.widths, known.borders or on_gpu) for known in found]
+
+
+class _Models:
+    """A file's models, opened when they are asked for."""
+
+    def __init__(self, open_model: OpenModel, stack: ExitStack) -> None:
+        self._open, self._stack = open_model, stack
+        self._known: dict[bool, Any] = {}
+
+    def __call__(self, repack: bool) -> Any:
+        if repack not in self._known:
+            self._known[repack] = self._open(repack)
+            self._stack.callback(api.llama_model_free, self._known[repack])
+        return self._known[repack]
+
+
+def _drafts(way: Way) -> Sequence[int]:
+    """The widths of drafts that are timed."""
+    return sorted({way.width(rows) for rows in (4, 8) if rows <= way.widths[-1]})
+
+
+def _in_turns(decodes: Sequence[Decode]) -> dict[Decode, float]:
+    """Milliseconds of each, the fastest of some rounds: a busy moment of the machine hits none of them alone."""
+    for decoder in {decoder for decoder, _ in decodes}:
+        decoder.go_to(0)
+    best, began, rounds = dict.fromkeys(decodes, float("inf")), time.perf_counter(), 0
+    while rounds < FEWEST or (rounds < ENOUGH and time.perf_counter() - began < SECONDS):
+        for decoder, width in best:
+            once = time.perf_counter()
+            decoder.rows(width)
+            best[decoder, width] = min(best[decoder, width], (time.perf_counter() - once) * 1e3)
+        rounds += 1
+    return best
+
+
+def _read(place: Path, key: str) -> Record | None:
+    try:
+        with place.open("rb") as stream:
+            found = json.loads(stream.read(LARGEST))
+        if found["key"] != key:
+            return None
+        ways = [
+            Certified(
+                Way(Flags(**known["flags"]), tuple(map(int, known["widths"])), bool(known["borders"])),
+                {int(width): float(ms) for width, ms in known["ms"].items()},
+            )
+            for known in found["ways"]
+        ]
+        return Record(float(found["raw_ms"]), tuple(ways), bool(found["crops"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _write(place: Path, key: str, record: Record) -> None:
+    """Keep a record; where that cannot be, the file is measured at every load."""
+    ways = [
+        {
+            "flags": asdict(known.way.flags),
+            "widths": list(known.way.widths),
+            "borders": known.way.borders,
+            "ms": dict(known.ms),
+        }
+        for known in record.ways
+    ]
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    with suppress(OSError, LocaldflashError):
+        create_private(place.parent)
+        try:
+            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "crops": record.crops, "ways": ways}, indent=1)
+            fresh.write_text(text + "\n", encoding="utf-8")
+            fresh.replace(place)
+        finally:
+            fresh.unlink(missing_ok=True)

@@ -1,0 +1,157 @@
+"""Decides where a pair lies: all of it on the GPU, else its experts in memory, else some layers, else no drafter.
+
+What fits is measured with the context that was asked for, or with a comfortable one; of what is left the context
+grows. Nothing is allocated for it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localdflash.backend import free
+from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, Fit, MemoryBudget, Sizes, fit, largest_context
+from localdflash.backend.options import Options
+from localdflash.backend.parts import gigabytes
+from localdflash.errors import ModelError, OutOfMemory
+from localdflash.llamacpp.devices import devices, find_gpu
+from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.llamacpp.sizes import LlamaCppSizes, block_count
+from localdflash.weights.gguf import read_header
+
+Needs = Callable[[Placement], Sizes]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement, and what fits there; None if loading itself has to say what is wrong."""
+
+    placement: Placement
+    fit: Fit | None = None
+    notice: str = ""
+
+
+def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
+    """Where to load a pair as `options` say. NoDevice, OutOfMemory, ModelError."""
+    device = chosen_gpu(options)
+    try:
+        if not device:
+            return _on_processor(target, drafter, options.context)
+        with ExitStack() as stack:
+            sizes = _Cached(target, drafter, stack)
+            steps = ladder(target, device, options)
+            if 0 < sizes(steps[0]).trained < options.context:
+                return Placed(steps[0])
+            return place(sizes, steps, device.budget(), options.context)
+    except OutOfMemory as error:
+        if options.device != "auto" or not device:
+            raise
+        on_processor = _on_processor(target, drafter, options.context)
+        return replace(on_processor, notice=f"llama.cpp runs on the processor: {error}")
+
+
+def chosen_gpu(options: Options) -> Device | None:
+    """The GPU that `options` mean; None is the processor. NoDevice if one is asked for that is not there."""
+    if options.device == "cpu" or options.gpu_layers == 0:
+        return None
+    if options.device != "auto":
+        return find_gpu(options.device)
+    return next(iter(devices()), None)
+
+
+def _on_processor(target: Path, drafter: Path | None, context: int) -> Placed:
+    try:
+        with LlamaCppSizes(target, drafter) as needed:
+            too_long = context > needed.trained
+            return Placed(PROCESSOR, None if too_long else fit(needed, free.system_budget(), context))
+    except ModelError:  # loading says it better, or llama.cpp does not report its sizes
+        return Placed(PROCESSOR)
+
+
+class _Cached:
+    """The sizes of a pair by its placement, each planned once."""
+
+    def __init__(self, target: Path, drafter: Path | None, stack: ExitStack) -> None:
+        self._files, self._stack = (target, drafter), stack
+        self._known: dict[Placement, LlamaCppSizes] = {}
+
+    def __call__(self, placement: Placement) -> LlamaCppSizes:
+        if placement not in self._known:
+            self._known[placement] = self._stack.enter_context(LlamaCppSizes(*self._files, placement))
+        return self._known[placement]
+
+
+def ladder(target: Path, device: Device, options: Options) -> Sequence[Placement]:
+    """The placements to try, best first. A GPU that nobody named gets at least half of the layers, or none."""
+    header = read_header(target)
+    layers = block_count(header) + 1
+    most = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
+    least = most if options.gpu_layers >= 0 else (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
+    mixture = any("_exps" in name for name in header.tensors)
+    first = layers - most  # block on the device
+    experts = range(1, layers - first) if mixture else ()
+    steps = [Placement(device, most), *(Placement(device, most, range(first, first + kept)) for kept in experts)]
+    for fewer in range(most - 1, least - 1, -1):
+        first = layers - fewer
+        steps.append(Placement(device, fewer, range(first, layers - 1) if mixture else range(0)))
+    return steps
+
+
+def place(needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted: int) -> Placed:
+    """The first of the steps that fits, with the drafter where that is possible; OutOfMemory says what lacks."""
+    full = needs(steps[0])
+    most = wanted or full.trained
+    enough = wanted or min(most, COMFORTABLE)
+    for drafter in full.drafters:
+        if (found := _first(needs, steps, drafter, budget, enough)) is None:
+            continue
+        sizes = needs(found)
+        context = largest_context(sizes, drafter, budget, most)
+        chosen = Fit(drafter, context, sizes.parts(context, drafter))
+        return Placed(found, replace(chosen, notice=_notice(needs, steps, Placed(found, chosen), budget, most)))
+    last, layers = steps[-1], steps[0].layers
+    memory, needed = budget.tight(needs(last).parts(enough, NO_DRAFTER))
+    what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
+    raise OutOfMemory(
+        f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} of it as"
+        " margin),"
+        f" {gigabytes(memory.free)} of {memory.what} are free: --device cpu, --gpu-layers or a smaller model may do"
+    )
+
+
+def _first(
+    needs: Needs, steps: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
+) -> Placement | None:
+    """The first step that fits, by halves: each takes less of the GPU than the one before. None if none fits."""
+
+    def fits(index: int) -> bool:
+        return budget.holds(needs(steps[index]).parts(context, drafter))
+
+    if fits(0):
+        return steps[0]
+    if not fits(len(steps) - 1):
+        return None
+    no, yes = 0, len(steps) - 1
+    while yes - no > 1:
+        middle = (no + yes) // 2
+        no, yes = (no, middle) if fits(middle) else (middle, yes)
+    return steps[yes]
+
+
+def _notice(needs: Needs, steps: Sequence[Placement], placed: Placed, budget: MemoryBudget, most: int) -> str:
+    chosen, where, full = placed.fit, placed.placement, steps[0]
+    assert chosen
+    asked = needs(full).drafters[0]
+    said = []
+    if where.layers < full.layers:
+        said.append(f"{where.layers} of {full.layers} layers are on the GPU")
+    if where.experts:
+        said.append(f"the experts of {len(where.experts)} layers are in memory")
+    if chosen.drafter != asked:
+        said.append("the drafter was left out")
+    if chosen.context < most:
+        said.append(f"the context has {chosen.context} of {most} tokens")
+    if not said:
+        return ""
+    memory, needed = budget.tight(needs(full).parts(chosen.context, asked))
+    return f"{', '.join(said)}: all of it needs {gigabytes(needed)}, {gigabytes(memory.free)} of {memory.what} are free"

@@ -1,0 +1,72 @@
+"""What the files of a pair say of themselves, where its entry says nothing: a GGUF file that somebody gave by path."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from localdflash.errors import ModelError, NoDevice
+from localdflash.pairs.pair import DrafterSource, PairEntry
+from localdflash.pairs.registry import missing_files
+from localdflash.plan.speed import quantization
+from localdflash.weights.gguf import GGUFHeader, read_header
+
+
+def described(pair: PairEntry) -> PairEntry:
+    """The entry with the facts of its files; as it is if it has them, or if the files cannot be read."""
+    if pair.architecture or missing_files(pair):
+        return pair
+    try:
+        header = read_header(pair.target.path)
+        architecture = header.architecture
+    except ModelError:
+        return pair
+    drafter = pair.drafter and _drafter(pair.drafter)
+    return replace(
+        pair,
+        target=replace(pair.target, quantization=quantization(header)),
+        drafter=drafter,
+        backends=tuple(_backends(header, drafter.path if drafter else None)),
+        architecture=architecture,
+        licence=_text(header, "general.license"),
+        context=_number(header, "context_length"),
+        layers=_number(header, "block_count"),
+    )
+
+
+def _drafter(source: DrafterSource) -> DrafterSource:
+    from localdflash.model.dflash_config import config_of_file
+
+    try:
+        config = config_of_file(source.path)
+    except ModelError:
+        return source
+    return replace(source, block_size=config.block_size, taps=config.taps)
+
+
+def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
+    """Those that run these files, on a machine that has what the backend needs."""
+    from localdflash.cpu.sizes import CpuSizes
+    from localdflash.cpu.source import target_source
+    from localdflash.cuda.sizes import CudaSizes
+
+    yield "llama.cpp"
+    with suppress(ModelError, NoDevice):
+        CpuSizes(header.path, drafter)
+        yield "cpu"
+    with suppress(ModelError):
+        target_source(header.path, header)
+        yield "torch"
+    with suppress(ModelError):
+        CudaSizes(header.path, drafter)
+        yield "cuda"
+
+
+def _number(header: GGUFHeader, name: str) -> int | None:
+    value = header.metadata.get(f"{header.architecture}.{name}")
+    return value if isinstance(value, int) else None
+
+
+def _text(header: GGUFHeader, name: str) -> str | None:
+    value = header.metadata.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,161 @@
+"""`localdflash chat -p` by the shared engine or another server: the same answers, and no end of an engine loses any."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash.files import paths
+from localdflash.server import spawn
+from tests.support import daemons
+
+SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
+QUESTION = ("-p", "Write a function that adds.", "--max-tokens", 40)
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--temperature", "0.8", "--seed", "3", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01"),
+        ("--repetition-penalty", "1.3", "--system", "Be brief."),
+    ],
+)
+def test_the_engine_gives_the_same_answer(options: tuple[str, ...], run: Callable[..., Any]) -> None:
+    here = run("chat", *QUESTION, *options, "--no-daemon", "--threads", 1)
+    there = run("chat", *QUESTION, *options, "--threads", 1)
+    assert (there.code, there.out, there.err) == here
+    assert there.out.strip()
+
+
+@SHARED
+def test_the_engine_is_started_once_and_stays(short_home: Path, run: Callable[..., Any]) -> None:
+    told = [json.loads(run("chat", *QUESTION, "--threads", 1, "--json").out) for _ in range(2)]
+    assert told[0]["answer"] == told[1]["answer"]
+    assert told[0].keys() >= {"answer", "finish", "tokens", "steps", "tau", "accept_by_slot", "tokens_per_second"}
+    assert told[0]["steps"] + told[0]["accepted"] == told[0]["tokens"] <= 40
+    assert len(daemons.daemons(short_home)) == 1
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+def test_errors_of_the_engine_are_those_of_the_command(fails: Callable[..., str]) -> None:
+    assert fails(3, "chat", "-p", "x", "--pair", "embeded") == "no pair 'embeded'; did you mean 'embedded'?"
+    assert "context of 7 tokens" in fails(2, "chat", "-p", "x", "--threads", 1, "--context", 7)
+    assert "the context holds 1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_no_draft_leaves_the_engine_alone(run: Callable[..., Any]) -> None:
+    assert run("chat", *QUESTION, "--no-draft", "--threads", 1).code == 0
+    assert not daemons.is_ready()
+
+
+# llama.cpp's own way out where a GPU fails: no exception, the process is gone.
+ABORTS_ONCE = """
+import os, pathlib, localdflash.engine.host_pair as pairs
+from llama_cpp.llama_cpp import _lib
+os.environ["GGML_NO_BACKTRACE"], step, done = "1", pairs.HostPair.step, []
+mark = pathlib.Path(os.environ["LOCALDFLASH_HOME"], "aborted")
+def fails(*given):
+    done.append(0)
+    if len(done) == 6 and not mark.exists():
+        mark.touch()
+        _lib.ggml_abort(b"ggml-vulkan.cpp", 1, b"vk::Queue::submit: ErrorDeviceLost")
+    return step(*given)
+pairs.HostPair.step = fails
+"""
+
+
+@SHARED
+def test_an_engine_whose_gpu_fails_is_started_anew(
+    short_home: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("-p", "Write a function that adds.", "--max-tokens", 60, "--threads", 1, "--backend", "llama.cpp")
+    monkeypatch.setattr(spawn, "PROGRAM", ABORTS_ONCE + spawn.PROGRAM)
+    done = run("chat", *arguments)
+    assert (short_home / "aborted").exists()
+    assert (done.code, done.err.count("The engine went away: started again.")) == (0, 1)
+    assert done.out == run("chat", *arguments, "--no-daemon").out
+
+
+def by_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
+    """A chat whose engine takes 0.05 s a step, in a process of its own."""
+    program = SLOW_DAEMON + daemons.PROGRAM
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", program, "chat", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@SHARED
+@pytest.mark.parametrize("options", [(), ("--temperature", "0.9")])
+def test_an_engine_that_is_killed_loses_nothing(
+    options: tuple[str, ...], short_home: Path, run: Callable[..., Any]
+) -> None:
+    arguments = ("-p", "Write a function that adds.", "--max-tokens", 60, "--threads", 1, *options)
+    with by_slow_daemon(*arguments) as process:
+        assert process.stdout
+        assert process.stderr
+        begun = os.read(process.stdout.fileno(), 1)
+        (daemon,) = daemons.daemons(short_home)
+        daemon.kill()
+        out, err = begun + process.stdout.read(), process.stderr.read().decode()
+        assert process.wait(60) == 0
+    assert err.startswith("The engine went away: started again.\n")
+    assert err.count("\n") <= 2  # and that the answer was cut
+    if not options:  # what is drawn without a seed cannot be compared
+        assert out.decode() == run("chat", *arguments, "--no-daemon").out
+    assert [one.pid for one in daemons.daemons(short_home)] != [daemon.pid]
+
+
+@SHARED
+def test_ctrl_c_stops_the_engine_too(short_home: Path) -> None:
+    arguments = ("-p", "Tell me.", "--max-tokens", 600, "--temperature", 3, "--seed", 1, "--threads", 1)
+    with by_slow_daemon(*arguments) as process, daemons.client() as looking:
+        assert process.stdout
+        assert process.stderr
+        os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, err = process.stdout.read(), process.stderr.read()
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 2
+        assert (rest[-1:], err) == (b"\n", b"")
+        daemons.until(lambda: looking.get("/ps")["running"] == 0, 2)
+    assert len(daemons.daemons(short_home)) == 1
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_the_server_of_the_settings_is_asked(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    process = daemons.begin("--port", "0")
+    assert process.stderr
+    process.stderr.readline()
+    url = process.stderr.readline().split()[2].rstrip(":")
+    settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
+    monkeypatch.setattr("localdflash.cli.chat.load_config", lambda: settings)
+    monkeypatch.setattr(spawn, "connect", None)
+    expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
+    assert run("chat", *QUESTION) == expected
+    assert "no model 'nothing'" in run("chat", *QUESTION, "--pair", "nothing").err
+    assert "OpenAI" not in run("chat", *QUESTION, "--top-k", 3).err  # it is our own engine
+    process.kill()
+    process.wait(10)
+    done = run("chat", *QUESTION)
+    assert (done.code, done.out) == (1, "")
+    assert f"{url} cannot be reached: Connection refused" in done.err

@@ -1,0 +1,132 @@
+"""`localdflash chat` line by line on a terminal, and Ctrl-C in it and in `chat -p`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from localdflash.cli.interrupt import Interrupt
+from tests.support import daemons
+from tests.support.terminals import PROGRAM, SLOW_PROGRAM, Terminal
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, program: Sequence[str] = PROGRAM) -> Terminal:
+        opened.append(Terminal(*arguments, program=program))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def endless(tiny: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that give about a minute of answer, by the slow program."""
+    return (*tiny, "--no-draft", "--max-tokens", "900", "--temperature", "3", "--seed", "1")
+
+
+@POSIX
+def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupt() as interrupt:
+        assert not interrupt()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@POSIX
+def test_ctrl_c_keeps_what_was_answered_so_far(endless: tuple[str, ...]) -> None:
+    with subprocess.Popen(
+        [*SLOW_PROGRAM, "chat", "--no-daemon", "-p", "Tell me everything.", *endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        first = os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, err = process.stdout.read(), process.stderr.read()
+        assert process.wait(30) == 130
+    assert time.monotonic() - began < 10
+    assert first
+    assert rest.endswith(b"\n")
+    assert err == b""
+
+
+@POSIX
+def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
+    screen = terminal("chat", "--no-daemon", "--threads", "1", "--max-tokens", "12", "--context", "128")
+    greeting = screen.expect(b"> ")
+    assert b"small model" in greeting
+    assert b"localdflash models list" in greeting
+    assert b"Ctrl-D" in greeting
+    for line in (b"Write a function.\n", b"   \n", b"Again.\n"):
+        screen.type(line)
+        if line.strip():
+            screen.expect(b" per verify]")
+        screen.expect(b"> ")
+    screen.type(b"/help\n")
+    assert b"There is no /help. Ctrl-C stops" in screen.expect(b"> ")
+    screen.type(b"/new\n")
+    assert b"A new conversation." in screen.expect(b"> ")
+    screen.type(b"word " * 150 + b"\n")
+    screen.expect(b"or start over with /new\r\n> ")
+    screen.type(b"\x04")
+    assert screen.process.wait(30) == 0
+
+
+@POSIX
+def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal], endless: tuple[str, ...]) -> None:
+    screen = terminal("chat", "--no-daemon", *endless, program=SLOW_PROGRAM)
+    assert b"small model" not in screen.expect(b"> ")
+    screen.type(b"Tell me everything.\n")
+    screen.expect(b"everything.\r\n")
+    time.sleep(0.5)  # it answers by now
+    screen.process.send_signal(signal.SIGINT)
+    assert b" per verify]" in screen.expect(b"]\r\n> ")
+    leaves(screen.process)
+
+
+def leaves(process: "subprocess.Popen[bytes]") -> None:
+    """Ctrl-C, and another one where Python dropped it in the middle of a collection of garbage."""
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            assert process.wait(10) == 0
+            return
+    raise AssertionError("it stays")
+
+
+@POSIX
+def test_a_conversation_outlives_its_engine(terminal: Callable[..., Terminal], short_home: Path) -> None:
+    screen = terminal("chat", "--threads", "1", "--max-tokens", "12")
+    assert b"small model" in screen.expect(b"> ")
+    screen.type(b"Write a function.\n")
+    screen.expect(b" per verify]")
+    screen.expect(b"> ")
+    (daemon,) = daemons.daemons(short_home)
+    daemon.kill()
+    daemon.wait(10)
+    screen.type(b"Again.\n")
+    assert b"went away: started again" in screen.expect(b" per verify]")
+    screen.expect(b"> ")
+    screen.type(b"word " * 1200 + b"\n")
+    screen.expect(b"or start over with /new\r\n> ")
+    screen.type(b"\x04")
+    assert screen.process.wait(30) == 0

@@ -1,0 +1,150 @@
+"""A printed chat as the engine sees it, here one that says what is written down; and what of it is kept."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.support.scripted_answers import Answer
+from bench.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
+from localdflash.chat.messages import Message as StoredMessage
+from localdflash.chat.settings import ChatSettings
+from localdflash.chat.sources import NamedServer, SharedDaemon
+from localdflash.chat.store import ChatStore
+from localdflash.cli.chat import chats_file
+from localdflash.cli.plain import exchange
+from localdflash.cli.talking import Talking, by_engine
+from localdflash.errors import EngineGone, OutOfMemory
+from localdflash.files import paths
+from localdflash.server.address import Address
+from localdflash.server.wanted import Wanted
+
+SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+
+
+@pytest.fixture
+def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
+    """A chat with an engine that says what is written down; and the engine."""
+    with ExitStack() as stack:
+
+        def begun(*answers: Answer, source: Any = None, chats: Path | None = None) -> tuple[Talking, ScriptedEngine]:
+            engine = stack.enter_context(scripted(*answers))
+            shared = source or SharedDaemon(Wanted(OPTIONS))
+            return stack.enter_context(by_engine(shared, chats, ChatSettings(), "Be brief.")), engine
+
+        yield begun
+
+
+def ask(talking: Talking, text: str) -> list[str]:
+    pieces: list[str] = []
+    answer = talking.ask(text, pieces.append)
+    assert answer.text == "".join(pieces)
+    return pieces
+
+
+@SHARED
+def test_the_history_goes_with_the_question(talking: Callable[..., Any]) -> None:
+    talk, engine = talking(Answer.pieces("answer", " 1"), Answer.of("answer 2"))
+    assert [ask(talk, text) for text in ("one", "two")] == [["answer", " 1"], ["answer 2"]]
+    asked = engine.asked[1]
+    assert [message["content"] for message in asked["messages"]] == ["Be brief.", "one", "answer 1", "two"]
+    assert (asked["temperature"], asked["stream"]) == (0.0, True)
+    talk.new()
+    ask(talk, "three")
+    assert [message["content"] for message in engine.asked[2]["messages"]] == ["Be brief.", "three"]
+
+
+@SHARED
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_error_of_a_server_ends_no_conversation(
+    status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
+    exchange(talk, "one")
+    assert capsys.readouterr() == ("", "too much\n")
+    exchange(talk, "one")
+    assert capsys.readouterr().out == "now\n"
+    assert [message["content"] for message in engine.asked[1]["messages"]] == ["Be brief.", "one"]
+
+
+@SHARED
+def test_an_engine_that_cannot_be_started_again_now_may_be_later(talking: Callable[..., Any]) -> None:
+    class Once(SharedDaemon):
+        opened = 0
+
+        async def open(self, say: Any, look: Any) -> Address:
+            self.opened += 1
+            if self.opened == 2:
+                raise OutOfMemory("too large")
+            return await super().open(say, look)
+
+    talk, _ = talking(Answer(end="cut"), Answer.of("answer"), source=Once(Wanted(OPTIONS)))
+    with pytest.raises(OutOfMemory):
+        ask(talk, "one")
+    assert "".join(ask(talk, "one")) == "answer"
+
+
+@SHARED
+def test_an_engine_that_goes_away_again_and_again_is_an_error(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, engine = talking(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
+    with pytest.raises(EngineGone, match=r"went away.*: try again$"):
+        talk.ask("one", print)
+    told = capsys.readouterr()
+    assert told == ("half\n", "The engine went away: started again.\n" * 2)
+    assert "".join(ask(talk, "one")) == "whole"
+    assert [message["content"] for message in engine.asked[-1]["messages"]] == ["Be brief.", "one"]
+
+
+@SHARED
+def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
+    exchange(talk, "how?")
+    assert capsys.readouterr().out == "one way\nanother\n"
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_what_another_server_is_not_asked_for_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Address(paths.engine_socket())
+    monkeypatch.setattr(Address, "of_url", lambda *_: there)
+    settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
+    with scripted(Answer.of("well")) as engine, by_engine(NamedServer("http://x"), None, settings, "") as talk:
+        assert "".join(ask(talk, "one")) == "well"
+    assert "top_k" not in engine.asked[0]
+    assert capsys.readouterr().err == "The server is asked in OpenAI's words: without top_k, repetition_penalty.\n"
+
+
+@SHARED
+@pytest.mark.usefixtures("short_home")
+def test_a_chat_is_gone_on_with(run: Callable[..., Any]) -> None:
+    def contents(body: Any) -> list[str]:
+        return [message["content"] for message in body["messages"]]
+
+    with scripted(Answer.of("first"), Answer.of("second"), Answer(status=500, message="oh"), Answer.of("third")) as it:
+        assert "no earlier chat in this folder" in run("chat", "-c", "-p", "one").err
+        assert run("chat", "-p", "one").out == "first\n"
+        assert "no earlier chat in this folder" in run("chat", "-c", "-p", "two").err  # what -p says is not kept
+        with closing(ChatStore.open(chats_file(), print)) as store:
+            session = store.create(folder=os.getcwd(), system="Be brief.")
+            question = store.add(session, None, StoredMessage("user", "one"))
+            store.add(session, question.id, StoredMessage("assistant", "first", finish="stop"))
+        assert run("chat", "-c", "-p", "two").out == "second\n"
+        assert contents(it.asked[-1]) == ["Be brief.", "one", "first", "two"]
+        assert run("chat", "--resume", session, "-p", "lost").code == 1
+        assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
+        assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
+    with closing(ChatStore.open(chats_file(), print)) as store:
+        kept = store.path(session)
+    assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
+    assert kept[-1].numbers["tokens"] > 0
+    assert kept[-1].steps

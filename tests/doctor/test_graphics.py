@@ -1,0 +1,113 @@
+"""The check of GPUs on simulated machines: the command that it names fits what is there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from localdflash.doctor import graphics
+from localdflash.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
+from localdflash.llamacpp import builds
+from localdflash.llamacpp.placement import Device
+
+RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
+AMD, INTEL, APPLE = Chip("AMD", "AMD GPU"), Chip("Intel", "Intel GPU"), Chip("Apple", "Apple GPU")
+SEEN = Device("CUDA0", "RTX 4090", False, 20 * 10**9, 24 * 10**9)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(graphics, "_cuda_wheels", lambda: "cu124")
+    monkeypatch.setattr("localdflash.llamacpp.devices.devices", lambda: [])
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("chips", "rocm", "parts"),
+    [
+        ([RTX_4090], False, ["--only-binary llama-cpp-python", "/whl/cu124"]),
+        ([RTX_5090, RTX_4090], False, ["-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=120", "--no-binary", "12.8"]),
+        ([AMD], True, ["/whl/rocm72"]),
+        ([AMD], False, ["/whl/vulkan"]),
+        ([INTEL], True, ["/whl/vulkan"]),
+        ([APPLE], False, ["/whl/metal"]),
+    ],
+)
+def test_one_command_for_each_chip(
+    chips: Sequence[Chip], rocm: bool, parts: list[str], machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine.setattr(graphics, "ROCM", tmp_path if rocm else tmp_path / "none")
+    machine.setattr(graphics, "here", lambda: chips)
+    found = llama_gpu("gpu")
+    assert (found.status, found.remedy) == ("warning", command(chips))
+    assert f"not used by llama.cpp: {chips[0].name}" in found.detail
+    assert found.detail.endswith("its build is for processors")
+    assert all(part in found.remedy for part in parts)
+    assert "pip install --force-reinstall --no-deps" in found.remedy
+
+
+def test_without_a_gpu_nothing_is_wrong(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(graphics, "here", lambda: [])
+    assert (llama_gpu("gpu").status, llama_gpu("gpu").remedy) == ("ok", "")
+
+
+def test_a_build_that_sees_nothing(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(graphics, "here", lambda: [AMD])
+    machine.setattr(builds, "gpu_backends", lambda: {"cuda"})
+    assert "is for cuda and sees none of them" in llama_gpu("gpu").detail
+
+
+@pytest.mark.parametrize(
+    ("archs", "chip", "status"),
+    [
+        ("600,750,800,890,900", RTX_4090, "ok"),
+        ("600,750,800,890,900", RTX_5090, "warning"),
+        ("890,1200", RTX_5090, "ok"),
+        ("900", RTX_4090, "warning"),
+        ("", RTX_5090, "ok"),  # a build for Vulkan
+    ],
+)
+def test_whether_a_cuda_build_has_code_for_the_chip(
+    archs: str, chip: Chip, status: str, machine: pytest.MonkeyPatch
+) -> None:
+    said = f"CUDA : ARCHS = {archs} | USE_GRAPHS = 1 | CPU : AVX2 = 1 | " if archs else "CPU : AVX2 = 1 | "
+    machine.setattr("llama_cpp.llama_cpp.llama_print_system_info", said.encode)
+    machine.setattr("localdflash.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr(graphics, "here", lambda: [chip])
+    found = llama_gpu("gpu")
+    assert found.status == status
+    assert found.detail.startswith("CUDA0, RTX 4090, 20.0 GB free of 24.0")
+    assert (f"no code for {chip.name} (sm_{chip.capability})" in found.detail) == (status == "warning")
+
+
+def test_code_of_a_generation_runs_on_its_later_chips() -> None:
+    assert built_for("CUDA : ARCHS = 800,860 | X = 1") == [80, 86]
+    assert [has_code([80, 86], capability) for capability in (75, 80, 86, 89, 90)] == [False, True, True, True, False]
+
+
+def test_the_pci_bus_tells_of_displays_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, kind, vendor in (
+        ("0000:00:02.0", "0x030000", "0x8086"),
+        ("0000:03:00.0", "0x038000", "0x1002"),
+        ("0000:04:00.0", "0x020000", "0x8086"),  # a network card
+        ("0000:05:00.0", "0x030000", "0x1234"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "class").write_text(kind + "\n")
+        (tmp_path / name / "vendor").write_text(vendor + "\n")
+    monkeypatch.setattr(graphics, "PCI", tmp_path)
+    monkeypatch.setattr(graphics, "_nvidia", list)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert [(chip.vendor, chip.name) for chip in here()] == [
+        ("AMD", "AMD GPU at 0000:03:00.0"),
+        ("Intel", "Intel GPU at 0000:00:02.0"),
+    ]
+
+
+def test_backends_are_told_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("libggml-base.so", "libggml-cpu-haswell.so", "libggml-cuda.so", "ggml-hip.dll", "libllama.so"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(builds, "library_folder", lambda: tmp_path)
+    assert builds.gpu_backends() == {"cuda", "hip"}
+    monkeypatch.setenv(builds.BACKEND, "/somewhere/libggml-vulkan-0.3.36.so")
+    assert builds.gpu_backends() == {"cuda", "hip", "vulkan"}

@@ -1,0 +1,116 @@
+"""Which backend `auto` means where there are GPUs, by what is asked of the backends' loads."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
+from localdflash.cuda import device
+from localdflash.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.loading import automatic
+from localdflash.loading.choice import HostChoice
+from localdflash.loading.load import LoadedPair
+from localdflash.pairs.pair import LocalPair
+
+FILES: Any = SimpleNamespace(target=Path("target.gguf"))
+Load = Callable[..., tuple[Runner, Running]]
+Asked = list[tuple[str, str]]
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """The loads that were asked for: backend and device."""
+    return []
+
+
+@pytest.fixture
+def load(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """`load_best` on a machine with such GPUs; backends in `broken` raise."""
+
+    def best(
+        options: Options, *, nvidia: bool = False, seen: bool = True, broken: dict[str, LocaldflashError] | None = None
+    ) -> tuple[Runner, Running]:
+        def load_on(backend: Runner, _files: LocalPair, given: Options) -> Running:
+            asked.append((backend, given.device))
+            if error := (broken or {}).get(backend if given.device == "cpu" else f"{backend} {given.device}"):
+                raise error
+            nothing: Any = None
+            return Running(
+                pair=nothing,
+                context=0,
+                device=given.device,
+                vocab_size=0,
+                identity=(),
+                measured=dict,
+                close=lambda: None,
+            )
+
+        monkeypatch.setattr(automatic, "load_on", load_on)
+        monkeypatch.setattr(automatic, "gpu_is_there", lambda: seen)
+        monkeypatch.setattr(device, "driver_present", lambda: nvidia)
+        monkeypatch.setattr(automatic, "choose", lambda *_: HostChoice("cpu", "a test"))
+        return automatic.load_best(FILES, options)
+
+    return best
+
+
+def test_the_order_of_trying(load: Load, asked: Asked) -> None:
+    broken = {"cuda auto": ModelError("a type"), "llama.cpp gpu": OutOfMemory("3 of 29 layers"), "cpu": NoDevice("old")}
+    backend, running = load(Options(), nvidia=True, broken=broken)
+    assert asked == [("cuda", "auto"), ("llama.cpp", "gpu"), ("cpu", "cpu"), ("llama.cpp", "cpu")]
+    assert (backend, running.notices[0]) == ("llama.cpp", "llama.cpp runs this pair, not the CPU engine: old")
+
+
+def test_a_gpu_comes_before_the_processor(load: Load, asked: Asked) -> None:
+    assert load(Options())[0] == "llama.cpp"
+    assert asked == [("llama.cpp", "gpu")]
+
+
+def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
+    backend, running = load(Options(), broken={"llama.cpp gpu": OutOfMemory("3 of 29 layers need 9 GB")})
+    assert backend == "cpu"
+    assert running.notices[0] == (
+        "the CPU engine runs this pair, not a GPU through llama.cpp: 3 of 29 layers need 9 GB"
+    )
+
+
+@pytest.mark.parametrize("options", [Options(device="cpu"), Options(gpu_layers=0)])
+def test_the_processor_can_be_asked_for(options: Options, load: Load, asked: Asked) -> None:
+    assert load(options, nvidia=True)[0] == "cpu"
+    assert asked == [("cpu", "cpu")]
+
+
+@pytest.mark.parametrize("options", [Options(device="Vulkan0"), Options(device="Vulkan0", gpu_layers=4)])
+def test_a_gpu_that_is_named_is_the_one_or_nothing(options: Options, load: Load, asked: Asked) -> None:
+    assert load(options, nvidia=True)[0] == "llama.cpp"
+    with pytest.raises(NoDevice, match="gone"):
+        load(options, broken={"llama.cpp Vulkan0": NoDevice("gone")})
+    assert asked == [("llama.cpp", "Vulkan0")] * 2
+
+
+def test_layers_mean_llama_cpp(load: Load, asked: Asked) -> None:
+    assert load(Options(gpu_layers=4), nvidia=True)[0] == "llama.cpp"
+    assert asked == [("llama.cpp", "gpu")]
+
+
+def test_without_a_gpu_nothing_is_said(load: Load, asked: Asked) -> None:
+    backend, running = load(Options(), seen=False)
+    assert (backend, [*filter(None, running.notices)], asked) == ("cpu", [], [("cpu", "cpu")])
+
+
+def test_a_build_for_processors_is_not_loaded_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "gpu_backends", set)
+    monkeypatch.setattr("localdflash.llamacpp.devices.devices", lambda: pytest.fail("llama.cpp was asked"))
+    assert not automatic.gpu_is_there()
+
+
+@pytest.mark.parametrize(("backend", "device"), [("cpu", "Vulkan0"), ("torch", "gpu"), ("cuda", "cpu")])
+def test_other_backends_have_no_choice(backend: Runner, device: str) -> None:
+    with pytest.raises(UsageError, match=f"--device {device}: only llama.cpp can be told which GPU, not --backend"):
+        LoadedPair(replace(Options(), backend=backend, device=device))

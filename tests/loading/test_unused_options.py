@@ -1,0 +1,35 @@
+"""Options of the CUDA engine where another backend runs the pair: one line says so, and the text is the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.engine.generate import Request, generate
+from localdflash.loading.load import LoadedPair
+
+
+def loaded_with(tiny_pair: Path, backend: Runner, **options: Any) -> tuple[str, list[int]]:
+    """The notice, and a greedy answer."""
+    wanted = replace(Options(str(tiny_pair / "target.gguf"), backend, threads=1, context=64), **options)
+    with LoadedPair(wanted) as loaded:
+        return loaded.notice, [token for step in generate(loaded.pair, Request([5, 6, 7], 12)) for token in step.tokens]
+
+
+@pytest.mark.usefixtures("cpu_engine")
+@pytest.mark.parametrize("backend", ["cpu", "llama.cpp", "torch"])
+def test_keys_and_values_of_the_cuda_engine_are_not_those_of_others(backend: Runner, tiny_pair: Path) -> None:
+    notice, usual = loaded_with(tiny_pair, backend)
+    assert "CUDA" not in notice
+    for kv in ("int8", "fp8"):
+        said, tokens = loaded_with(tiny_pair, backend, kv=kv)
+        assert said.endswith(f"--kv {kv}: for the CUDA engine; {backend} runs the pair without")
+        assert tokens == usual
+
+
+def test_all_of_them_are_one_line(tiny_pair: Path) -> None:
+    said, _ = loaded_with(tiny_pair, "llama.cpp", kv="fp8", drafter_bits=4, native_fp4=True)
+    assert said == "--kv fp8, --drafter-bits 4, --native-fp4: for the CUDA engine; llama.cpp runs the pair without"

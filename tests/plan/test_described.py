@@ -1,0 +1,43 @@
+"""What the files of a pair say of themselves."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localdflash.pairs.registry import load_registry
+from localdflash.plan.described import described
+from tests.support.tiny_models import SHAPE, write_target
+
+
+@pytest.mark.usefixtures("cpu_engine")
+def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path) -> None:
+    pair = described(load_registry().resolve(str(tiny_pair / "target.gguf")))
+    assert (pair.architecture, pair.layers, pair.context) == ("qwen3", 6, 1024)
+    assert pair.target.quantization == "Q8_0"
+    assert pair.backends == ("llama.cpp", "cpu", "torch", "cuda")
+    assert pair.drafter
+    assert (pair.drafter.block_size, pair.drafter.taps) == (8, (1, 3, 4))
+
+
+def test_what_our_engines_cannot_run_is_llama_cpps(tmp_path: Path) -> None:
+    file = write_target(tmp_path / "target.gguf", SHAPE)
+    file.write_bytes(file.read_bytes().replace(b"qwen3", b"gemma"))
+    pair = described(load_registry().resolve(str(file)))
+    assert (pair.architecture, pair.layers, pair.backends) == ("gemma", SHAPE.num_hidden_layers, ("llama.cpp",))
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"no model"])
+def test_a_file_that_cannot_be_read_is_as_it_was(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "target.gguf"
+    file.write_bytes(content)
+    pair = load_registry().resolve(str(file))
+    assert described(pair) == pair
+
+
+def test_an_entry_of_the_registry_says_enough() -> None:
+    registry = load_registry()
+    for pair in (registry.pair("embedded"), registry.pair("qwen3-8b")):
+        assert described(pair) == pair
+    unread = replace(registry.pair("qwen3-8b"), architecture=None)
+    assert described(unread) == unread  # its files are not here

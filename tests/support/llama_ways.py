@@ -1,0 +1,6 @@
+"""Ways to run llama.cpp that tests ask for."""
+
+from localdflash.llamacpp.ways import MOST, Flags, Way
+
+# nothing is rounded between two rows: for comparisons with other engines
+WIDE = Way(Flags(repack=False, flash=False, keys="f32", values="f32"), tuple(range(2, MOST + 1)))
