@@ -17,6 +17,7 @@ from localdflash.files.regular import open_model
 
 MAX_BYTES = 1 << 20
 DEEPEST = 64  # open brackets and dots of one statement
+LONGEST_SHOWN = 120  # characters of what an error quotes of a file
 
 T = TypeVar("T")
 Keys = tuple[str | int, ...]  # the way from the root to a value: names, and indices in arrays of tables
@@ -77,7 +78,7 @@ class TomlTable:
         """Make the error to raise about a key, or about the table."""
         parts = (*self._where, key) if key is not None else self._where
         names = ".".join(_plain(part) for part in parts if isinstance(part, str))
-        return ModelError(f"{self.file}:{self.line(key)}: {names + ': ' if names else ''}{message}")
+        return ModelError(f"{self.file}:{self.line(key)}: {_cut(names) + ': ' if names else ''}{message}")
 
 
 def read_toml(file: Path) -> TomlTable:
@@ -137,7 +138,7 @@ def whole(low: int, high: int) -> Callable[[object], int]:
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"expected a whole number, found {_kind(value)}")
         if not low <= value <= high:
-            raise ValueError(f"expected {low} to {high}, found {value}")
+            raise ValueError(f"expected {low} to {high}, found {_cut(str(value))}")
         return value
 
     return convert
@@ -150,7 +151,7 @@ def number(low: float, high: float) -> Callable[[object], float]:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError(f"expected a number, found {_kind(value)}")
         if not low <= value <= high:
-            raise ValueError(f"expected {low:g} to {high:g}, found {value}")
+            raise ValueError(f"expected {low:g} to {high:g}, found {_cut(str(value))}")
         return float(value)
 
     return convert
@@ -231,7 +232,7 @@ def _syntax_error(file: Path, text: str, message: str) -> ModelError:
     if not place:
         return ModelError(f"{file}: not valid TOML: {message}")
     line = int(place[1]) if place[1] else text.count("\n") + 1
-    return ModelError(f"{file}:{line}: not valid TOML: {message[: place.start()]}")
+    return ModelError(f"{file}:{line}: not valid TOML: {_cut(message[: place.start()])}")
 
 
 def _check_nesting(file: Path, text: str) -> None:
@@ -262,3 +263,7 @@ def _kind(value: object) -> str:
 def _plain(key: str) -> str:
     """Make a key safe to show: a file can hold anything."""
     return key if key.isprintable() else repr(key)
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= LONGEST_SHOWN else shown[: LONGEST_SHOWN - 1] + "…"

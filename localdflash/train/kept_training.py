@@ -90,7 +90,8 @@ class KeptRun:
         losses, weights, taken = 0.0, 0.0, []
         for _ in range(self.schedule.sequences):
             blocks = next(stream)
-            logits = logits_of(self.drafter, self.frozen, blocks, self.sizes)
+            with half_products():
+                logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
             loss, weight = loss_of(logits, blocks)
             (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
             losses, weights = losses + loss.item(), weights + weight.item()
@@ -101,7 +102,8 @@ class KeptRun:
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
-            stepper.step()
+            with half_products():
+                stepper.step()
             stepper.zero_grad(set_to_none=True)
         keep = min(self.schedule.average, self.step / (self.step + 10))
         with torch.no_grad():
@@ -168,6 +170,12 @@ class KeptRun:
             ) from None
         if slots != self._slots:
             raise TrainingError(f"{self._checkpoint}: trained for other slots: take its --block-size and --first-slot")
+
+
+def half_products() -> torch.autocast:
+    """Matrix products in bfloat16 where this processor has units for them: twice to thrice as fast, sums in float32."""
+    found = torch.cpu.get_capabilities()
+    return torch.autocast("cpu", torch.bfloat16, enabled=bool(found.get("avx512_bf16") or found.get("amx_bf16")))
 
 
 def _numbers(values: dict[str, float]) -> str:

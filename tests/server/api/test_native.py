@@ -34,7 +34,7 @@ def test_what_is_filled_in(client: Any, filled: Callable[..., str]) -> None:
     streamed = events(client, "/infill", INFILL)
     assert "".join(event["content"] for event in streamed) == text
     assert [event["stop"] for event in streamed] == [False] * (len(streamed) - 1) + [True]
-    changing = ("content", "timings")
+    changing = ("content", "timings", "tokens_predicted", "tokens_cached")  # a draft may reach beyond the end
     assert {k: v for k, v in streamed[-1].items() if k not in changing} == {
         k: v for k, v in told.items() if k not in changing
     }
@@ -146,7 +146,8 @@ def test_other_files_change_no_text_of_a_model_without_separators(client: Any) -
     extra = [{"text": PREFIX + whole["content"], "filename": "other.py"}, {"text": "x = 1", "filename": "a\nb"}]
     told = client.post("/infill", {**INFILL, "input_extra": extra}).json()
     assert told["content"] == whole["content"]
-    assert told["timings"]["steps"] < whole["timings"]["steps"]  # it was copied
+    copied, before = (answer["timings"]["steps_by_drafter"].get("lookup", 0) for answer in (told, whole))
+    assert copied > before
 
 
 def test_the_time_limit(client: Any) -> None:
