@@ -27,15 +27,15 @@ from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
 from localdflash.llamacpp.ways import AS_IT_COMES, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
 from localdflash.machine.measurements import machine
 
-METHOD = 2  # of measuring: what another one found is measured again
+METHOD = 3  # of measuring: what another one found is measured again
 DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without
 FAST = "fast: drafted text may differ from plain decoding"
 ACCEPTED = 0.8  # probability of a drafted token to be right that ways are compared with
 SECONDS = 2.0  # to time plain steps for, and drafts
 FEWEST, ENOUGH = 5, 300  # rounds
 LARGEST = 1 << 16  # bytes of a record
-FEW_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32)  # for a model of which all would take minutes
-SLOW = 50.0  # milliseconds of a plain step of such a model
+FEW_WIDTHS, FEW_PLAIN = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), PLAIN[:4]  # where all would take minutes
+SLOW = 50.0  # milliseconds of a plain step there
 
 OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model's handle, which is freed here
 Decode = tuple[LlamaDecoder, int]  # of so many rows
@@ -132,53 +132,61 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
     On a GPU all borders of the cache count, for those beyond what is measured may, too.
     """
     with ExitStack() as stack:
-        models = _Models(open_model, stack)
-        raw = models(RAW.repack)
+        decoders = _Decoders(open_model, threads, stack)
+        raw = decoders.model(RAW.repack)
         if api.llama_model_is_recurrent(raw) or api.llama_model_is_hybrid(raw):
             return Record(1.0, (), crops=False)
-        lone = stack.enter_context(closing(LlamaDecoder(raw, RAW, threads))), 1
-        widths = WIDTHS if _in_turns([lone])[lone] < SLOW else FEW_WIDTHS
-        decoders = dict[Flags, LlamaDecoder]()
-        for flags in candidates:
-            with suppress(ModelError):
-                decoders[flags] = stack.enter_context(closing(LlamaDecoder(models(flags.repack), flags, threads)))
+        lone = decoders(RAW), 1
+        slow = _in_turns([lone])[lone] >= SLOW
+        widths, plain = (FEW_WIDTHS, FEW_PLAIN) if slow else (WIDTHS, PLAIN)
         found = list[Found]()
-        for plains in (PLAIN[:1], PLAIN[1:]):  # where a lone row has company in one way, no other is looked for
-            for flags, decoder in decoders.items():
+        for plains in (plain[:1], plain[1:]):  # where a lone row has company in one way, no other is looked for
+            for flags in candidates:
                 if not any(way.widths[0] == 1 for way, _ in found):
-                    found += [(way, decoder) for way in _ways(decoder, flags, plains, widths, on_gpu)]
+                    found += _ways(decoders, flags, plains, widths, on_gpu)
             if found:
                 break
-        plain = [(decoder, way.widths[0]) for way, decoder in found]
+        steps = [(decoder, way.widths[0]) for way, decoder in found]
         drafts = [(decoder, width) for way, decoder in found for width in _drafts(way)]
-        ms = _in_turns(drafts) | _in_turns([lone, *plain])
+        ms = _in_turns(drafts) | _in_turns([lone, *steps])
         timed = [
             (way, {width: ms[decoder, width] for width in (way.widths[0], *_drafts(way))}) for way, decoder in found
         ]
         return Record(ms[lone], tuple(Certified(way, by_width) for way, by_width in timed))
 
 
-def _ways(decoder: LlamaDecoder, flags: Flags, plains: Sequence[int], widths: Sequence[int], on_gpu: bool) -> list[Way]:
+def _ways(
+    decoders: "_Decoders", flags: Flags, plains: Sequence[int], widths: Sequence[int], on_gpu: bool
+) -> list[Found]:
     """The ways of one set of flags; none where llama.cpp cannot do what certifying takes."""
     try:
+        decoder = decoders(flags)
         found = classes(decoder, plains, widths)
     except ModelError:
         return []
-    return [Way(flags, known.widths, known.borders or on_gpu) for known in found]
+    return [(Way(flags, known.widths, known.borders or on_gpu), decoder) for known in found]
 
 
-class _Models:
-    """A file's models, opened when they are asked for."""
+class _Decoders:
+    """A file's models and contexts, opened when they are asked for: mostly its weights are needed in one order alone."""
 
-    def __init__(self, open_model: OpenModel, stack: ExitStack) -> None:
-        self._open, self._stack = open_model, stack
-        self._known: dict[bool, Any] = {}
+    def __init__(self, open_model: OpenModel, threads: int, stack: ExitStack) -> None:
+        self._open, self._threads, self._stack = open_model, threads, stack
+        self._models: dict[bool, Any] = {}
+        self._known: dict[Flags, LlamaDecoder] = {}
 
-    def __call__(self, repack: bool) -> Any:
-        if repack not in self._known:
-            self._known[repack] = self._open(repack)
-            self._stack.callback(api.llama_model_free, self._known[repack])
-        return self._known[repack]
+    def model(self, repack: bool) -> Any:
+        if repack not in self._models:
+            self._models[repack] = self._open(repack)
+            self._stack.callback(api.llama_model_free, self._models[repack])
+        return self._models[repack]
+
+    def __call__(self, flags: Flags) -> LlamaDecoder:
+        """A context with these flags; ModelError where llama.cpp has none."""
+        if flags not in self._known:
+            made = LlamaDecoder(self.model(flags.repack), flags, self._threads)
+            self._known[flags] = self._stack.enter_context(closing(made))
+        return self._known[flags]
 
 
 def _drafts(way: Way) -> Sequence[int]:

@@ -90,7 +90,7 @@ class KeptRun:
         losses, weights, taken = 0.0, 0.0, []
         for _ in range(self.schedule.sequences):
             blocks = next(stream)
-            with half_products():
+            with products_in(product_type()):
                 logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
             loss, weight = loss_of(logits, blocks)
             (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
@@ -102,8 +102,7 @@ class KeptRun:
         for stepper in self.steppers:
             for group in stepper.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
-            with half_products():
-                stepper.step()
+            stepper.step()
             stepper.zero_grad(set_to_none=True)
         keep = min(self.schedule.average, self.step / (self.step + 10))
         with torch.no_grad():
@@ -172,10 +171,15 @@ class KeptRun:
             raise TrainingError(f"{self._checkpoint}: trained for other slots: take its --block-size and --first-slot")
 
 
-def half_products() -> torch.autocast:
-    """Matrix products in bfloat16 where this processor has units for them: twice to thrice as fast, sums in float32."""
+def product_type() -> torch.dtype:
+    """bfloat16 where this processor has units for it, which multiply matrices twice to thrice as fast; else float32."""
     found = torch.cpu.get_capabilities()
-    return torch.autocast("cpu", torch.bfloat16, enabled=bool(found.get("avx512_bf16") or found.get("amx_bf16")))
+    return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
+
+
+def products_in(dtype: torch.dtype) -> torch.autocast:
+    """Matrix products in this type; weights and what is added up stay float32."""
+    return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
 
 
 def _numbers(values: dict[str, float]) -> str:
@@ -190,4 +194,4 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
         {"params": [p for _, p in named if p.ndim != 2], "share": 1.0},
         {"params": [drafter.fc.weight], "share": FUSE_SHARE},
     ]
-    return [Muon(matrices, learning_rate), torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0)]
+    return [Muon(matrices, learning_rate, dtype=product_type()), torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0)]

@@ -1,7 +1,7 @@
 """Muon (Keller Jordan, 2024): momentum whose update is made orthogonal by a Newton-Schulz iteration.
 
 torch.optim.Muon iterates in bfloat16, which a CPU without bfloat16 units runs sixty times slower than the training
-step itself; this one iterates in the parameters' own type, all matrices of one shape in one batch.
+step itself; this one iterates in the type that it is told, all matrices of one shape in one batch.
 """
 
 from collections.abc import Iterable
@@ -28,8 +28,16 @@ def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum, decoupled weight decay and updates of AdamW's usual size (arXiv 2502.16982)."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.1) -> None:
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._dtype = dtype  # of the iteration
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -50,7 +58,7 @@ class Muon(torch.optim.Optimizer):
             gradient = cast(Tensor, p.grad)
             velocity.lerp_(gradient, 1 - group["momentum"])
             directions.append(gradient.lerp(velocity, group["momentum"]))
-        updates = orthogonal(torch.stack(directions))
+        updates = orthogonal(torch.stack(directions).to(self._dtype))
         size = 0.2 * max(shape) ** 0.5
         for p, update in zip(params, updates, strict=True):
             p.mul_(1 - group["lr"] * group["weight_decay"])
