@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ MEASURED = {
     "docstring to function": "function",
     "edit": "edit",
     "explanation": "prose",
+}
+CHATS = {
+    "write a function": "function",
+    "explain code": "explain",
+    "edits": "edit",
+    "type hints": "types",
+    "tests": "tests",
+    "talk": "talk",
+    "JSON by a schema": "json",
 }
 
 
@@ -48,18 +58,29 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not fragment or fragment in anchors(str(path.relative_to(ROOT))), target
 
 
-def test_the_speeds_are_those_that_were_measured() -> None:
+def rows_of(page: str, names: Iterable[str]) -> list[list[str]]:
+    """The cells of a page's rows that begin with one of these names."""
+    rows = re.findall(rf"^\| (?:{'|'.join(names)}) \|.*$", text_of(page), re.MULTILINE)
+    return [[cell.strip() for cell in row.split("|")[2:-1]] for row in rows]
+
+
+def test_the_speeds_of_the_embedded_pair_are_those_that_were_measured() -> None:
     measured = json.loads((ROOT / "bench/results/cpu.json").read_text())
     results = [*(measured["categories"][name] for name in MEASURED.values()), measured["overall"]]
-    for page in ("README.md", "docs/benchmarks.md"):
-        rows = re.findall(rf"^\| (?:{'|'.join(MEASURED)}|all) \|.*$", text_of(page), re.MULTILINE)
-        assert len(rows) == len(results)
-        for row, result in zip(rows, results, strict=True):
-            cells = [cell.strip() for cell in row.split("|")[2:-1]]
-            speeds = [str(round(result[key])) for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
-            assert cells[:3] == speeds
-            assert f"{result['tau']:.2f}" in cells
-            assert cells[-1] == result["identical"]
+    for cells, result in zip(rows_of("docs/benchmarks.md", [*MEASURED, "all"]), results, strict=True):
+        assert cells[:3] == [str(round(result[key])) for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
+        assert f"{result['tau']:.2f}" in cells
+        assert cells[-1] == result["identical"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_the_speeds_of_the_pair_that_chats_are_those_that_were_measured(page: str) -> None:
+    measured = json.loads((ROOT / "bench/results/smollm2.json").read_text())
+    results = [*(measured["categories"][name] for name in CHATS.values()), measured["overall"]]
+    for cells, result in zip(rows_of(page, [*CHATS, "together"]), results, strict=True):
+        assert cells[:3] == [str(round(result["tok_s"][way])) for way in ("llama.cpp", "plain", "drafting")]
+        assert f"{result['tau']['drafting']:.2f}" in cells
+        assert cells[-1] == result["identical"]["greedy"]
 
 
 def rooms() -> list[str]:

@@ -168,7 +168,7 @@ def _ways(
 
 
 class _Decoders:
-    """A file's models and contexts, opened when they are asked for: mostly its weights are needed in one order alone."""
+    """A file's models and contexts, opened when asked for: mostly its weights are needed in one order alone."""
 
     def __init__(self, open_model: OpenModel, threads: int, stack: ExitStack) -> None:
         self._open, self._threads, self._stack = open_model, threads, stack

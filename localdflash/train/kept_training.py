@@ -194,4 +194,7 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
         {"params": [p for _, p in named if p.ndim != 2], "share": 1.0},
         {"params": [drafter.fc.weight], "share": FUSE_SHARE},
     ]
-    return [Muon(matrices, learning_rate, dtype=product_type()), torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0)]
+    return [
+        Muon(matrices, learning_rate, dtype=product_type()),
+        torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0),
+    ]

@@ -1,8 +1,8 @@
 """Whether drafting at a temperature draws from the target's own distribution: a χ² test with the real pair.
 
-Two tokens are drawn after a prompt, again and again, each time with a forced draft. What is expected comes from the
-target's logits of undrafted passes, through a softmax of its own; outcomes expected less than five times are counted
-together. The statistics of several prompts add up, and so do their degrees of freedom.
+Two tokens are drawn after a prompt, again and again, each time with a forced draft, the model's where there is one.
+What is expected comes from the target's logits of undrafted passes, through a softmax of its own; outcomes expected
+less than five times are counted together. The statistics of several prompts add up, and so do their degrees of freedom.
 """
 
 from collections import Counter
@@ -33,7 +33,8 @@ def check(
 ) -> dict[str, Any]:
     """The test's result: `p_value`, and how many of the first drafted tokens were drawn."""
     statistic, freedom, accepted = 0.0, 0, 0
-    with steered(hosts.drafting, Always()) as drafting:
+    model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.reads_taps), "")
+    with steered(hosts.drafting, Always(model)) as drafting:  # after a prompt the text at hand is hardly ever right
         for number, ids in enumerate(prompts):
             expected = _expected(hosts.plain, ids, temperature, draws)
             sampler = Sampler(SamplingParams(temperature, seed=number))

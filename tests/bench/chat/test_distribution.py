@@ -44,6 +44,18 @@ def test_drafting_draws_from_the_targets_distribution(hosts: Hosts) -> None:
     assert hosts.drafting.ids == hosts.plain.ids == []
 
 
+def test_the_model_drafts_where_there_is_one(fake_target: Make, fake_drafter: Make, eager: Make) -> None:
+    def likeliest(ids: list[int], _limit: int) -> tuple[list[int], list[float]]:
+        return [int(TABLE[ids[-2], ids[-1]].argmax())], [1.0]
+
+    def wrong(ids: list[int], _limit: int) -> tuple[list[int], list[float]]:
+        return [int(TABLE[ids[-2], ids[-1]].argmin())], [1.0]
+
+    drafters = [fake_drafter("lookup", wrong, reads_taps=False), fake_drafter("model", likeliest)]
+    hosts = Hosts(HostPair(fake_target(TABLE), drafters, eager("x")), HostPair(fake_target(TABLE)))
+    assert distribution.check(hosts, PROMPTS, 0.7, 200)["drafted_tokens_drawn"] > 100
+
+
 def test_a_lossy_acceptance_is_found(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     def lossy(draft: Draft, logits: Any, sampler: Any, ids: Any, limit: int, ends: Any) -> list[int]:
         if draft and sampler._random.random() < 0.5:  # takes the likeliest token in place of a draw
