@@ -20,7 +20,7 @@ from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.train import kept_setup
+from localdflash.train import kept_setup, kept_training
 from localdflash.train.answering import CONTEXT
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
@@ -261,6 +261,21 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert said.shares
     assert "tokens a verify" in said.lines[-1]
+
+
+def test_products_in_bfloat16_teach_the_same(
+    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(kept_training, "product_type", lambda dtype=dtype: dtype)
+        torch.manual_seed(0)
+        run, source, _ = prepared(folder, tiny_pair, tmp_path / str(dtype))
+        stream = source.endless(8, np.random.default_rng(0))
+        losses.append([run._one_step(stream)["loss"] for _ in range(4)])
+        assert all(weight.dtype == torch.float32 for weight in run.drafter.parameters())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1] != losses[0]
 
 
 def test_a_run_keeps_its_slots(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:

@@ -69,6 +69,18 @@ def test_one_step_has_the_promised_size_and_decay() -> None:
     assert update.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.25)
 
 
+def test_an_iteration_in_bfloat16_goes_the_same_way() -> None:
+    torch.manual_seed(0)
+    gradient, found = torch.randn(48, 96), []
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.zeros(48, 96, requires_grad=True)
+        weight.grad = gradient.clone()
+        Muon([weight], lr=0.1, dtype=dtype).step()
+        assert weight.dtype == torch.float32
+        found.append(weight.detach().flatten())
+    assert torch.cosine_similarity(*found, dim=0) > 0.999
+
+
 def test_a_matrix_without_gradient_stays() -> None:
     still, moving = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
     moving.grad = torch.eye(4)
