@@ -20,6 +20,7 @@ from localdflash.loading.backends import load_on
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FORMATS, FimFormat, detect
 from localdflash.text.tokenizer import Tokenizer
+from localdflash.weights.gguf import headers_kept
 
 DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
 
@@ -34,7 +35,8 @@ class LoadedPair:
         self.options = options
         self.files = local_files(load_registry().resolve(options.pair))
         self._closing = ExitStack()
-        self.backend, self._running = self._load()
+        with headers_kept():
+            self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:
             undo.callback(self.close)

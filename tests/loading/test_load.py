@@ -24,6 +24,7 @@ from localdflash.llamacpp.certified import Certified, Record
 from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.cores import physical_cores
+from localdflash.weights import gguf
 
 IMPORTS = "from localdflash.backend.options import Options; from localdflash.loading.load import LoadedPair"
 RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
@@ -176,6 +177,14 @@ class TestCpu:
         planned[SCRATCH] -= 1024 * 3 * 256 * 4  # hidden states of three taps, none of which waits yet
         for name in planned.keys() - {PROGRAM}:
             assert measured[name] == pytest.approx(planned[name], abs=1e4), name
+
+    @pytest.mark.usefixtures("cpu_engine")
+    def test_each_file_is_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read, parse = list[Path](), gguf.parse_header
+        monkeypatch.setattr(gguf, "parse_header", lambda *of: (read.append(of[2]), parse(*of))[1])
+        with LoadedPair(Options(device="cpu", threads=1)) as loaded:
+            assert loaded.backend == "cpu"
+        assert len(read) == len(set(read)) <= 2
 
     @pytest.mark.usefixtures("cpu_engine")
     def test_the_drafter_goes_before_the_context_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from localdflash.errors import ModelError
 from localdflash.weights import gguf as module
 from localdflash.weights.ggml_types import BY_CODE
-from localdflash.weights.gguf import check_header, load_blocks, load_tensor, read_header
+from localdflash.weights.gguf import check_header, headers_kept, load_blocks, load_tensor, read_header
 
 RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
 
@@ -73,6 +73,26 @@ def test_a_header_that_was_read_is_not_checked_again_unless_its_file_changes(
             check_header(linked)
     with pytest.raises(ModelError, match="cannot open"):
         check_header(tmp_path / "none.gguf")
+
+
+def test_kept_headers_are_read_once_unless_their_file_changes(
+    small_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    path.write_bytes(small_gguf.read_bytes())
+    linked.symlink_to(path)
+    with headers_kept():
+        first = read_header(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))
+            again = read_header(linked)
+        assert (again.metadata, again.path) == (first.metadata, linked)
+        path.write_bytes(b"GGUF" + bytes(100))
+        with pytest.raises(ModelError, match="version 0"):
+            read_header(linked)
+        path.write_bytes(small_gguf.read_bytes())
+        first = read_header(path)
+    assert read_header(path).metadata is not first.metadata
 
 
 def test_version_2_has_the_same_layout(small_gguf: Path, tmp_path: Path) -> None:
