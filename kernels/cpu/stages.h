@@ -146,12 +146,21 @@ void visible(const Stage& s, const Layer& layer, int begin, int end, int group) 
   }
 }
 
-// Attention, quantized for the next product. A unit is a key-value head, or some of its queries if threads are many.
+// In how many slices the queries of a key-value head are cut. Slices that give all threads as much read some keys twice:
+// only where each fills a tile is that the smaller loss.
+int slices_of(int threads, int kv_heads, int queries) {
+  for (int slices = 1; slices <= threads && slices * TILE <= queries; slices++) {
+    if (kv_heads * slices % threads == 0) return slices;
+  }
+  const int least = (threads + kv_heads - 1) / kv_heads;
+  return least < queries ? least : queries;
+}
+
+// Attention, quantized for the next product. A unit is a slice of a key-value head's queries.
 void attention(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads, queries = s.rows * group, across = m.heads * m.head_dim;
-  int slices = (s.turn->threads + m.kv_heads - 1) / m.kv_heads;
-  if (slices > queries) slices = queries;
+  const int slices = slices_of(s.turn->threads, m.kv_heads, queries);
   const float scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
   const Share units = share(m.kv_heads * slices, chunk, s);
   for (int u = units.begin; u < units.end; u++) {
