@@ -120,7 +120,7 @@ constexpr Sizes SIZES = sizes_of(Scales::kind);
 template <class Scales>
 constexpr int BITS = Scales::kind == Q6_K ? 6 : SIZES<Scales>.codes == 256 ? 4 : 8;
 
-constexpr int AHEAD = 1024;  // bytes; a single row waits for memory, so its codes are asked for before they are met
+constexpr int AHEAD = 4096;  // bytes; few rows wait for memory, so codes are asked for before they are met
 
 template <class Scales>
 void prefetch(const uint8_t* codes) {
