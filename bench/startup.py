@@ -78,7 +78,8 @@ def warm_chat(typed: int = 0) -> dict[str, float]:
     said: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []
     for turn in range(ROUNDS + 1):
-        asked = {"role": "user", "content": f"{turn + 1}. {QUESTION}"}
+        number = turn + (1 if typed else 101)  # no prompt of one chat begins as one of the other
+        asked = {"role": "user", "content": f"{number}. {QUESTION}"}
         if typed:
             draft = {**asked, "content": asked["content"][:typed]}
             engine.post("/v1/chat/completions", {"messages": [*said, draft], "max_tokens": 0})

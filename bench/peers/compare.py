@@ -34,6 +34,7 @@ from localdflash.bench.run import rotated
 from localdflash.engine.draft import NOTHING
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.hardware import commit, device
+from localdflash.model.dflash_config import config_of_file
 from localdflash.pairs.registry import load_registry, local_files
 
 PLAIN_TOKENS = 128
@@ -79,13 +80,14 @@ def _own_plain(options: Options) -> float:
 
 
 def compare_drafting(server: Path, options: Options, suite: str, lengths: list[int], limit: int | None) -> Any:
-    """Our daemon and `llama-server`, each drafting and plain; without a drafter in GGUF only plain."""
+    """Our daemon and `llama-server`, each drafting and plain; that one drafts with what it reads alone."""
     files = local_files(load_registry().resolve(options.pair))
     asked = questions(options, suite, limit)
     with ExitStack() as stack:
         ours = stack.enter_context(DaemonSide.started(options))
         sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
-        drafters = {f"llama-server n_max {n}": n for n in lengths} if files.drafter_gguf else {}
+        reads = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
+        drafters = {f"llama-server n_max {n}": n for n in lengths} if reads else {}
         for name, n_max in {"llama-server plain": 0, **drafters}.items():
             drafter = files.drafter_gguf if n_max else None
             peer = LlamaServer(server, files.target, drafter, options.threads, n_max or 1)

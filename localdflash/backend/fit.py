@@ -63,12 +63,16 @@ class MemoryBudget:
 
     def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
         """The memory that is too small for these parts, or else this one, and the bytes that it would have to have."""
+        needed = self.needed(parts)
         if not self.beside:
-            return self, total(parts) + self.margin
-        own, others = divided(parts)
-        needed = total(own) + self.margin
+            return self, needed
+        others = divided(parts)[1]
         fits_here, fits_beside = needed <= self.free, self.beside.holds(others)
         return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
+
+    def needed(self, parts: Parts) -> int:
+        """The bytes that this memory would have to have for its share of these parts, the margin included."""
+        return total(divided(parts)[0] if self.beside else parts) + self.margin
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Costs = Callable[[Target, Sequence[Drafter]], Controller]
 
 @dataclass(frozen=True)
 class Options:
-    """Zeros mean: what the model and the machine suggest.
+    """Zeros mean what the model and the machine suggest; of `gpu_layers`, -1 does.
 
     "auto" is CUDA where that can run the pair, else llama.cpp on a GPU, else our own CPU engine or llama.cpp, whichever
     is faster here.

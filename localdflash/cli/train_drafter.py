@@ -34,6 +34,7 @@ OF_A_PAIR = (
     "sequences",
     "anchors",
 )
+SHAPE = ("layers", "block_size", "taps", "short", "first_slot", "mask")  # what a drafter to start from has already
 OF_FOLDER = ("batch_tokens", "device")
 FOLDERS_TAPS = "1,3,4"
 
@@ -90,16 +91,21 @@ def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: An
     Without --pair the target is FOLDER/target.gguf, which `train target` wrote.
     """
     for name in OF_FOLDER if pair else OF_A_PAIR:
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if _is_given(ctx, name):
             raise UsageError(f"--{name.replace('_', '-')} is for a drafter {'without' if pair else 'with'} --pair")
     if pair:
-        _for_pair(folder, pair, options)
+        _for_pair(folder, pair, options, [name for name in SHAPE if _is_given(ctx, name)])
     else:
         _for_folder(folder, options)
     return 0
 
 
-def _for_pair(folder: Path, pair: str, options: dict[str, Any]) -> None:
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _for_pair(folder: Path, pair: str, options: dict[str, Any], shape: list[str]) -> None:
+    """`shape`: the options of a new drafter's shape that were given."""
     prepare("cpu", options["threads"])
     from localdflash.train import for_pair
     from localdflash.train.kept_setup import Wanted
@@ -109,6 +115,9 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any]) -> None:
     budget = TrainingBudget(options["minutes"], options["learning_rate"], options["seed"])
     target, start = _files(pair)
     start = None if options["fresh"] else start
+    if start and shape:
+        option = shape[0].replace("_", "-")
+        raise UsageError(f"--{option} shapes a new drafter, but {pair} has one to start from: add --fresh")
     from_anchor = options["first_slot"] == "anchor"
     wanted = Wanted(
         options["layers"] or 1, options["block_size"], options["short"], options["mask"], start, from_anchor

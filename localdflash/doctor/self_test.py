@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from localdflash.loading.load import LoadedPair
 
 TOKENS = 64
+INEXACT = ("fast", "not certified")  # rows that llama.cpp may compute otherwise beside a draft
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
@@ -44,7 +45,7 @@ def chat_pair(name: str) -> Check:
         return Check(name, "ok", f"{pair}, as above", remedy)
     return _generate(
         name,
-        Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers),
+        Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows),
         lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)]),
     )
 
@@ -56,7 +57,7 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
     from localdflash.machine import measurements
 
     with LoadedPair(options) as loaded:
-        ids = prompt(loaded)
+        ids, rows = prompt(loaded), loaded.rows
         drafted, plain = Request(ids, TOKENS), Request(ids, TOKENS, draft=False)
         with_drafts, without = (
             [token for step in generate(loaded.pair, request) for token in step.tokens] for request in (drafted, plain)
@@ -64,6 +65,8 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
     stats = drafted.stats
     speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} a second, {stats.tau:.2f} per verify"
     detail = f"{options.pair} on {loaded.backend}: {speed}"
+    if with_drafts != without and rows.startswith(INEXACT):
+        return Check(name, "ok", f"{detail}; {rows}")
     if with_drafts != without:
         return Check(name, "failed", f"{detail}; drafting changed the text", "report this with `doctor --json`")
     measurements.remember(f"tau of {options.pair}", stats.tau, f"doctor's self-test of {TOKENS} tokens")

@@ -83,15 +83,12 @@ class Choice:
         return self.kind != "plain"
 
 
-AS_FAST = Choice(AS_IT_COMES, "fast", FAST)
-
-
 def choose(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
-    """The way of a session, which it keeps to, drafting or not."""
+    """The way of a pair, which it keeps to, drafting or not."""
     if not record.crops:
         return Choice(AS_IT_COMES, "plain", "plain: this model has recurrent layers, so nothing is drafted")
     if mode == "fast":
-        return AS_FAST
+        return Choice(AS_IT_COMES, "fast", FAST)
     most = float("inf") if mode == "exact" else DEAR if with_drafter else DEAR_ALONE
     found = [known for known in record.ways if record.price(known) < most]
     if found:
@@ -110,6 +107,19 @@ def _inexact(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
     if record.ways:
         return Choice(AS_IT_COMES, "fast", f"{FAST}; {why}")
     return Choice(AS_IT_COMES, "not certified", f"not certified: drafted text may differ from plain decoding; {why}")
+
+
+def unmeasured(path: Path) -> Record:
+    """What is known of a file without decoding: whether it has recurrent layers."""
+    model = library.load_model(path, simulate=True)
+    try:
+        return Record(1.0, (), _crops(model))
+    finally:
+        api.llama_model_free(model)
+
+
+def _crops(model: Any) -> bool:
+    return not (api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model))
 
 
 def recorded(path: Path, device: str, threads: int, open_model: OpenModel) -> Record:
@@ -134,7 +144,7 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
     with ExitStack() as stack:
         decoders = _Decoders(open_model, threads, stack)
         raw = decoders.model(RAW.repack)
-        if api.llama_model_is_recurrent(raw) or api.llama_model_is_hybrid(raw):
+        if not _crops(raw):
             return Record(1.0, (), crops=False)
         lone = decoders(RAW), 1
         slow = _in_turns([lone])[lone] >= SLOW

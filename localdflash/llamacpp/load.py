@@ -22,13 +22,12 @@ from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.target import LlamaCppTarget, check_taps
 from localdflash.machine.cores import physical_cores
-from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header
 
 Measure = Callable[[], Parts]
-CROPPED = ("llama", "qwen3", "qwen3moe")  # surely without recurrent layers, which would have to be looked for
 
 
 def load(files: LocalPair, options: Options) -> Running:
@@ -38,8 +37,10 @@ def load(files: LocalPair, options: Options) -> Running:
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     placed = placing.plan(files.target, path, options)
     planned, placement = placed.fit, placed.placement
+    path, refused = _readable(files.target, path)
     chosen = chosen_way(files, options, placement)
-    path, refused = _readable(files.target, path if chosen.drafts else None)
+    if not chosen.drafts:
+        path, refused = None, ""
     predicted = _predicted(planned, path)
     with ExitStack() as stack:
         with library.said_sizes() as lines:
@@ -77,9 +78,10 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def chosen_way(files: LocalPair, options: Options, placement: Placement = PROCESSOR) -> Choice:
-    """The way of a session with this pair; measured, if that was not done yet and is needed."""
-    if options.rows == "fast" and read_header(files.target).architecture in CROPPED:
-        return certified.AS_FAST
+    """The way of this pair, which it keeps to; measured, if that was not done yet and is needed."""
+    with_drafter = bool(files.drafter_gguf or files.drafter_safetensors)
+    if options.rows == "fast":
+        return certified.choose(certified.unmeasured(files.target), "fast", with_drafter)
     threads, device = options.threads or len(physical_cores()), "cpu"
     if placement.layers:
         device = repr(placement.identity)
@@ -87,8 +89,7 @@ def chosen_way(files: LocalPair, options: Options, placement: Placement = PROCES
     def opened(repack: bool) -> Any:
         return library.load_model(files.target, repack=repack, placement=placement)
 
-    record = certified.recorded(files.target, device, threads, opened)
-    return certified.choose(record, options.rows, bool(files.drafter_gguf or files.drafter_safetensors))
+    return certified.choose(certified.recorded(files.target, device, threads, opened), options.rows, with_drafter)
 
 
 def _is_news(chosen: Choice, options: Options, files: LocalPair) -> bool:
@@ -99,12 +100,17 @@ def _is_news(chosen: Choice, options: Options, files: LocalPair) -> bool:
 
 
 def _readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
-    """The drafter if llama.cpp gives what it reads, else why not."""
+    """The drafter if llama.cpp gives what it reads, else why not; ModelError for one of another model."""
+    if not drafter:
+        return None, ""
+    header = read_header(target)
     try:
-        if drafter:
-            check_taps(read_header(target).architecture)
+        check_taps(header.architecture)
     except ModelError as error:
         return None, f"{drafter}: {error}"
+    hidden = header.require(f"{header.architecture}.embedding_length", int)
+    vocabulary = len(header.require("tokenizer.ggml.tokens", list))
+    check_fit(config_of_file(drafter), hidden, vocabulary, sizes.block_count(header), str(drafter))
     return drafter, ""
 
 

@@ -21,10 +21,11 @@ class Device:
     handle: int = field(default=0, compare=False, repr=False)
 
     def budget(self) -> MemoryBudget:
-        """What a pair may take of it, and of the memory beside it."""
+        """What a pair may take of it, and of the memory beside it; an integrated one has no other."""
         memory = system_budget()
-        free = min(self.free, memory.free) if self.integrated else self.free
-        return MemoryBudget(free, MARGIN, f"memory of {self.name}", memory)
+        if self.integrated:
+            return MemoryBudget(min(self.free, memory.free), max(MARGIN, memory.margin), memory.what)
+        return MemoryBudget(self.free, MARGIN, f"memory of {self.name}", memory)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ What fits is measured with the context that was asked for, or with a comfortable
 grows. Nothing is allocated for it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,11 +13,12 @@ from pathlib import Path
 from localdflash.backend import free
 from localdflash.backend.fit import COMFORTABLE, NO_DRAFTER, Fit, MemoryBudget, Sizes, fit, largest_context
 from localdflash.backend.options import Options
-from localdflash.backend.parts import gigabytes
+from localdflash.backend.parts import Parts, gigabytes
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.llamacpp.devices import devices, find_gpu
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.sizes import LlamaCppSizes, block_count
+from localdflash.llamacpp.target import check_context
 from localdflash.weights.gguf import read_header
 
 Needs = Callable[[Placement], Sizes]
@@ -24,7 +26,7 @@ Needs = Callable[[Placement], Sizes]
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement, and what fits there; None if loading itself has to say what is wrong."""
+    """A placement, and what fits there; None if loading itself has to say what is wrong with the files."""
 
     placement: Placement
     fit: Fit | None = None
@@ -32,7 +34,7 @@ class Placed:
 
 
 def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
-    """Where to load a pair as `options` say. NoDevice, OutOfMemory, ModelError."""
+    """Where to load a pair as `options` say. NoDevice, OutOfMemory, ModelError; UsageError for too long a context."""
     device = chosen_gpu(options)
     try:
         if not device:
@@ -40,10 +42,9 @@ def plan(target: Path, drafter: Path | None, options: Options) -> Placed:
         with ExitStack() as stack:
             sizes = _Cached(target, drafter, stack)
             steps = ladder(target, device, options)
-            if 0 < sizes(steps[0]).trained < options.context:
-                return Placed(steps[0])
+            check_context(target, options.context, sizes(steps[0]).trained)
             return place(sizes, steps, device.budget(), options.context)
-    except OutOfMemory as error:
+    except (OutOfMemory, ModelError) as error:
         if options.device != "auto" or not device:
             raise
         on_processor = _on_processor(target, drafter, options.context)
@@ -62,8 +63,8 @@ def chosen_gpu(options: Options) -> Device | None:
 def _on_processor(target: Path, drafter: Path | None, context: int) -> Placed:
     try:
         with LlamaCppSizes(target, drafter) as needed:
-            too_long = context > needed.trained
-            return Placed(PROCESSOR, None if too_long else fit(needed, free.system_budget(), context))
+            check_context(target, context, needed.trained)
+            return Placed(PROCESSOR, fit(needed, free.system_budget(), context))
     except ModelError:  # loading says it better, or llama.cpp does not report its sizes
         return Placed(PROCESSOR)
 
@@ -122,20 +123,15 @@ def place(needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, wanted
 def _first(
     needs: Needs, steps: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
 ) -> Placement | None:
-    """The first step that fits, by halves: each takes less of the GPU than the one before. None if none fits."""
+    """The first step that fits the GPU, if it fits the memory beside it: later ones take less of the GPU, and more of
+    that. None if none fits.
+    """
 
-    def fits(index: int) -> bool:
-        return budget.holds(needs(steps[index]).parts(context, drafter))
+    def parts(index: int) -> Parts:
+        return needs(steps[index]).parts(context, drafter)
 
-    if fits(0):
-        return steps[0]
-    if not fits(len(steps) - 1):
-        return None
-    no, yes = 0, len(steps) - 1
-    while yes - no > 1:
-        middle = (no + yes) // 2
-        no, yes = (no, middle) if fits(middle) else (middle, yes)
-    return steps[yes]
+    index = bisect_left(range(len(steps)), True, key=lambda at: budget.needed(parts(at)) <= budget.free)
+    return steps[index] if index < len(steps) and budget.holds(parts(index)) else None
 
 
 def _notice(needs: Needs, steps: Sequence[Placement], placed: Placed, budget: MemoryBudget, most: int) -> str:

@@ -53,6 +53,12 @@ def check_taps(architecture: str) -> None:
         )
 
 
+def check_context(path: Path, context: int, trained: int) -> None:
+    """UsageError for a context that the model was not trained for; 0 is all of it."""
+    if not 8 <= (context or trained) <= trained:
+        raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
+
+
 class LlamaCppTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
 
@@ -68,9 +74,8 @@ class LlamaCppTarget:
         self.way, self.placement = way, placement
         self.model = library.load_model(path, repack=way.flags.repack, placement=placement)
         trained = api.llama_model_n_ctx_train(self.model)
+        check_context(path, context, trained)
         self.context = context or trained
-        if not 8 <= self.context <= trained:
-            raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
         self.handle = library.new_context(self.model, self._params(threads))

@@ -1,9 +1,9 @@
 """A way to run a target: the flags of llama.cpp that decide a row's bits, and how many rows its decodes have.
 
 In llama.cpp a row's bits depend on how many rows stand beside it: other kernels run for one row, for groups of four,
-from eight on. Widths whose rows agree to the bit are a class; a session stays in one. Its decodes have a width of the
-class, filled up by rows that are dropped at once; so greedy text is that of plain decoding in the same class, for any
-draft, any cut of the prompt and any reuse of the cache. Which widths are a class is measured (see `classes`).
+from eight on. Widths whose rows agree to the bit are a class; a loaded pair stays in one. Its decodes have a width of
+the class, filled up by rows that are dropped at once; so greedy text is that of plain decoding in the same class, for
+any draft, any cut of the prompt and any reuse of the cache. Which widths are a class is measured (see `classes`).
 """
 
 from dataclasses import dataclass

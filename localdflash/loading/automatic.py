@@ -19,7 +19,7 @@ CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """The pair, and the backend that runs it; a notice says why if that is not the first choice.
 
-    A GPU that is named, or the layers that are to lie on it, mean llama.cpp.
+    A GPU that is named, or the layers that are to lie on one, mean llama.cpp.
     """
     why = list[str]()
     if options.device in ("auto", "gpu") and options.gpu_layers < 0 and device.driver_present():
@@ -28,7 +28,10 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
         except CANNOT as error:
             why.append(f"not the CUDA engine: {error}")
     if options.device not in ("auto", "cpu"):
-        return _on_llamacpp(files, options, why)
+        try:
+            return _on_llamacpp(files, options, why)
+        except CANNOT as error:
+            raise type(error)("; ".join([*why, str(error)])) from error
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
         try:
             return _on_llamacpp(files, replace(options, device="gpu"), why)
@@ -53,7 +56,7 @@ def _on_processor(files: LocalPair, options: Options, why: list[str]) -> tuple[R
             running = load_on("cpu", files, options)
             return "cpu", _noting(running, f"the CPU engine runs this pair, {'; '.join(why)}" if why else "")
         except CANNOT as error:
-            why = [f"not the CPU engine: {error}"]
+            why.append(f"not the CPU engine: {error}")
     return _on_llamacpp(files, options, why)
 
 

@@ -4,7 +4,7 @@ Everything that generates starts here. Memory is planned before it is taken: whe
 goes before the target does, and `LoadedPair.notice` says so.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import TracebackType
@@ -47,7 +47,8 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        self.notice = "; ".join(filter(None, [*running.notices, _unused(options, self.backend)]))
+        unused = _unused(options, self.backend, running.device)
+        self.notice = "; ".join(filter(None, [*running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
@@ -88,12 +89,15 @@ class LoadedPair:
         self.close()
 
 
-def _unused(options: Options, backend: Runner) -> str:
-    """What was asked of the CUDA engine alone where another backend runs the pair, in a line; or ""."""
+def _unused(options: Options, backend: Runner, device: str) -> Iterator[str]:
+    """What was asked of a GPU or of the CUDA engine alone, where something else runs the pair."""
+    if options.gpu_layers > 0 and device == "cpu":
+        yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
     if backend == "cuda":
-        return ""
+        return
     usual = Options()
     asked = [f"--kv {options.kv}"] if options.kv != usual.kv else []
     asked += [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
     asked += ["--native-fp4"] if options.native_fp4 else []
-    return f"{', '.join(asked)}: for the CUDA engine; {backend} runs the pair without" if asked else ""
+    if asked:
+        yield f"{', '.join(asked)}: for the CUDA engine; {backend} runs the pair without"

@@ -100,7 +100,7 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
         needs.append(_how_to_make(gguf, drafter))
     elif config_of_file(gguf).from_anchor:
         raise ModelError(
-            f"{gguf}: its anchor proposes too, which llama-server misreads: train one of --first-slot mask"
+            f"{gguf}: its anchor proposes too, which llama-server misreads: train one with --fresh --first-slot mask"
         )
     argv += ["--spec-type", "draft-dflash", "--spec-draft-model", str(gguf)]
     argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))

@@ -164,19 +164,19 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
     from localdflash.llamacpp.sizes import LlamaCppSizes
 
     target, drafter, device = case.target, _form(case.drafter, ".gguf"), chosen_gpu(case.options)
-    placement, verdict = PROCESSOR, ""
+    placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:
             placed = plan(target, drafter, case.options)
             placement = placed.placement
             verdict = placed.notice or (placed.fit.notice if placed.fit else "")
         except OutOfMemory as error:
-            placement, verdict = Placement(device, ALL), str(error)
+            placement, verdict, fits = Placement(device, ALL), str(error), False
     with LlamaCppSizes(target, drafter, placement) as sizes:
         case.check(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()
-        planned = Planned(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict)
+        planned = Planned(case, "llama.cpp", why, sizes, budget, program, measurements.bandwidth(), verdict, fits)
         return _plan(planned)
 
 
@@ -199,7 +199,7 @@ PLANNERS: Mapping[Backend, Callable[[Asked, str], Plan]] = {
 @dataclass(frozen=True)
 class Planned:
     """A pair on a backend of this machine. `program`: bytes that this process holds already, so not part of the
-    budget. `verdict` is what was found of it before, or empty.
+    budget. `verdict` is what was found of it before, or empty; `fits` is False if that was that it does not fit.
     """
 
     asked: Asked
@@ -210,6 +210,7 @@ class Planned:
     program: int
     bandwidth: measurements.Measurement
     verdict: str = ""
+    fits: bool = True
 
 
 def _plan(case: Planned) -> Plan:
@@ -217,7 +218,7 @@ def _plan(case: Planned) -> Plan:
     context = asked.options.context
     full = sizes.drafters[0]
     try:
-        chosen, fits = fit(sizes, budget, context), True
+        chosen, fits = fit(sizes, budget, context), case.fits
         verdict = case.verdict or chosen.notice
     except OutOfMemory as error:
         wanted = context or sizes.trained

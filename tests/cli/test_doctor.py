@@ -93,6 +93,24 @@ def test_a_changed_text_is_a_failure(run: Command, monkeypatch: pytest.MonkeyPat
     assert measurements.recall("tau of embedded") is None
 
 
+@pytest.mark.parametrize(("rows", "status"), [("fast", "ok"), ("exact", "failed")])
+def test_rows_that_are_not_certified_may_change_the_text(
+    rows: str, status: str, run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path
+) -> None:
+    from localdflash.engine import generate as engine
+    from localdflash.engine.pair import Step
+
+    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("chat pair", self_test.chat_pair, ""),))
+    for name, value in (("CHAT_PAIR", str(tiny_pair / "target.gguf")), ("MODEL_BACKEND", "llama.cpp")):
+        monkeypatch.setenv(f"LOCALDFLASH_{name}", value)
+    monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", rows)
+    runs = iter([[7, 8], [7, 9]])
+    monkeypatch.setattr(engine, "generate", lambda *_: iter([Step(next(runs), "none", 0, 0, 0.0, 1.0)]))
+    (check,) = json.loads(run("doctor", "--json").out)
+    assert check["status"] == status, check
+    assert ("drafted text may differ" in check["detail"]) == (rows == "fast")
+
+
 def test_the_chats_own_pair_is_tried_too(
     run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
 ) -> None:

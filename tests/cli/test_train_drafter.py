@@ -23,7 +23,8 @@ from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
 from localdflash.weights.gguf import read_header
 
-QUICK = ("--minutes", "0.02", "--tokens", "1000", "--short", "100", "--sequences", "2", "--anchors", "8")
+SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
+QUICK = (*SHORTLY, "--short", "100")
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +153,23 @@ def test_a_pairs_own_drafter_is_where_it_starts(
     trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(answering, "ANSWER_LIMIT", 60)
-    arguments = ("--pair", trained / "target.gguf", "--prompts", questions, *QUICK)
+    arguments = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
     for name, more in (("on", ()), ("fresh", ("--fresh", "--block-size", "4"))):
         assert run("train", "drafter", tmp_path / name, *arguments, *more).code == 0
     assert config_of_file(tmp_path / "on" / "drafter.gguf").block_size == 8
     assert config_of_file(tmp_path / "on" / "drafter.gguf").short == config_of_file(trained / "drafter.gguf").short
     assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
+
+
+@pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1", "--short=99"])
+def test_a_drafter_to_start_from_has_a_shape(
+    shape: str, trained: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
+) -> None:
+    given = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY, shape)
+    said = fails(2, "train", "drafter", tmp_path / "on", *given)
+    assert said.startswith(f"{shape.partition('=')[0]} shapes a new drafter, but")
+    assert said.endswith("has one to start from: add --fresh")
+    assert not (tmp_path / "on").exists()
 
 
 @pytest.mark.parametrize(

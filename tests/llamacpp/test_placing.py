@@ -10,7 +10,7 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.errors import NoDevice, OutOfMemory
 from localdflash.llamacpp import devices as gpus
-from localdflash.llamacpp import placing
+from localdflash.llamacpp import placement, placing
 from localdflash.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.llamacpp.placing import ladder, place, plan
 from localdflash.llamacpp.sizes import LlamaCppSizes, cache_share, measured, offloaded
@@ -90,6 +90,27 @@ def test_the_memory_beside_the_gpu_counts_too() -> None:
     with pytest.raises(OutOfMemory, match=r"need 500.0 MB .* 499.0 MB of memory are free"):
         place(Layered, steps(6, False)[-1:], budget(2000, 499), 4000)
     assert place(Layered, steps(6, False)[-1:], budget(2000, 500), 4000).placement.layers == 6
+
+
+def test_of_what_fits_the_gpu_most_lies_there() -> None:
+    """Six layers would fit the GPU too, but then more of the model lies beside it than there is room for."""
+    for memory, layers in ((400, 7), (399, None)):
+        room = budget(50 + 6 * 140 + 139, memory)
+        if layers:
+            placed = place(Layered, steps(1, False), room, 4000)
+            assert (placed.placement.layers, placed.fit and placed.fit.drafter) == (layers, AS_IT_IS)
+        else:
+            with pytest.raises(OutOfMemory):
+                place(Layered, steps(1, False), room, 4000)
+
+
+def test_an_integrated_gpu_has_no_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "system_budget", lambda: MemoryBudget(1000 * MB, 100 * MB, "memory"))
+    for gpu, free, held in ((900, 900, 400), (2000, 1000, 400), (2000, 1000, 900)):
+        shared = Device("Vulkan0", "beside the cores", True, gpu * MB, 8000 * MB).budget()
+        parts = {TARGET: 200 * MB, TARGET + IN_MEMORY: (held - 200) * MB}
+        assert (shared.free, shared.what) == (free * MB, "memory")
+        assert shared.holds(parts) == (held + shared.margin // MB <= free)
 
 
 @pytest.fixture(scope="module")

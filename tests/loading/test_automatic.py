@@ -64,7 +64,11 @@ def test_the_order_of_trying(load: Load, asked: Asked) -> None:
     broken = {"cuda auto": ModelError("a type"), "llama.cpp gpu": OutOfMemory("3 of 29 layers"), "cpu": NoDevice("old")}
     backend, running = load(Options(), nvidia=True, broken=broken)
     assert asked == [("cuda", "auto"), ("llama.cpp", "gpu"), ("cpu", "cpu"), ("llama.cpp", "cpu")]
-    assert (backend, running.notices[0]) == ("llama.cpp", "llama.cpp runs this pair, not the CPU engine: old")
+    assert (backend, running.notices[0]) == (
+        "llama.cpp",
+        "llama.cpp runs this pair, not the CUDA engine: a type; not a GPU through llama.cpp: 3 of 29 layers;"
+        " not the CPU engine: old",
+    )
 
 
 def test_a_gpu_comes_before_the_processor(load: Load, asked: Asked) -> None:
@@ -92,6 +96,12 @@ def test_a_gpu_that_is_named_is_the_one_or_nothing(options: Options, load: Load,
     with pytest.raises(NoDevice, match="gone"):
         load(options, broken={"llama.cpp Vulkan0": NoDevice("gone")})
     assert asked == [("llama.cpp", "Vulkan0")] * 2
+
+
+def test_a_gpu_that_was_asked_for_says_why_neither_engine_runs_on_it(load: Load) -> None:
+    broken = {"cuda gpu": ModelError("a type"), "llama.cpp gpu": NoDevice("none seen")}
+    with pytest.raises(NoDevice, match=r"^not the CUDA engine: a type; none seen$"):
+        load(Options(device="gpu"), nvidia=True, broken=broken)
 
 
 def test_layers_mean_llama_cpp(load: Load, asked: Asked) -> None:

@@ -30,6 +30,11 @@ def test_keys_and_values_of_the_cuda_engine_are_not_those_of_others(backend: Run
         assert tokens == usual
 
 
+def test_layers_for_a_gpu_that_is_not_there(tiny_pair: Path) -> None:
+    said, _ = loaded_with(tiny_pair, "torch", gpu_layers=7)
+    assert said == "--gpu-layers 7: torch runs the pair without a GPU"
+
+
 def test_all_of_them_are_one_line(tiny_pair: Path) -> None:
     said, _ = loaded_with(tiny_pair, "llama.cpp", kv="fp8", drafter_bits=4, native_fp4=True)
     assert said == "--kv fp8, --drafter-bits 4, --native-fp4: for the CUDA engine; llama.cpp runs the pair without"

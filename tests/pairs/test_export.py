@@ -143,7 +143,7 @@ def test_the_embedded_pair_goes_to_llama_server_by_path(root: Path) -> None:
 def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(config_of_file(root / "localdflash" / "embedded" / "drafter.gguf"), from_anchor=True)
     monkeypatch.setattr("localdflash.pairs.export.config_of_file", lambda _path: config)
-    with pytest.raises(ModelError, match="misreads: train one of --first-slot mask"):
+    with pytest.raises(ModelError, match="misreads: train one with --fresh --first-slot mask"):
         LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
 
 

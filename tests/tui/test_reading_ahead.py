@@ -1,5 +1,6 @@
 """The engine reads a message while it is being written."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,6 +41,28 @@ def test_what_is_attached_is_read_too() -> None:
         await pilot.press("a")
         await wait_until(pilot, lambda: bool(answerer.read))
         assert [(one.text, one.attachments) for one in answerer.read[-1]] == [("a", (pasted,))]
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize(("sent", "stopped"), [("Why not?", []), ("Where?", ["Why"])])
+def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
+    ended = list[str]()
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        async def never_done(messages: Any, *_: Any, **__: Any) -> None:
+            answerer.read.append(messages)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(messages[-1].text)
+                raise
+
+        answerer.read_ahead = never_done
+        app.prompt.text = "Why"
+        await wait_until(pilot, lambda: bool(answerer.read))
+        await answered(pilot, sent)
+        assert ended == stopped
 
     on_stage(script)
 

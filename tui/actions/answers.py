@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import on, work
+from textual.worker import Worker
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
@@ -33,27 +34,25 @@ class AnswerActions(Base):
     """See the module."""
 
     _unedited: _Unedited | None = None
-    _reads_ahead = False
+    _reader: Worker[None] | None = None
+    _reading = ""  # what the engine reads ahead
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
-        if not self._reads_ahead:
-            self._reads_ahead = True
-            self._read_ahead()
+        if self._reader is None or self._reader.is_finished:
+            self._reader = self._read_ahead()
 
     @work
     async def _read_ahead(self) -> None:
         """Have the engine read a message while it is being written: when it is sent, its answer begins sooner."""
         read: Draft | None = None
-        try:
-            while self._draft() != read:
-                await asyncio.sleep(AHEAD)
-                read = self._draft()
-                if read and not self.talk.answering and not self.arrivals:
-                    messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
-                    await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system)
-        finally:
-            self._reads_ahead = False
+        while self._draft() != read:
+            await asyncio.sleep(AHEAD)
+            read = self._draft()
+            if read and not self.talk.answering and not self.arrivals:
+                messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
+                self._reading = read[0]
+                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system)
 
     def _draft(self) -> Draft | None:
         """What would be sent now; None for commands, and where files would come before it that are not read yet."""
@@ -78,6 +77,8 @@ class AnswerActions(Base):
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message, or queue it while an answer is under way."""
+        if self._reader and not text.startswith(self._reading):
+            self._reader.cancel()  # else the answer would wait until the engine has read what nobody sends
         if self.talk.answering or self.arrivals:
             self.queued.append((text, attachments))
             if self.talk.answering:
