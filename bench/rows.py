@@ -141,14 +141,15 @@ def main() -> None:
     parser.add_argument("--types", default=",".join([*TYPES, "mixture Q4_K_M", "mixture Q8_0"]))
     asked = parser.parse_args()
     result = json.loads(asked.json.read_text()) if asked.json.exists() else {"files": {}}
-    result |= {"command": shlex.join(["python", "-P", *sys.argv]), "commit": commit(), "device": device()}
-    result["on"] = find_gpu(asked.device).description if asked.device != "cpu" else "cpu"
+    result["command"] = shlex.join(["python", "-P", *sys.argv])
+    where = find_gpu(asked.device).description if asked.device != "cpu" else "cpu"
+    about = {"commit": commit(), "device": device(), "on": where}
     with tempfile.TemporaryDirectory(prefix="localdflash-rows-") as folder:
         mixture = write(Path(folder) / "mixture.gguf", MIXTURE)
         for name in asked.types.split(","):
             source = mixture if name.startswith("mixture") else EMBEDDED
             path = quantize(source, Path(folder) / f"{name.replace(' ', '-')}.gguf", name.split()[-1])
-            result["files"][name] = measured(path, asked, print)
+            result["files"][name] = about | measured(path, asked, print)
             asked.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 

@@ -126,7 +126,6 @@ def _engine(work: Work, sequences: int) -> Parallel:
     from localdflash.llamacpp.ways import MOST
     from localdflash.train.parallel_target import ParallelTarget
 
-    # More rows than that would not be those of plain decoding.
     return ParallelTarget(
         work.target, min(sequences, MOST), answering.CONTEXT, taps_of(work), work.threads or len(physical_cores())
     )

@@ -1,4 +1,4 @@
-"""Which way a session runs, from measurements that are handed in; and that they are kept and made anew."""
+"""Which way a pair runs, from measurements that are handed in; and that they are kept and made anew."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from localdflash.llamacpp import certified, library
 from localdflash.llamacpp.certified import Certified, Record, choose, measure, recorded
 from localdflash.llamacpp.ways import AS_IT_COMES, MOST, NOT_REPACKED, ONE_PATH, Way
 
+pytestmark = pytest.mark.measures_rows
 ALL = Way(ONE_PATH, tuple(range(1, 33)))
 FOURS = Way(ONE_PATH, (4, 8, 12, 16, 32))
 SLOW = Way(NOT_REPACKED, tuple(range(1, 33)))

@@ -220,7 +220,7 @@ def test_what_is_certified_holds_for_k_quants_and_mixtures(tmp_path: Path, kind:
     chosen = choose(record, "exact", with_drafter=True)
     assert chosen.kind == ("exact" if record.ways else "not certified")
     if not record.ways:
-        return
+        pytest.skip(f"no rows of {kind} agree on this machine")
     target = LlamaCppTarget(path, 512, 1, way=chosen.way)
     prompt, tokens = ids_of(41), ids_of(chosen.way.widths[-1], seed=5)
     fill(target, prompt, 16)

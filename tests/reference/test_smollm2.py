@@ -36,7 +36,7 @@ PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-LONG, LENGTH, LAST = Path(__file__).parents[2] / "docs" / "architecture.md", 1200, 8
+LONG, LENGTH, LAST = Path(__file__).parents[2] / "LICENSE", 1200, 8
 PROMPTS = (
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
     "In 1969, the first men landed on the moon. Their names were",
