@@ -6,7 +6,7 @@ and draft in one forward, `accept` walks it, target and drafters keep what was c
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
@@ -17,6 +17,8 @@ from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
 
 GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
+AGREED = "agreed"  # a copied draft that begins as a model's does is right far more often: counted apart
+GUESS = 0.4  # a copied draft of less confidence does not keep a model from being asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +146,29 @@ class HostPair:
             return best
         if constraint:
             best, rate = self._better(_forced(constraint, limit), best, rate)
+        copied, agreed = NOTHING, False
         for drafter in self.drafters:
-            if drafter.reads_taps and not self._worth_asking(drafter, min(limit, drafter.longest), rate):
+            asked = min(limit, drafter.longest)
+            if drafter.reads_taps and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
                 continue
             draft = self._propose(drafter, anchor, limit)
             if constraint:
                 draft = draft.first(constraint.allowed(draft.tokens))
+            if not drafter.reads_taps:
+                copied = draft
+                continue
             best, rate = self._better(draft, best, rate)
-        return best
+            agreed = agreed or draft.tokens[:1] == copied.tokens[:1]
+        best, _ = self._better(replace(copied, drafter=AGREED) if agreed else copied, best, rate)
+        return copied.first(len(best)) if best.drafter == AGREED else best
+
+    def _promised(self, copied: Draft) -> float:
+        """The rate that a model must beat to be asked."""
+        assert self.controller is not None
+        if not copied or copied.confidence[0] < GUESS:
+            return 0.0
+        nodes, promised = self.controller.best_prefix(copied)
+        return promised if nodes else 0.0
 
     def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
         assert self.controller is not None

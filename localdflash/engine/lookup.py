@@ -15,7 +15,7 @@ GRAM = 3  # tokens that must agree before an occurrence counts more than the pas
 CANDIDATES = 8  # newest occurrences that are compared
 LONGEST = 32  # agreement beyond this adds nothing
 REACH = (4, 12)  # how far behind and ahead of the expected place a copy is picked up again
-PICKED_UP = 0.6  # confidence in a copy that is picked up again
+PICKED_UP = 3  # tokens of agreement that a copy counts for when it is picked up again
 PATIENCE = 8  # proposals without a place before the copied passage is forgotten
 BREAK = -1  # between documents
 WAITING = 16  # tokens observed that wait for the next proposal to be read: those of a prompt do not
@@ -99,12 +99,13 @@ class LookupDrafter:
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`."""
         self._read()
-        place, confidence = self._find(anchor)
-        self._keep_place(place if confidence >= PICKED_UP else None)
+        place, agreement = self._find(anchor)
+        self._keep_place(place if agreement >= PICKED_UP else None)
         if place is None:
             return NOTHING
         tokens = self._continuation(place, anchor, min(limit, self.longest))
-        return Draft(self.name, tokens, [confidence] * len(tokens)) if tokens else NOTHING
+        confidence = [trust(agreement + right) for right in range(len(tokens))]
+        return Draft(self.name, tokens, confidence) if tokens else NOTHING
 
     def _continuation(self, place: int, anchor: int, most: int) -> list[int]:
         """What followed a place, up to the end of its document; a text that runs into itself repeats."""
@@ -127,8 +128,8 @@ class LookupDrafter:
         if self._misses > PATIENCE:
             self._copying = None
 
-    def _find(self, anchor: int) -> tuple[int | None, float]:
-        """An earlier place of the anchor to continue from, and how much to trust it."""
+    def _find(self, anchor: int) -> tuple[int | None, int]:
+        """An earlier place of the anchor to continue from, and the tokens that agree there."""
         text, places = self._text, self._places
         if len(text) > 1 and (found := places.get((text[-2], text[-1], anchor))):
             return self._longest(found, GRAM)
@@ -138,10 +139,10 @@ class LookupDrafter:
             return self._longest(found, GRAM - 1)
         if found := places.get((anchor,)):
             return self._longest(found, GRAM - 2)
-        return None, 0.0
+        return None, 0
 
-    def _longest(self, places: list[int], size: int) -> tuple[int, float]:
-        """Of the newest places where `size` tokens agree, the one where most do, and how much to trust it."""
+    def _longest(self, places: list[int], size: int) -> tuple[int, int]:
+        """Of the newest places where `size` tokens agree, the one where most do, and how many do."""
         text = self._text
         best, longest = places[-1], 0
         for place in places[: -CANDIDATES - 1 : -1]:
@@ -154,7 +155,7 @@ class LookupDrafter:
                 agreement += 1
             if agreement > longest:
                 best, longest = place, agreement
-        return best, longest / (longest + 2.0)
+        return best, longest
 
     def _pick_up(self, anchor: int) -> int | None:
         """The place of the anchor in the passage that was being copied, nearest to where it is expected."""
@@ -169,6 +170,11 @@ class LookupDrafter:
                 if 0 <= place < len(text) and text[place] == anchor and expected - place <= behind:
                     return place
         return None
+
+
+def trust(agreement: int) -> float:
+    """The confidence in a token that follows so many that agree."""
+    return agreement / (agreement + 2.0)
 
 
 def _grams(text: list[int]) -> tuple[tuple[int, ...], ...]:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
-from localdflash.engine.host_pair import HostPair
+from localdflash.engine.host_pair import AGREED, HostPair
 from localdflash.engine.pair import SavedSequence, Verification
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -77,6 +78,54 @@ def test_a_step_says_what_it_did(pair: HostPair, greedy: Sampler) -> None:
     assert step.draft_ms >= 0.0
     assert step.verify_ms > 0.0
     assert pair.step(greedy, 1).drafter == "none"  # nothing is drafted where one token is wanted
+
+
+class TestTogether:
+    """A draft from the text beside a model's."""
+
+    COSTS = ({1: 1.0, 2: 1.0, 4: 1.1, 8: 1.2}, {"model": 0.1})
+
+    def made(self, fake_target: Make, fake_drafter: Make, copy: Any, model: Any) -> tuple[HostPair, Any]:
+        copied = fake_drafter("text", lambda _, limit: (copy[0][:limit], copy[1][:limit]), reads_taps=False)
+        modelled = fake_drafter("model", lambda _, limit: (model[0][:limit], model[1][:limit]))
+        pair = HostPair(fake_target(TABLE), [copied, modelled], Controller(*self.COSTS))
+        assert pair.controller
+        for name, right in (("text", 0), ("model", 1), (AGREED, 4)):
+            for _ in range(60):
+                pair.controller.calibration[name].judge([0.5] * 4, right)
+        pair.prefill(PROMPT)
+        return pair, modelled
+
+    @pytest.mark.parametrize(("first", "drafter", "drafted"), [(1, "text", 4), (2, "model", 1)])
+    def test_a_copy_that_begins_as_the_models_draft_is_believed(
+        self, first: int, drafter: str, drafted: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
+    ) -> None:
+        copy, model = ([1, 5, 5, 5], [0.5] * 4), ([first], [0.5])
+        pair, _ = self.made(fake_target, fake_drafter, copy, model)
+        step = pair.step(greedy, 9)
+        assert (step.drafter, step.drafted) == (drafter, drafted)
+
+    def test_what_both_proposed_is_learned_of_both(
+        self, fake_target: Make, fake_drafter: Make, greedy: Sampler
+    ) -> None:
+        pair, _ = self.made(fake_target, fake_drafter, ([1, 5], [0.5] * 2), ([1, 0], [0.5] * 2))
+        assert pair.controller
+        before = {name: one.drafts for name, one in pair.controller.calibration.items()}
+        while pair.step(greedy, 9).tokens and len(pair.ids) < len(PROMPT) + 6:
+            pass
+        learned = {name: one.drafts > before[name] for name, one in pair.controller.calibration.items()}
+        assert learned == {"text": False, "model": True, AGREED: True}
+
+    @pytest.mark.parametrize(("trust", "asks"), [(0.9, 0), (0.3, 1)])
+    def test_a_guess_does_not_keep_the_model_from_being_asked(
+        self, trust: float, asks: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
+    ) -> None:
+        pair, model = self.made(fake_target, fake_drafter, ([3] * 4, [trust] * 4), ([1], [0.5]))
+        assert pair.controller
+        for _ in range(60):
+            pair.controller.calibration["text"].judge([trust] * 4, 4)  # both are known to be right
+        pair.step(greedy, 9)
+        assert model.asked == asks
 
 
 def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter: Make, greedy: Sampler) -> None:

@@ -11,7 +11,7 @@ TEXTS = st.lists(TOKENS, max_size=60)
 DOCUMENTS = st.lists(st.lists(TOKENS, max_size=20), max_size=3)
 
 
-def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int) -> tuple[list[int], float]:
+def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int) -> tuple[list[int], list[float]]:
     """Tokens and confidence by comparing the end of the text with every place in it."""
     text = [token for document in documents for token in [*document, BREAK]] + ids + [anchor]
 
@@ -29,8 +29,13 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
             tokens: list[int] = []
             while len(tokens) < limit and (following := (text + tokens)[best + 1 + len(tokens)]) != BREAK:
                 tokens.append(following)
-            return tokens, agreements[best] / (agreements[best] + 2)
-    return [], 0.0
+            return tokens, rising(agreements[best], len(tokens))
+    return [], []
+
+
+def rising(agreement: int, count: int) -> list[float]:
+    """The confidence in so many tokens: each that is right makes the agreement longer."""
+    return [(agreement + right) / (agreement + right + 2) for right in range(count)]
 
 
 def places_of(drafter: LookupDrafter) -> object:
@@ -49,7 +54,7 @@ def test_the_longest_agreement_among_the_newest_places_wins(
     draft = drafter.propose(anchor, limit)
     tokens, confidence = expected(documents, ids, anchor, limit)
     assert list(draft.tokens) == tokens
-    assert list(draft.confidence) == [confidence] * len(tokens)
+    assert list(draft.confidence) == pytest.approx(confidence)
 
 
 @settings(deadline=None)
@@ -155,7 +160,7 @@ def test_a_copy_goes_on_after_a_changed_token(copying: LookupDrafter) -> None:
     copy(copying, [77])  # in place of 10
     draft = copying.propose(COMMA, 3)
     assert list(draft.tokens) == [11, COMMA, 12]
-    assert set(draft.confidence) == {PICKED_UP}
+    assert list(draft.confidence) == rising(PICKED_UP, 3)
 
 
 def test_a_copy_goes_on_after_tokens_were_left_out(copying: LookupDrafter) -> None:
@@ -174,15 +179,15 @@ def test_a_copy_is_not_picked_up_out_of_reach() -> None:
     copy(drafter, [*range(10), 77])
     expected_place = 11
     draft = drafter.propose(expected_place + REACH[1] + 1, 3)
-    assert set(draft.confidence) == {1 / 3}  # found as a single token, not as the place in the copy
-    assert set(drafter.propose(expected_place + REACH[1], 3).confidence) == {PICKED_UP}
+    assert list(draft.confidence) == rising(1, 3)  # found as a single token, not as the place in the copy
+    assert list(drafter.propose(expected_place + REACH[1], 3).confidence) == rising(PICKED_UP, 3)
 
 
 def test_a_copy_is_not_picked_up_too_far_behind() -> None:
     drafter = LookupDrafter([[*range(40)]])
     copy(drafter, [*range(10), 77])
-    assert set(drafter.propose(11 - REACH[0] - 1, 3).confidence) == {1 / 3}
-    assert set(drafter.propose(11 - REACH[0], 3).confidence) == {PICKED_UP}
+    assert list(drafter.propose(11 - REACH[0] - 1, 3).confidence) == rising(1, 3)
+    assert list(drafter.propose(11 - REACH[0], 3).confidence) == rising(PICKED_UP, 3)
 
 
 def test_only_the_newest_places_are_compared() -> None:
