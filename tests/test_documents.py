@@ -81,6 +81,7 @@ def test_the_speeds_of_the_pair_that_chats_are_those_that_were_measured(page: st
         assert cells[:3] == [str(round(result["tok_s"][way])) for way in ("llama.cpp", "plain", "drafting")]
         assert f"{result['tau']['drafting']:.2f}" in cells
         assert cells[-1] == result["identical"]["greedy"]
+    assert measured["distribution"]["drafted_tokens_drawn"] > 0  # else the test of what is drawn tested no draft
 
 
 def rooms() -> list[str]:
