@@ -181,7 +181,12 @@ class TestCpu:
     @pytest.mark.usefixtures("cpu_engine")
     def test_each_file_is_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read, parse = list[Path](), gguf.parse_header
-        monkeypatch.setattr(gguf, "parse_header", lambda *of: (read.append(of[2]), parse(*of))[1])
+
+        def parsed(stream: Any, size: int, path: Path) -> gguf.GGUFHeader:
+            read.append(path)
+            return parse(stream, size, path)
+
+        monkeypatch.setattr(gguf, "parse_header", parsed)
         with LoadedPair(Options(device="cpu", threads=1)) as loaded:
             assert loaded.backend == "cpu"
         assert len(read) == len(set(read)) <= 2
