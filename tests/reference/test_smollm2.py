@@ -93,7 +93,7 @@ def test_logits_after_a_long_prompt_are_those_of_hugging_face() -> None:
     assert len(ids) == LENGTH
     wanted = hugging_face()(torch.tensor([ids]), logits_to_keep=LAST).logits[0]
     hidden, _ = ours(torch.tensor([ids]), torch.arange(LENGTH), causal, ())
-    assert relative(ours.logits(hidden[:, -LAST:])[0], wanted) < 1e-5
+    assert relative(ours.logits(hidden[:, -LAST:])[0], wanted) < 3e-5  # sums of 1 200 in another order
     target, read = CpuTarget(packed, team), ids[:-LAST]
     for start in range(0, len(read), target.max_rows):
         target.extend(read[start : start + target.max_rows])
