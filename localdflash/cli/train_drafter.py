@@ -37,6 +37,7 @@ OF_A_PAIR = (
 SHAPE = ("layers", "block_size", "taps", "short", "first_slot", "mask")  # what a drafter to start from has already
 OF_FOLDER = ("batch_tokens", "device")
 FOLDERS_TAPS = "1,3,4"
+RATE, RATE_OF_MORE = 3e-3, 3e-4  # the first one makes a trained drafter forget
 
 
 @click.command(short_help="Train a drafter on what a target answers.")
@@ -77,7 +78,9 @@ FOLDERS_TAPS = "1,3,4"
 @click.option("--anchors", type=click.IntRange(1), default=40, show_default=True, help="Drafts in each of them.")
 @click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
 @click.option(
-    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=3e-3, show_default=True, help="Peak learning rate."
+    "--learning-rate",
+    type=click.FloatRange(1e-6, 1.0),
+    help=f"Peak learning rate; by default {RATE:g}, {RATE_OF_MORE:g} where a drafter is trained on.",
 )
 @device_option
 @threads_option
@@ -112,9 +115,10 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], shape: list[str]
     from localdflash.train.kept_training import Schedule
     from localdflash.train.loop import TrainingBudget
 
-    budget = TrainingBudget(options["minutes"], options["learning_rate"], options["seed"])
     target, start = _files(pair)
     start = None if options["fresh"] else start
+    rate = options["learning_rate"] or (RATE_OF_MORE if start else RATE)
+    budget = TrainingBudget(options["minutes"], rate, options["seed"])
     if start and shape:
         option = shape[0].replace("_", "-")
         raise UsageError(f"--{option} shapes a new drafter, but {pair} has one to start from: add --fresh")
@@ -194,7 +198,7 @@ def _for_folder(folder: Path, options: dict[str, Any]) -> None:
         ends = Tokenizer.load(path).ends
         data = Dataset.load(folder / "corpus" / "train")
         regenerate(model.to(chosen), data, answers, options["tokens"], ends, seed, report)
-    budget = TrainingBudget(options["minutes"], options["learning_rate"], seed)
+    budget = TrainingBudget(options["minutes"], options["learning_rate"] or RATE, seed)
     run = training.DrafterRun(config, budget, batch_tokens=options["batch_tokens"])
     trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
     write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")

@@ -144,6 +144,8 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     if before := run.measure(source, schedule.measured):
         reporter.say(f"before: {before['held_out']:.3f} tokens a verify on held-out prompts")
     run.train(source, work.minutes, reporter)
+    if before and run.tau < before["held_out"]:
+        reporter.say(f"it got worse, {run.tau:.3f}: go on with the old drafter, or with more questions of that kind")
     blocks = decoder_config(read_header(work.target)).num_hidden_layers
     export(run, into, work.target, work.folder, blocks)
     if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both

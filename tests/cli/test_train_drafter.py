@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,23 @@ def test_a_pairs_own_drafter_is_where_it_starts(
     assert config_of_file(tmp_path / "on" / "drafter.gguf").block_size == 8
     assert config_of_file(tmp_path / "on" / "drafter.gguf").short == config_of_file(trained / "drafter.gguf").short
     assert config_of_file(tmp_path / "fresh" / "drafter.gguf").block_size == 4
+
+
+def test_a_drafter_that_got_worse_is_said(
+    trained: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taus = chain([2.0], repeat(1.5))
+
+    def measure(training: KeptRun, *_: object) -> dict[str, float]:
+        training.tau = next(taus)
+        return {"held_out": training.tau}
+
+    monkeypatch.setattr(answering, "ANSWER_LIMIT", 60)
+    monkeypatch.setattr(KeptRun, "measure", measure)
+    done = run("train", "drafter", tmp_path / "on", "--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY)
+    assert done.code == 0
+    assert "before: 2.000 tokens a verify" in done.err
+    assert "it got worse, 1.500: go on with the old drafter" in done.err
 
 
 @pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1", "--short=99"])
