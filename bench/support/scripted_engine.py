@@ -135,6 +135,9 @@ class ScriptedEngine:
             self.loading, self.began = body["loading"], time.monotonic()
 
     async def _chat(self, body: Json, writer: asyncio.StreamWriter) -> None:
+        if body.get("max_tokens") == 0:  # reading ahead
+            respond(writer, {}, 200)
+            return
         self.asked.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else (self.answers or [Answer.of("Nothing.")])[0]
         prompt, room = len(tokens(_prompt(body))), self._about["context"]
