@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.doctor.check import Check
+from localdflash.machine import gpu_watch
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
@@ -37,6 +38,11 @@ def llama_gpu(name: str) -> Check:
             f"{device.name}, {device.description}, {device.free / 1e9:.1f} GB free of {device.size / 1e9:.1f}"
             for device in seen
         )
+        if (times := gpu_watch.deaths()) >= gpu_watch.TOO_MANY:
+            detail = f"{detail}; a GPU ended the engine {times} times today, so `auto` leaves it alone"
+            return Check(
+                name, "warning", detail, "--device gpu tries it again; look at its driver, and what else uses it"
+            )
         return _matches(name, detail, chips)
     if not chips:
         return Check(name, "ok", "no GPU was found: the processor runs every pair")

@@ -68,6 +68,7 @@ class LlamaCppDFlashDrafter:
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
         self.longest = self.config.drafts
+        self._watch = target.watch
         self.length = 0
         self._injected = 0
         self._waiting: list[NDArray[np.float32]] = []
@@ -162,6 +163,7 @@ class LlamaCppDFlashDrafter:
         api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
 
     def _decode(self) -> None:
-        status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
+        with self._watch:
+            status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
         if status:
             raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")

@@ -20,8 +20,11 @@ from localdflash.llamacpp import certified, library, placing, sizes
 from localdflash.llamacpp.certified import Choice
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.placement import PROCESSOR, Placement
+from localdflash.llamacpp.placing import Placed
 from localdflash.llamacpp.target import LlamaCppTarget, check_taps
+from localdflash.machine import gpu_watch
 from localdflash.machine.cores import physical_cores
+from localdflash.machine.gpu_watch import Watch
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
@@ -34,47 +37,55 @@ def load(files: LocalPair, options: Options) -> Running:
     """The pair as `options` say. NoDevice if there is no such GPU, OutOfMemory says what would fit; ModelError and
     UsageError what is wrong.
     """
-    path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    placed = placing.plan(files.target, path, options)
+    drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
+    placed = placing.plan(files.target, drafter, options)
+    with ExitStack() as stack:
+        flag = gpu_watch.watch(stack) if placed.placement.device else gpu_watch.UNWATCHED
+        with flag:
+            return _load(files, drafter, placed, options, flag, stack)
+
+
+def _load(
+    files: LocalPair, path: Path | None, placed: Placed, options: Options, flag: Watch, stack: ExitStack
+) -> Running:
     planned, placement = placed.fit, placed.placement
     path, refused = _readable(files.target, path)
     chosen = chosen_way(files, options, placement)
     if not chosen.drafts:
         path, refused = None, ""
     predicted = _predicted(planned, path)
-    with ExitStack() as stack:
-        with library.said_sizes() as lines:
-            context = planned.context if planned else options.context
-            target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement)
-        stack.callback(target.close)
-        if any("REPACK" in line for line in lines):
-            library.release_pages(files.target)
-        drafters: list[Drafter] = []
-        measures = [_of_target(target, lines)]
-        notices = [placed.notice, planned.notice if planned else "", refused]
-        if _is_news(chosen, options, files):
-            notices.append(chosen.said)
-        if path and (planned is None or planned.drafter != NO_DRAFTER):
-            drafter, config, measure = _loaded(path, files.target, target, options.threads, stack)
-            drafters.append(drafter)
-            if config.trained_for:
-                notices.append(mismatch(path, config.trained_for, read_header(files.target)))
-            measures.append(measure)
-        pair = compose(target, drafters, options if chosen.drafts else replace(options, draft=False))
-        names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
-        return Running(
-            pair=pair,
-            host=pair,
-            context=target.context,
-            device=placement.device.name if placement.device else "cpu",
-            vocab_size=target.vocab_size,
-            identity=(target.context, names, build, str(chosen.way), *placement.identity),
-            rows=chosen.said,
-            predicted=predicted,
-            measured=lambda: _together(measures) if planned else free.with_program({}),
-            notices=notices,
-            close=stack.pop_all().close,
-        )
+    with library.said_sizes() as lines:
+        context = planned.context if planned else options.context
+        target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement, watch=flag)
+    stack.callback(target.close)
+    if any("REPACK" in line for line in lines):
+        library.release_pages(files.target)
+    drafters: list[Drafter] = []
+    measures = [_of_target(target, lines)]
+    notices = [placed.notice, planned.notice if planned else "", refused]
+    if _is_news(chosen, options, files):
+        notices.append(chosen.said)
+    if path and (planned is None or planned.drafter != NO_DRAFTER):
+        drafter, config, measure = _loaded(path, files.target, target, options.threads, stack)
+        drafters.append(drafter)
+        if config.trained_for:
+            notices.append(mismatch(path, config.trained_for, read_header(files.target)))
+        measures.append(measure)
+    pair = compose(target, drafters, options if chosen.drafts else replace(options, draft=False))
+    names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
+    return Running(
+        pair=pair,
+        host=pair,
+        context=target.context,
+        device=placement.device.name if placement.device else "cpu",
+        vocab_size=target.vocab_size,
+        identity=(target.context, names, build, str(chosen.way), *placement.identity),
+        rows=chosen.said,
+        predicted=predicted,
+        measured=lambda: _together(measures) if planned else free.with_program({}),
+        notices=notices,
+        close=stack.pop_all().close,
+    )
 
 
 def chosen_way(files: LocalPair, options: Options, placement: Placement = PROCESSOR) -> Choice:

@@ -22,6 +22,7 @@ from localdflash.llamacpp import library
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.ways import DEFAULT, MOST, Way
 from localdflash.machine.cores import physical_cores
+from localdflash.machine.gpu_watch import UNWATCHED, Watch
 
 # Architectures whose graphs publish the inputs of their layers; in any other llama.cpp aborts when one is asked for.
 # fmt: off
@@ -60,7 +61,9 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `watch` is held
+    while llama.cpp computes.
+    """
 
     def __init__(
         self,
@@ -70,8 +73,9 @@ class LlamaCppTarget:
         taps: Sequence[int] = (),
         way: Way = DEFAULT,
         placement: Placement = PROCESSOR,
+        watch: Watch = UNWATCHED,
     ) -> None:
-        self.way, self.placement = way, placement
+        self.way, self.placement, self.watch = way, placement, watch
         self.model = library.load_model(path, repack=way.flags.repack, placement=placement)
         trained = api.llama_model_n_ctx_train(self.model)
         check_context(path, context, trained)
@@ -178,7 +182,8 @@ class LlamaCppTarget:
             tokens[i] = token
             positions[i] = position + i
             wanted[i] = logits
-        status = api.llama_decode(self.handle, batch)
+        with self.watch:
+            status = api.llama_decode(self.handle, batch)
         if status == 1:
             raise OutOfMemory(f"the context of {self.context} tokens is full")
         if status:

@@ -10,6 +10,7 @@ from localdflash.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.llamacpp.builds import gpu_backends
 from localdflash.loading.backends import load_on
 from localdflash.loading.timing import choose
+from localdflash.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 
 UNPROVEN = "the CUDA engine has not been tried on a GPU by its authors yet; --backend llama.cpp is the proven way"
@@ -32,7 +33,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
             return _on_llamacpp(files, options, why)
         except CANNOT as error:
             raise type(error)("; ".join([*why, str(error)])) from error
-    if options.device == "auto" and options.gpu_layers and gpu_is_there():
+    if options.device == "auto" and options.gpu_layers and gpu_is_there() and _is_trusted(options, why):
         try:
             return _on_llamacpp(files, replace(options, device="gpu"), why)
         except CANNOT as error:
@@ -47,6 +48,14 @@ def gpu_is_there() -> bool:
     from localdflash.llamacpp.devices import devices
 
     return bool(devices())
+
+
+def _is_trusted(options: Options, why: list[str]) -> bool:
+    """Whether a GPU that nobody asked for may be used; one that keeps ending the engine is not."""
+    if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.TOO_MANY:
+        return True
+    why.append(f"not a GPU through llama.cpp: it ended the engine {times} times today; --device gpu tries it again")
+    return False
 
 
 def _on_processor(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:

@@ -5,6 +5,7 @@ does not come up, the last line of its log is raised here with its exit code.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.files import paths
+from localdflash.machine import gpu_watch
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
@@ -114,7 +116,20 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
 
 
 def _start(wanted: Wanted, waiting: "_Waiting") -> None:
-    """Start a daemon and wait until it is ready; if it ends before, what it said is raised."""
+    """Start a daemon, anew where a GPU ended it, and wait until it is ready; if it ends before, that is raised."""
+    died = gpu_watch.deaths()
+    while True:
+        try:
+            _start_once(wanted, waiting)
+            return
+        except LocaldflashError:
+            before, died = died, gpu_watch.deaths()
+            if not before < died <= gpu_watch.TOO_MANY:
+                raise
+        waiting.say("A GPU ended the engine while it was loading: started again ...")
+
+
+def _start_once(wanted: Wanted, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     process, patient_until = _spawn(wanted, log), time.monotonic() + LISTENS
@@ -169,6 +184,8 @@ def _last_line(log: Path, began: int) -> str:
 
 def ended(code: int, said: str) -> LocaldflashError:
     """The error for an engine's process that ended with this exit code and these last words."""
+    if code < 0:
+        return LocaldflashError(f"the engine was ended by {signal.Signals(-code).name}: {said}")
     return _ERRORS.get(code, LocaldflashError)(said)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.chat.answerer import AnswerPiece, Restarted
+from localdflash.chat.answerer import AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import PrivateDaemon, SharedDaemon
@@ -74,6 +74,29 @@ def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
         assert len(daemons.daemons(folder)) == 1
         assert is_listening(paths.engine_socket())
         assert not paths.private_socket().exists()
+
+    run(test())
+
+
+def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "PROGRAM", daemons.GPU_ENDS_STEPS + spawn.PROGRAM)
+    wanted = Wanted({"pair": "embedded", "threads": 1, "backend": "auto"})
+
+    async def test() -> None:
+        async with asking(SharedDaemon(wanted)) as answerer:
+            settings = replace(LONG, max_tokens=16)
+            devices = list[str]()
+            answerer.on_stage = lambda stage: devices.append(answerer.about.device) if answerer.about else None
+            events = [event async for event in answerer.answer(QUESTION, settings)]
+            assert isinstance(events[-1], Done)
+            assert events[-1].finish == "length"
+            assert answerer.about
+            assert answerer.about.device == "cpu"
+            assert "ended the engine 2 times today" in answerer.about.notice
+            assert "gpu" in devices
+            anew = [index for index, event in enumerate(events) if isinstance(event, Restarted)]
+            text = "".join(event.text for event in events[anew[-1] if anew else 0 :] if isinstance(event, AnswerPiece))
+            assert text == (await ask(answerer, settings=settings)).text
 
     run(test())
 

@@ -80,6 +80,15 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
     assert (f"no code for {chip.name} (sm_{chip.capability})" in found.detail) == (status == "warning")
 
 
+def test_a_gpu_that_keeps_ending_the_engine(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr("localdflash.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr(graphics, "here", lambda: [RTX_4090])
+    for deaths, status in ((1, "ok"), (2, "warning")):
+        machine.setattr(graphics.gpu_watch, "deaths", lambda deaths=deaths: deaths)
+        found = llama_gpu("gpu")
+        assert (found.status, "2 times today" in found.detail) == (status, status == "warning")
+
+
 def test_code_of_a_generation_runs_on_its_later_chips() -> None:
     assert built_for("CUDA : ARCHS = 800,860 | X = 1") == [80, 86]
     assert [has_code([80, 86], capability) for capability in (75, 80, 86, 89, 90)] == [False, True, True, True, False]

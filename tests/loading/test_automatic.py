@@ -84,6 +84,24 @@ def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("deaths", "options", "device"),
+    [
+        (1, Options(), "gpu"),
+        (2, Options(), "cpu"),
+        (2, Options(gpu_layers=4), "gpu"),
+        (2, Options(device="Vulkan0"), "Vulkan0"),
+    ],
+)
+def test_a_gpu_that_keeps_ending_the_engine_is_used_where_it_is_asked_for(
+    deaths: int, options: Options, device: str, load: Load, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic.gpu_watch, "deaths", lambda: deaths)
+    _, running = load(options)
+    assert asked[0][1] == device
+    assert ("it ended the engine 2 times today" in running.notices[0]) == (device == "cpu")
+
+
 @pytest.mark.parametrize("options", [Options(device="cpu"), Options(gpu_layers=0)])
 def test_the_processor_can_be_asked_for(options: Options, load: Load, asked: Asked) -> None:
     assert load(options, nvidia=True)[0] == "cpu"

@@ -18,7 +18,18 @@ from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 from localdflash.server.spawn import connect
 from localdflash.server.wanted import Wanted
-from tests.support.daemons import DROPPED_SOCKET, LONG, PROGRAM, SLOW, begin, daemons, killed, start, until
+from tests.support.daemons import (
+    DROPPED_SOCKET,
+    GPU_ENDS_LOADING,
+    LONG,
+    PROGRAM,
+    SLOW,
+    begin,
+    daemons,
+    killed,
+    start,
+    until,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -122,6 +133,22 @@ def test_one_that_cannot_load_says_why_after_a_while_too(monkeypatch: pytest.Mon
         for found in [threads.submit(connect, Wanted(EMBEDDED), said.append) for _ in range(2)]:
             with pytest.raises(OutOfMemory, match="too large for this machine"):
                 found.result(60)
+
+
+def test_a_gpu_that_ends_each_one_is_left_alone_in_the_end(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
+    about = connect(Wanted(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
+    again = "A GPU ended the engine while it was loading: started again ..."
+    assert said[:-1] == [again, again]
+    assert "not a GPU through llama.cpp: it ended the engine 2 times today" in said[-1]
+    assert about["device"] == "cpu"
+
+
+def test_a_gpu_that_was_asked_for_is_tried_twice(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
+    with pytest.raises(LocaldflashError, match="the engine was ended by SIGABRT"):
+        connect(Wanted(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
+    assert len(said) == 2
 
 
 def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:

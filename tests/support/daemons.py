@@ -19,6 +19,27 @@ SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
 )
+_GPU = (  # a machine with a GPU: what is loaded on it is on the processor, whose first model it is, under the watch
+    "import os; from contextlib import ExitStack; from dataclasses import replace;"
+    "from localdflash.loading import automatic; from localdflash.machine import gpu_watch;"
+    "automatic.gpu_is_there = lambda: True; real = automatic.load_on\n"
+    "def load_on(backend, files, options):\n"
+    "    if options.device != 'gpu': return real(backend, files, options)\n"
+    "    stack = ExitStack(); flag = gpu_watch.watch(stack)\n"
+    "    with flag: return on_gpu(files, options, flag)\n"
+    "automatic.load_on = load_on\n"
+)
+GPU_ENDS_LOADING = _GPU + "def on_gpu(*_): os.abort()\n"
+GPU_ENDS_STEPS = _GPU + (
+    "def on_gpu(files, options, flag):\n"
+    "    running = real('llama.cpp', files, replace(options, device='cpu'))\n"
+    "    step, taken = running.pair.step, []\n"
+    "    def steps(*arguments):\n"
+    "        taken.append(1)\n"
+    "        with flag: return step(*arguments) if len(taken) < 4 else os.abort()\n"
+    "    running.pair.step = steps\n"
+    "    return replace(running, device='gpu')\n"
+)
 # httpcore leaves the socket of a refused connection to the garbage collector.
 DROPPED_SOCKET = r"ignore:(?s).*unclosed <socket|Exception ignored in. <socket"
 LONG = {"stream": True, "max_tokens": 600, "temperature": 3.0, "seed": 1}  # an answer of half a minute, when slow

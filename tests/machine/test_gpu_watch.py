@@ -1,0 +1,81 @@
+"""How a process that a GPU ended is told from one that ended otherwise: real processes that abort and are killed."""
+
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from localdflash.files.paths import runtime_folder
+from localdflash.machine import gpu_watch
+from localdflash.machine.gpu_watch import UNWATCHED, deaths, watch
+
+IMPORTS = "import os, signal; from contextlib import ExitStack; from localdflash.machine.gpu_watch import watch\n"
+ABORT, KILL = "os.abort()", "os.kill(os.getpid(), signal.SIGKILL)"
+INSIDE = "with ExitStack() as stack, watch(stack) as flag:\n    with flag: pass\n    {}"
+OUTSIDE = "with ExitStack() as stack:\n    with watch(stack): pass\n    {}"
+
+
+def end(program: str) -> int:
+    """How a process with this program ended."""
+    return subprocess.run([sys.executable, "-P", "-c", IMPORTS + program], timeout=60, check=False).returncode
+
+
+@pytest.mark.parametrize(("how", "ended_by"), [(ABORT, signal.SIGABRT), (KILL, signal.SIGKILL)])
+def test_a_process_that_ends_while_the_gpu_computes_counts(how: str, ended_by: signal.Signals) -> None:
+    for times in (1, 2):
+        assert end(INSIDE.format(how)) == -ended_by
+        assert [deaths(), deaths()] == [times, times]
+
+
+@pytest.mark.parametrize("program", [OUTSIDE.format(ABORT), OUTSIDE.format(KILL), INSIDE.format("raise SystemExit(1)")])
+def test_any_other_end_does_not(program: str) -> None:
+    assert end(program) != 0
+    assert deaths() == 0
+
+
+def test_the_next_watch_keeps_what_it_finds() -> None:
+    end(INSIDE.format(ABORT))
+    with ExitStack() as stack, watch(stack):
+        assert deaths() == 1
+    assert deaths() == 1
+
+
+def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    end(INSIDE.format(ABORT))
+    assert deaths() == 1
+    now = gpu_watch.time.time()
+    monkeypatch.setattr(gpu_watch.time, "time", lambda: now + gpu_watch.REMEMBERED)
+    assert deaths() == 0
+
+
+def test_one_process_is_watched_at_a_time() -> None:
+    with ExitStack() as stack, ExitStack() as other:
+        assert watch(stack) is not UNWATCHED
+        assert watch(other) is UNWATCHED
+        stack.close()
+        assert watch(other) is not UNWATCHED
+
+
+def test_where_nothing_can_be_written_nothing_is_watched(home: Path) -> None:
+    home.write_text("in the way")
+    with ExitStack() as stack:
+        assert watch(stack) is UNWATCHED
+    assert deaths() == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"1", b"0\nyesterday\n-5\n\n7\n", bytes(5000)])
+def test_a_damaged_file_breaks_nothing(content: bytes) -> None:
+    runtime_folder().mkdir(parents=True, mode=0o700)
+    (runtime_folder() / "gpu").write_bytes(content)
+    assert deaths() == (1 if content == b"1" else 0)
+    with ExitStack() as stack:
+        assert watch(stack) is not UNWATCHED
+
+
+def test_its_files_are_the_users_alone() -> None:
+    with ExitStack() as stack, watch(stack):
+        assert runtime_folder().stat().st_mode & 0o077 == 0
+        assert {path.name for path in runtime_folder().iterdir()} == {"gpu", "gpu.lock"}
