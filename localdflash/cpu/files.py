@@ -1,15 +1,24 @@
-"""The files of packed models: written under a temporary name, renamed when complete, removed when orphaned.
+"""The files of packed models: written under a temporary name, sealed and renamed when complete, removed when orphaned.
+
+A seal is the digest of all that is before it, and says which file that was found in (inode and time of change). In that
+very file it counts without another look; in one that was copied, restored or written to, all of it is read again.
 
 Every failure to write is a `NotKept`, so that it is not mistaken for a failure to read the source.
 """
 
+import hashlib
 import os
+import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from localdflash.cpu.image import mapped, read_header
 
 SUFFIX = ".packed"
+SEAL = struct.Struct("<QQ32s")  # inode, nanoseconds of the last change, SHA-256
+SECOND = 1_000_000_000
+CHUNK = 1 << 20
 
 
 class NotKept(Exception):
@@ -24,7 +33,7 @@ class Output:
 
     def __enter__(self) -> "Output":
         try:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise NotKept(error.strerror) from None
         return self
@@ -43,12 +52,52 @@ class Output:
             raise NotKept(error.strerror) from None
 
     def finish(self, name: Path) -> None:
-        """Give the file its name once all of it is on disk."""
+        """Seal the file, and give it its name once all of it is on disk."""
         try:
+            with open(self._descriptor, "r+b", buffering=0, closefd=False) as stream:
+                size = os.fstat(self._descriptor).st_size
+                _seal(stream, size, _digest(stream, size))
             os.fsync(self._descriptor)
             self._path.replace(name)
         except OSError as error:
             raise NotKept(error.strerror) from None
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a sealed file holds what was written; it is read where it is not the file that was sealed."""
+    try:
+        with path.open("rb", buffering=0) as stream:
+            about = os.fstat(stream.fileno())
+            size = about.st_size - SEAL.size
+            stream.seek(size)
+            inode, changed, digest = SEAL.unpack(stream.read(SEAL.size))
+            if (inode, changed) == (about.st_ino, about.st_mtime_ns):
+                return True
+            if _digest(stream, size) != digest:
+                return False
+    except OSError:
+        return False
+    with suppress(OSError), path.open("r+b", buffering=0) as stream:  # else it is read at every start
+        _seal(stream, size, digest)
+    return True
+
+
+def _digest(stream: BinaryIO, size: int) -> bytes:
+    """Of the first bytes of a file."""
+    digest = hashlib.sha256()
+    stream.seek(0)
+    while size and (read := stream.read(min(size, CHUNK))):
+        digest.update(read)
+        size -= len(read)
+    return digest.digest()
+
+
+def _seal(stream: BinaryIO, size: int, digest: bytes) -> None:
+    about = os.fstat(stream.fileno())
+    changed = about.st_mtime_ns // SECOND * SECOND  # every file system keeps whole seconds
+    stream.seek(size)
+    stream.write(SEAL.pack(about.st_ino, changed, digest))
+    os.utime(stream.fileno(), ns=(about.st_atime_ns, changed))
 
 
 def clean(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 A prefix (magic, version, length and digest of what follows), the header as JSON, then for each entry its arrays, each
 on a multiple of 64 bytes. Nothing in the file says where an array is, so nothing can point outside it: the header's
-digest and the exact size are all there is to check.
+digest and the exact size are what protects a process. On disk a seal follows, which says whether the weights are those
+that were written (see files).
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from localdflash.cpu.matrices import Array, MatrixShape, PackedMatrix
 
-MAGIC, VERSION = b"LDFPACK\n", 1
+MAGIC, VERSION = b"LDFPACK\n", 2
 PREFIX = struct.Struct("<8sIQ16s")
 ALIGNMENT = 64
 

@@ -1,9 +1,9 @@
 """Packed models: a file is packed once, kept in the cache folder and mapped into memory from then on.
 
 A packed file is for this user alone, and complete: it gets its name when everything is on disk. One of the wrong size,
-with a damaged header, of another version or of an older source is packed again; the weights themselves are not hashed
-at every opening. If it cannot be kept, the packed weights live in memory, and `notice` says so. Opening a packed model
-imports no torch.
+with a damaged header, of another version or of an older source is packed again, as is one whose weights changed; they
+are read through once after any change of the file. If it cannot be kept, the packed weights live in memory, and
+`notice` says so. Opening a packed model imports no torch.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from localdflash.cpu.files import SUFFIX, NotKept, Output, clean, remove
+from localdflash.cpu.files import SEAL, SUFFIX, NotKept, Output, clean, is_intact, remove
 from localdflash.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, read_header
 from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedLayer
 from localdflash.cpu.packing import Progress, header_of, pack
@@ -107,8 +107,9 @@ def _kept(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str,
     header = read_header(buffer)
     if (
         header is None
-        or ImageLayout(header).size != len(buffer)
+        or ImageLayout(header).size + SEAL.size != len(buffer)
         or header.stamp != _stamp(path, kind, header.stamp.header_bytes)
+        or not is_intact(file)
     ):
         return None
     try:
@@ -124,7 +125,7 @@ def _check_same(source: CheckedFile[Config], header: Header) -> None:
 
 def _keep(file: Path, source: CheckedFile[Config], header: Header, progress: Progress | None) -> None:
     """Write a packed file; NotKept says why that is not possible."""
-    size = ImageLayout(header).size
+    size = ImageLayout(header).size + SEAL.size
     try:
         paths.create_private(file.parent)
         clean(file.parent)

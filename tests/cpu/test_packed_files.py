@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from localdflash.cpu import image, packed, packing
+from localdflash.cpu import files, image, packed, packing
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.errors import ModelError, OutOfMemory
 from tests.cpu.packed_models import dequantized, target_tensors, unpacked, write
@@ -148,6 +148,60 @@ def test_any_bit_of_the_header_counts(model: Path, folder: Path, packings: list[
     assert file.read_bytes() == whole
 
 
+def test_any_bit_of_the_weights_counts(model: Path, folder: Path, packings: list[Path]) -> None:
+    assert is_right(model)
+    file = the_only(folder)
+    whole = file.read_bytes()
+    header = image.read_header(whole)
+    assert header is not None
+    for count, at in enumerate(range(len(header.encoded()), len(whole), len(whole) // 7), 2):
+        with file.open("r+b") as stream:
+            stream.seek(at)
+            stream.write(bytes([whole[at] ^ 16]))
+        assert is_right(model)
+        assert len(packings) == count, at
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what was read through in this test."""
+    seen: list[int] = []
+    digest = files._digest
+
+    def noted(stream: Any, size: int) -> bytes:
+        seen.append(size)
+        return digest(stream, size)
+
+    monkeypatch.setattr(files, "_digest", noted)
+    return seen
+
+
+def test_a_file_that_was_copied_or_touched_is_read_once(
+    model: Path, folder: Path, packings: list[Path], readings: list[int]
+) -> None:
+    assert is_right(model)
+    file = the_only(folder)
+    copy = shutil.copy(file, folder.parent / "copy")
+    os.replace(copy, file)
+    for count in (2, 3):
+        for _ in range(2):
+            assert is_right(model)
+            assert len(readings) == count
+        os.utime(file)
+    assert packings == [model]
+
+
+def test_one_that_cannot_be_sealed_again_is_used(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_right(model)
+    os.utime(the_only(folder))
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert is_right(model)
+
+
 @pytest.mark.parametrize("content", [b"", b"LDFPACK\n", b"LDFPACK\n" + bytes(64), b"GGUF" + bytes(4096)])
 def test_a_foreign_file_is_replaced(model: Path, folder: Path, content: bytes) -> None:
     assert is_right(model)
@@ -235,7 +289,7 @@ def test_a_folder_that_may_not_be_written_costs_no_more_than_a_notice(
     real = getattr(os, name)
 
     def refuse(*arguments: Any, **options: Any) -> Any:
-        if name == "fsync" or (len(arguments) > 1 and arguments[1] & os.O_WRONLY):
+        if name == "fsync" or (len(arguments) > 1 and arguments[1] & os.O_CREAT):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return real(*arguments, **options)
 
