@@ -41,12 +41,15 @@ class BuildLibrary(build_ext):
         place = Path(self.get_ext_fullpath(ext.name))
         place.unlink(missing_ok=True)  # of an earlier build, whose sources were others
         try:
-            runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](library, compiler())
+            chosen = compiler()
+            left_out = runpy.run_path(f"{SOURCES}/sources.py")["compile_library"](library, chosen)
         except (OSError, subprocess.CalledProcessError) as error:
             self.announce(
                 f"localdflash: built without the CPU engine, llama.cpp runs every pair: {reason(error)}", WARNING
             )
             return
+        for name in left_out:
+            self.announce(f"localdflash: built without {name}, whose flags {chosen[0]} does not know", WARNING)
         place.parent.mkdir(parents=True, exist_ok=True)
         self.copy_file(str(library), str(place))
 

@@ -11,15 +11,8 @@ namespace {
 
 using ldf::Kernels;
 
-// From the best to the one that runs anywhere.
-const Kernels* const TABLES[] = {
-#if defined(__x86_64__)
-    &ldf::amx_kernels, &ldf::avx512vnni_kernels, &ldf::avxvnni_kernels, &ldf::avx2_kernels,
-#elif defined(__aarch64__)
-    &ldf::neon_kernels,
-#endif
-    &ldf::portable_kernels,
-};
+// Those that were compiled (see sources.py), from the best to the one that runs anywhere.
+const Kernels* const TABLES[] = {LDF_TABLES};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 Nothing is imported but the standard library: setup.py runs this before the package exists.
 """
 
+import os
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -15,31 +16,38 @@ FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
 )
-COMMON: dict[str, Sequence[str]] = {"api.cpp": (), "cpus.cpp": (), "threads.cpp": (), "isa_portable.cpp": ()}
+COMMON = ("api.cpp", "cpus.cpp", "faults.cpp", "threads.cpp")
+PORTABLE: dict[str, Sequence[str]] = {"isa_portable.cpp": ()}
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
-X86: dict[str, Sequence[str]] = {
-    "isa_avx2.cpp": AVX2,
-    "isa_avxvnni.cpp": (*AVX2, "-mavxvnni"),
-    "isa_avx512vnni.cpp": AVX512,
+X86: dict[str, Sequence[str]] = {  # the best first
     "isa_amx.cpp": (*AVX512, "-mamx-tile", "-mamx-int8"),
+    "isa_avx512vnni.cpp": AVX512,
+    "isa_avxvnni.cpp": (*AVX2, "-mavxvnni"),
+    "isa_avx2.cpp": AVX2,
 }
 ARM: dict[str, Sequence[str]] = {"isa_neon.cpp": ("-march=armv8.2-a+dotprod",)}
 
 
-def sources(machine: str = "") -> dict[str, Sequence[str]]:
-    """File names and their own flags for a kind of machine (this one)."""
+def instruction_sets(machine: str = "") -> dict[str, Sequence[str]]:
+    """File names and their flags for a kind of machine (this one), the best first."""
     name = (machine or platform.machine()).lower()
     own = X86 if name in ("x86_64", "amd64") else ARM if name in ("aarch64", "arm64") else {}
-    return {**COMMON, **own}
+    return {**own, **PORTABLE}
 
 
 def compile_library(
     target: Path, compiler: Sequence[str] = ("c++",), extra: Sequence[str] = (), machine: str = ""
-) -> None:
-    """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere."""
+) -> Sequence[str]:
+    """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere.
+
+    Instruction sets whose flags the compiler does not know are left out, and returned.
+    """
     objects = target.parent / f"{target.stem}.objects"
     objects.mkdir(parents=True, exist_ok=True)
+    wanted = instruction_sets(machine)
+    known = {name: flags for name, flags in wanted.items() if not flags or _knows(compiler, flags)}
+    tables = ",".join(f"&ldf::{_name(file)}_kernels" for file in known)
 
     def compile_one(item: tuple[str, Sequence[str]]) -> str:
         name, own = item
@@ -48,8 +56,20 @@ def compile_library(
         return place
 
     with ThreadPoolExecutor() as pool:
-        compiled = list(pool.map(compile_one, sources(machine).items()))
+        common = dict.fromkeys(COMMON, (f"-DLDF_TABLES={tables}",))
+        compiled = list(pool.map(compile_one, [*known.items(), *common.items()]))
     run([*compiler, *extra, "-shared", *compiled, "-o", str(target), "-pthread"])
+    return [_name(file) for file in wanted if file not in known]
+
+
+def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    """Whether a compiler has these flags; OSError if it cannot be run."""
+    tried = [*compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+def _name(file: str) -> str:
+    return Path(file).stem.removeprefix("isa_")
 
 
 def run(command: Sequence[str]) -> None:

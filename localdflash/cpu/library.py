@@ -4,8 +4,11 @@ The library is built with the package if there is a C++ compiler. `available` sa
 """
 
 import ctypes
+import mmap
 import os
 import sys
+import weakref
+from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.errors import NoDevice, OutOfMemory
+from localdflash.errors import ModelError, NoDevice, OutOfMemory
 
 MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
@@ -142,8 +145,7 @@ class Library:
     """The shared library, loaded. `kernels` by instruction set, `instruction_sets` from the best to "portable"."""
 
     def __init__(self, path: Path) -> None:
-        self._dll = ctypes.CDLL(str(path))
-        dll = self._dll
+        self._dll = dll = _loaded(path)
         dll.ldf_layout.restype, dll.ldf_layout.argtypes = c_size_t, [ctypes.c_int]
         sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
         if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
@@ -154,6 +156,8 @@ class Library:
         dll.ldf_workspace_bytes.argtypes = [POINTER(ModelStruct), ctypes.c_int]
         dll.ldf_pool_new.restype, dll.ldf_pool_new.argtypes = c_void_p, [ctypes.c_int, c_void_p, c_int32]
         dll.ldf_pool_delete.restype, dll.ldf_pool_delete.argtypes = None, [c_void_p]
+        dll.ldf_guard.restype, dll.ldf_guard.argtypes = None, [c_void_p, c_size_t, c_char_p, ctypes.c_int]
+        dll.ldf_unguard.restype, dll.ldf_unguard.argtypes = None, [c_void_p]
 
     @property
     def instruction_sets(self) -> list[str]:
@@ -187,6 +191,22 @@ class Library:
     def delete_pool(self, pool: int) -> None:
         """End a pool's threads."""
         self._dll.ldf_pool_delete(pool)
+
+    def guard(self, file: Path, buffer: mmap.mmap) -> None:
+        """Should a mapped file become shorter, its next use ends the process with a line that says so."""
+        line = f"localdflash: {file}: became shorter while it was in use: start again, and it is packed anew\n"
+        begin = address(np.frombuffer(buffer, np.uint8))
+        self._dll.ldf_guard(begin, len(buffer), os.fsencode(line), ModelError.exit_code)
+        weakref.finalize(buffer, self._dll.ldf_unguard, begin).atexit = False
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library; where that can be a copy in memory, which no change of the file reaches."""
+    with suppress(OSError, AttributeError):  # not Linux, or such memory may not be executed
+        copy = os.memfd_create("localdflash")  # stays open: the loader takes a second library of its name for the first
+        os.write(copy, path.read_bytes())
+        return ctypes.CDLL(f"/proc/self/fd/{copy}")
+    return ctypes.CDLL(str(path))
 
 
 def address(array: NDArray[Any] | None) -> int | None:

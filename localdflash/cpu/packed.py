@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from localdflash.cpu import library
 from localdflash.cpu.files import SEAL, SUFFIX, NotKept, Output, clean, is_intact, remove
 from localdflash.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, read_header
 from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedLayer
@@ -112,6 +113,8 @@ def _kept(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str,
         or not is_intact(file)
     ):
         return None
+    if not library.available():
+        library.load().guard(file, buffer)
     try:
         return msgspec.json.decode(header.config, type=kind), parts_of(header, buffer)
     except msgspec.ValidationError:  # a drafter is asked for and this is a target, or the other way round

@@ -19,8 +19,8 @@ def instruction_sets() -> list[str]:
     """Those of this processor where the installed library tells, else all that are compiled here."""
     if not installed.available():
         return installed.load().instruction_sets
-    compiled = runpy.run_path(str(SOURCES / "sources.py"))["sources"]()
-    return [Path(name).stem.removeprefix("isa_") for name in compiled if name.startswith("isa_")]
+    compiled = runpy.run_path(str(SOURCES / "sources.py"))["instruction_sets"]()
+    return [Path(name).stem.removeprefix("isa_") for name in compiled]
 
 
 @pytest.fixture(scope="session")

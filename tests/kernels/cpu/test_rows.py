@@ -37,7 +37,7 @@ def harnesses(library: Library, tmp_path_factory: pytest.TempPathFactory) -> dic
     folder, loaded = tmp_path_factory.mktemp("rows"), {}
     for name in {"portable", "avx2", "avx512vnni", "neon"} & set(library.instruction_sets):
         target = folder / f"{name}.so"
-        own = sources["sources"]()[f"isa_{name}.cpp"]
+        own = sources["instruction_sets"]()[f"isa_{name}.cpp"]
         here = str(Path(__file__).with_name("rows.cpp"))
         flags = [*sources["FLAGS"], "-fvisibility=default", *own, f"-I{CPU}", f"-DLDF_ISA={name}", "-shared"]
         subprocess.run(["c++", *flags, here, "-o", str(target)], check=True)
