@@ -41,6 +41,7 @@ struct Pass {
   float* logits;      // [rows][vocabulary]
   int32_t* best;      // [rows] likeliest token, of equals the lowest
   float* confidence;  // [rows] its softmax probability
+  int32_t* numbers;   // [rows] whether all logits are numbers below infinity; with best, and without confidence
 };
 
 struct Kernels {

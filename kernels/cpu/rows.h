@@ -124,6 +124,25 @@ inline Best best_of(const float* logits, int32_t first, int32_t count) {
   return {first + (index < count ? index : 0), logit, sum(total)};
 }
 
+// The same without the sum, which is 0, or NaN where a logit is NaN or infinity.
+inline Best likeliest_of(const float* logits, int32_t first, int32_t count) {
+  const Lanes lowest = splat(-FLT_MAX);
+  Lanes best = lowest;
+  Sums largest = zero_sums();
+  for (int32_t i = 0; i < count; i += 16) {
+    const Lanes lanes = load_logits(logits, i, count);
+    best = max(lanes, best);
+    largest = max(largest, magnitude(max(lowest, lanes)));  // NaN stays, being second
+  }
+  const float logit = maximum(best);
+  int32_t index = 0;
+  while (index < count && logits[index] != logit) index++;
+  const int32_t bits = maximum(largest);
+  float amax;
+  memcpy(&amax, &bits, 4);
+  return {first + (index < count ? index : 0), logit, amax <= FLT_MAX ? 0.0f : __builtin_nanf("")};
+}
+
 // Of both parts.
 inline Best better(Best a, Best b) {
   if (b.logit > a.logit || (b.logit == a.logit && b.token < a.token)) return better(b, a);

@@ -223,7 +223,8 @@ void look_through_head(const Stage& s, int chunk, const Pass& pass) {
     for (int r = 0; r < s.rows; r++) {
       const float* logits = s.mine.narrow + (size_t)r * HEAD_CHUNK;
       if (pass.logits) memcpy(pass.logits + (size_t)r * m.vocabulary + first, logits, sizeof(float) * (last - first));
-      if (pass.best) best[r] = better(best[r], best_of(logits, first, last - first));
+      if (!pass.best) continue;
+      best[r] = better(best[r], (pass.numbers ? likeliest_of : best_of)(logits, first, last - first));
     }
   }
 }
@@ -237,7 +238,8 @@ void conclude(const Model& m, const Pass& pass, int chunks) {
     Best best = parts[r];
     for (int c = 1; c < chunks; c++) best = better(best, parts[(size_t)c * MAX_ROWS + r]);
     pass.best[r] = best.token;
-    pass.confidence[r] = 1.0f / best.total;
+    if (pass.numbers) pass.numbers[r] = best.total == 0.0f;
+    if (pass.confidence) pass.confidence[r] = 1.0f / best.total;
   }
 }
 

@@ -33,9 +33,9 @@ class Running:
     host: HostPair | None = None  # the pair itself, where it is composed in Python
 
 
-def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:
+def compose(target: Target, drafters: Sequence[Drafter], options: Options, make: type[HostPair] = HostPair) -> HostPair:
     """A pair of a target and drafters, with lookup if it may draft at all; costs that `options` lack are measured."""
     if not options.draft:
-        return HostPair(target)
+        return make(target)
     drafters = [LookupDrafter(), *drafters]
-    return HostPair(target, drafters, (options.costs or calibrate)(target, drafters))
+    return make(target, drafters, (options.costs or calibrate)(target, drafters))

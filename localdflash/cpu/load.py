@@ -9,6 +9,7 @@ from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TAR
 from localdflash.backend.running import Running, compose
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.packed import open_drafter, open_target
+from localdflash.cpu.pair import CpuPair
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
@@ -43,7 +44,7 @@ def load(files: LocalPair, options: Options) -> Running:
         stack.callback(team.close)
         target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else ())
         drafter = CpuDFlashDrafter(drafting, target) if drafting else None
-        pair = compose(target, [drafter] if drafter else [], options)
+        pair = compose(target, [drafter] if drafter else [], options, CpuPair)
         return Running(
             pair=pair,
             host=pair,

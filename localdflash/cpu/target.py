@@ -4,6 +4,7 @@ A row is computed the same way, to the bit, whatever stands beside it and howeve
 is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
 """
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -79,13 +80,22 @@ class CpuTarget:
         """See `Target`."""
         self._forward(ids, logits=False)
         self.length += len(ids)
-        return self._tapped[: len(ids)].copy() if len(self._taps) else None
+        return self.tapped(len(ids)) if len(self._taps) else None
 
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
         """See `Target`."""
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
+
+    def for_steps(self) -> library.EngineTargetStruct:
+        """What a whole step in one call needs of this target."""
+        taps = address(self._tapped) if len(self._taps) else None
+        return library.EngineTargetStruct(self.team.forward_address, ctypes.addressof(self.model), self.team.pool, taps)
+
+    def tapped(self, rows: int) -> Taps:
+        """A copy of the taps of the last pass."""
+        return self._tapped[:rows].copy()
 
     def keep(self, rows: int) -> None:
         """See `Target`."""

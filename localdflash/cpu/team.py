@@ -32,13 +32,20 @@ class Team:
 
     def forward(self, model: library.ModelStruct, job: library.PassStruct) -> None:
         """See kernels.h."""
-        self._forward(ctypes.byref(model), ctypes.byref(job), self._open())
+        self._forward(ctypes.byref(model), ctypes.byref(job), self.pool)
 
     def inject(self, model: library.ModelStruct, taps: Floats, start: int) -> None:
         """See kernels.h; taps [rows, n_taps * H]."""
-        self._inject(ctypes.byref(model), address(taps), len(taps), start, self._open())
+        self._inject(ctypes.byref(model), address(taps), len(taps), start, self.pool)
 
-    def _open(self) -> int:
+    @property
+    def forward_address(self) -> int | None:
+        """Of the function for a pass."""
+        return ctypes.cast(self._forward, ctypes.c_void_p).value
+
+    @property
+    def pool(self) -> int:
+        """The threads; LocaldflashError once they have ended."""
         if self._pool is None:
             raise LocaldflashError("the CPU engine was closed: load the pair again")
         return self._pool

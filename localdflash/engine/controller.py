@@ -6,7 +6,7 @@ comparing them with what was committed afterwards.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
@@ -67,9 +67,9 @@ class Controller:
     def __init__(
         self, verify_ms: dict[int, float], draft_ms: dict[str, float], growth: dict[int, float] | None = None
     ) -> None:
-        self._costs = VerifyCosts(verify_ms, growth)
+        self.costs = VerifyCosts(verify_ms, growth)
         self._worth = Worth()
-        self.draft_ms = defaultdict(float, draft_ms)
+        self._draft_ms = defaultdict(float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
         self._credit = 0.0
         self._probes = 0
@@ -77,16 +77,21 @@ class Controller:
 
     def follow(self, length: int) -> None:
         """Expect the next verifies after so many tokens."""
-        self._costs.follow(length)
+        self.costs.follow(length)
 
     def verify_ms(self, rows: int) -> float:
         """Expected time of a verify of so many rows."""
-        return self._costs.ms(rows)
+        return self.costs.ms(rows)
+
+    @property
+    def draft_ms(self) -> Mapping[str, float]:
+        """Expected times of the drafters' drafts; those without one are free."""
+        return self._draft_ms
 
     @property
     def plain_rate(self) -> float:
         """Tokens per millisecond of plain decoding."""
-        return 1.0 / self._costs.ms(1)
+        return 1.0 / self.costs.ms(1)
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
         """How many nodes of a draft to verify, and the tokens per millisecond expected from that.
@@ -95,12 +100,12 @@ class Controller:
         draft, which favours longer prefixes: so the length is chosen with that cost, and the returned rate leaves it
         out.
         """
-        acceptance, drafting = self.calibration[draft.drafter].acceptance, self.draft_ms[draft.drafter]
-        plain, pace = self.plain_rate, self._costs.pace
+        acceptance, drafting = self.calibration[draft.drafter].acceptance, self._draft_ms[draft.drafter]
+        plain, pace = self.plain_rate, self.costs.pace
         floor = plain * MARGIN
         nodes, best, rate = 0, 0.0, plain
         alive, expected, left = 1.0, 1.0, len(draft)
-        for i, (confidence, shape) in enumerate(zip(draft.confidence, self._costs.shape[2:], strict=False)):
+        for i, (confidence, shape) in enumerate(zip(draft.confidence, self.costs.shape[2:], strict=False)):
             alive *= acceptance(confidence)
             expected += alive
             left -= 1
@@ -114,13 +119,13 @@ class Controller:
 
     def looks(self) -> bool:
         """Whether the next step asks the drafters at all."""
-        return self._worth.looks(self._costs.ms(1))
+        return self._worth.looks(self.costs.ms(1))
 
     def promise(self, drafter: str, limit: int) -> float:
         """The best tokens per millisecond to expect of a drafter before it is asked, its own cost included."""
-        drafting, pace = self.draft_ms[drafter], self._costs.pace
+        drafting, pace = self._draft_ms[drafter], self.costs.pace
         expected, best = 1.0, 0.0
-        for alive, shape in zip(self.calibration[drafter].survival[:limit], self._costs.shape[2:], strict=False):
+        for alive, shape in zip(self.calibration[drafter].survival[:limit], self.costs.shape[2:], strict=False):
             expected += alive
             cost = shape * pace
             if expected > best * (cost + drafting):
@@ -133,23 +138,27 @@ class Controller:
         Enough time must have been spent on other things, and the drafter must be able to beat `rate` if it were as good
         as one may hope.
         """
-        drafting = self.draft_ms[drafter]
+        drafting = self._draft_ms[drafter]
         if self._credit < drafting:
             return False
         alive, expected = 1.0, 1.0
-        for shape in self._costs.shape[2 : limit + 2]:
+        for shape in self.costs.shape[2 : limit + 2]:
             alive *= HOPE
             expected += alive
-            if expected > rate * (shape * self._costs.pace + drafting):
+            if expected > rate * (shape * self.costs.pace + drafting):
                 self._probing = True
                 return True
         return False
 
+    def judge(self, drafter: str, confidence: Sequence[float], right: int) -> None:
+        """Count how a drafter's draft did: it was right up to, not including, node `right`."""
+        self.calibration[drafter].judge(confidence, right)
+
     def learn_verify(self, rows: int, ms: float) -> None:
         """Count the measured time of a step without the time of its drafter."""
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
-        self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
-        self._costs.learn(rows, ms)
+        self._credit = min(self._credit + share * ms, TRIAL * max(self._draft_ms.values(), default=0.0))
+        self.costs.learn(rows, ms)
 
     def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
         """Count a step that asked the drafters: the tokens it committed, its time, and the part spent on asking."""
@@ -161,7 +170,7 @@ class Controller:
 
     def learn_draft(self, drafter: str, ms: float) -> None:
         """Count a measured draft; a probe is charged what it took, even if that is more than usual."""
-        self.draft_ms[drafter] = _learned(self.draft_ms[drafter], ms)
+        self._draft_ms[drafter] = _learned(self._draft_ms[drafter], ms)
         if self._probing:
             self._probing = False
             self._probes += 1

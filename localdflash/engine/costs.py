@@ -5,7 +5,7 @@ was not run lately is not judged by what it cost under other conditions. The con
 of it, so of a long one rows cost nearly what they cost one by one. Times are milliseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,6 +28,11 @@ class VerifyCosts:
         self.shape, self._length = list(self._short), 0
         self.pace = 1.0
         self._recent: dict[int, tuple[float, float]] = {}  # the two newest timings of a width
+
+    @property
+    def measured(self) -> tuple[Sequence[float], Sequence[float]]:
+        """By rows: times in a short context, and what a token of context adds."""
+        return self._short, self._growth
 
     def follow(self, length: int) -> None:
         """Expect verifies after so many tokens."""

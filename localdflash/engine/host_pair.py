@@ -203,7 +203,7 @@ class HostPair:
             actual = self.ids[claim.start :]
             right = common_prefix(claim.draft.tokens, actual)
             if right < len(actual) or right == len(claim.draft):
-                self.controller.calibration[name].judge(claim.draft.confidence, right)
+                self.controller.judge(name, claim.draft.confidence, right)
                 del self._open[name]
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:

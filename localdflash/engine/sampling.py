@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import LocaldflashError
 
+NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"
+
 
 class Constraint(Protocol):
     """What may come next, by a grammar or because it is known already.
@@ -73,11 +75,16 @@ class Sampler:
         """Whether drawing needs the logits on the host: for a constraint, or for probabilities to record."""
         return self.constraint is not None or self._alternatives is not None
 
+    @property
+    def takes_the_likeliest(self) -> bool:
+        """Whether a draw is the likeliest token, and nothing else of the logits counts."""
+        return self._greedy and not self._penalising and not self.reads_logits
+
     def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """The next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
-            raise LocaldflashError("the model gave logits that are not numbers: the file may be damaged")
+            raise LocaldflashError(NOT_NUMBERS)
         mask = self.constraint.mask() if self.constraint else None
         if self._greedy and not self._penalising and mask is None:
             token = best

@@ -19,5 +19,9 @@ void from_halves(const uint16_t* x, int32_t count, float* out) {
 
 void best(const float* logits, int32_t first, int32_t count, Best* out) { *out = best_of(logits, first, count); }
 
+void likeliest(const float* logits, int32_t first, int32_t count, Best* out) {
+  *out = likeliest_of(logits, first, count);
+}
+
 void merge(const Best* a, const Best* b, Best* out) { *out = better(*a, *b); }
 }

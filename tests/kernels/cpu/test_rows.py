@@ -106,6 +106,13 @@ def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
     return out
 
 
+def likeliest_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
+    """The same, without the sum."""
+    out = Best()
+    harness.likeliest(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
+    return out
+
+
 def merged(harness: ctypes.CDLL, a: Best, b: Best) -> Best:
     """Of both parts."""
     out = Best()
@@ -125,6 +132,9 @@ def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.
     found = [best_of(harness, logits, 7) for harness in harnesses.values()]
     assert len({bits(best) for best in found}) == 1
     assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
+    for harness in harnesses.values():
+        alone = likeliest_of(harness, logits, 7)
+        assert (alone.token, alone.logit, alone.total) == (found[0].token, found[0].logit, 0)
     exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
     assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
 
@@ -150,6 +160,20 @@ def test_a_logit_that_is_no_number_shows_in_the_total(harnesses: dict[str, ctype
         assert np.isnan(b.total)
         assert np.isnan(merged(harness, a, b).total)
         assert np.isnan(merged(harness, b, a).total)
+
+
+@pytest.mark.parametrize("at", [0, 5, 16, 36])
+@pytest.mark.parametrize(("what", "sound"), [(np.nan, False), (np.inf, False), (-np.inf, True), (3e38, True)])
+def test_the_likeliest_is_none_where_logits_are_no_numbers(
+    harnesses: dict[str, ctypes.CDLL], at: int, what: float, sound: bool
+) -> None:
+    logits = np.linspace(0, 1, 37, dtype=np.float32)
+    spoilt = logits.copy()
+    spoilt[at] = what
+    for harness in harnesses.values():
+        a, b = likeliest_of(harness, logits), likeliest_of(harness, spoilt, 37)
+        assert (b.total == 0) == sound
+        assert (merged(harness, a, b).total == 0) == (merged(harness, b, a).total == 0) == sound
 
 
 def test_tokens_that_are_ruled_out_add_nothing(harnesses: dict[str, ctypes.CDLL]) -> None:
