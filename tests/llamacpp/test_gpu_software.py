@@ -7,15 +7,18 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from bench.peers.gpu_software import environment, installed
+from bench.rows import differing
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, TARGET, TARGET_KV
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.errors import NoDevice
 from localdflash.llamacpp import library, sizes
+from localdflash.llamacpp.classes import LlamaDecoder, classes
 from localdflash.llamacpp.devices import devices, find_gpu
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.placement import ALL, PROCESSOR, Device, Placement
@@ -23,7 +26,7 @@ from localdflash.llamacpp.sizes import LlamaCppSizes
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import ON_GPU, Way
 from localdflash.weights.gguf import read_header
-from tests.support.random_models import EMBEDDED, Shape, write
+from tests.support.random_models import EMBEDDED, Shape, quantize, write
 
 pytestmark = [
     pytest.mark.gpu_software,
@@ -33,6 +36,7 @@ WAY = Way(ON_GPU[0], (8,))
 PROMPT = [5, 9, 101, 77, 300, 12, 45, 8]
 DRAFT = [20, 31, 44]
 Seen = tuple[NDArray[np.float32], Draft, bytes]
+SMALL = Shape("Q8_0", 64, 2, 2, 1, 64, 2048, head_dim=32)
 MIXTURE = Shape("Q8_0", 64, 3, 2, 1, 64, 1024, head_dim=32, experts=4, used=2)
 
 
@@ -128,6 +132,25 @@ def test_a_saved_state_gives_the_same_bits(gpu: Device) -> None:
         target.extend(PROMPT[::-1])
         target.load(state, length)
         np.testing.assert_array_equal(target.verify(7, NOTHING).logits, expected)
+
+
+def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", SMALL)
+    model = library.load_model(path, placement=Placement(gpu, ALL))
+    try:
+        with closing(LlamaDecoder(model, ON_GPU[0], 1)) as decoder:
+            (found,) = classes(decoder, (2,), (2, 4, 8, 16))
+    finally:
+        api.llama_model_free(model)
+    assert found.widths == (2, 4, 8)  # ggml-vulkan multiplies up to 8 rows by other shaders than more
+
+
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M", "Q4_1"])
+def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
+    path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
+    way = Way(ON_GPU[0], (8,), borders=True)
+    with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL))) as target:
+        assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})
 
 
 @pytest.mark.parametrize("layers", [ALL, 3, 1])
