@@ -3,23 +3,19 @@
 // Each dots_*.h defines, in namespace ldf::LDF_ISA,
 //
 //   struct Dots {
-//     // Rows of a register tile; any number from 1 up to it is asked for. bits: 8, 6 or 4.
-//     template <int bits> static constexpr int tile = ...;
+//     // Rows of a register tile; any number from 1 up to it is asked for.
+//     template <class Codes> static constexpr int tile = ...;
 //     // Before the groups of one tile: for whole-tile instructions. Often empty.
-//     template <int rows, int bits> static void begin();
-//     // out[r] = sum over inputs i of (code[i][channel] - zero) * activation[r][i], exact, r < rows.
-//     template <int rows, int bits, int zero> static void dot(const uint8_t* codes, const Inputs& x, Sums* out);
+//     template <int rows, class Codes> static void begin();
+//     // out[r] = sum over a part's inputs i of (code[i][channel] - zero) * activation[r][i], exact, r < rows.
+//     template <int rows, class Codes, int part> static void dot(const uint8_t* codes, const Inputs& x, Sums* out);
 //     // After the last tile of a product.
 //     static void end();
 //   };
 //
-//   bits  zero       inputs  quads  codes
-//   8     128        32      8      [8 quads][16 channels][4 inputs], 0 to 255
-//   6     32         16      4      [4 quads][16 channels][4 inputs], 0 to 63; a group is two such calls
-//   4     8, 0       32      8      [4 pairs of quads][16 channels][4 inputs], low nibble: the even quad
-//
-// Codes may lie anywhere; packed weights are aligned to 64 bytes. `dot` reads exactly the rows, inputs and codes named.
-// Nothing here rounds: what is done with floats is in products.h, once for all instruction sets.
+// `codes` and `x` are of a group; a part is the group, or a half of it where each half has a scale. Codes may lie
+// anywhere; packed weights are aligned to 64 bytes. `dot` reads no rows, inputs or codes but the group's. Nothing here
+// rounds: what is done with floats is in scales.h and products.h, once for all instruction sets.
 #pragma once
 #include "formats.h"
 #include "simd.h"
@@ -27,10 +23,55 @@
 namespace ldf {
 namespace LDF_ISA {
 
-template <int bits>
-constexpr int QUADS = bits == 6 ? 4 : 8;
+// How the codes of a group are stored (see formats.h): a plane of `low` bits, and one of `high` bits if that is not 0.
+template <int low_bits, int high_bits, int zero_point, int part_count = 1>
+struct Planes {
+  static constexpr int low = low_bits, high = high_bits, zero = zero_point, parts = part_count;
+  static constexpr int bytes = 64 * (low + high), quads = 8 / parts;
+  static constexpr int largest = (1 << (low + high)) - 1;  // of the codes that are multiplied
+  static constexpr const uint8_t* table = nullptr;         // what codes are, by what is stored; null if that itself
+};
 
-// The activations of a tile's rows that meet the codes of one call of `dot`. Those of a row lie k apart.
+struct EightBits : Planes<8, 0, 128> {};
+
+struct SixBits : Planes<8, 0, 32, 2> {
+  static constexpr int largest = 63;
+};
+
+struct NonLinear : Planes<4, 0, 128> {
+  static constexpr int largest = 241;
+  static constexpr const uint8_t* table = IQ4_CODES;
+};
+
+struct MicroFloats : Planes<4, 0, 12> {
+  static constexpr int largest = 24;
+  static constexpr const uint8_t* table = E2M1_CODES;
+};
+
+// Where a quad lies in a plane of so many bits: its 64 bytes, and its lowest bit in each of them.
+template <int bits>
+constexpr int place_of(int quad) {
+  return quad * bits / 8 * 64;
+}
+
+template <int bits>
+constexpr int shift_of(int quad) {
+  return quad * bits % 8;
+}
+
+// One code; `at` is 4 * channel + input.
+template <class Codes>
+inline int code_of(const uint8_t* codes, int quad, int at) {
+  int code = codes[place_of<Codes::low>(quad) + at] >> shift_of<Codes::low>(quad) & ((1 << Codes::low) - 1);
+  if constexpr (Codes::high > 0) {
+    const int byte = codes[64 * Codes::low + place_of<Codes::high>(quad) + at];
+    code |= (byte >> shift_of<Codes::high>(quad) & ((1 << Codes::high) - 1)) << Codes::low;
+  }
+  if constexpr (Codes::table != nullptr) code = Codes::table[code];
+  return code;
+}
+
+// The activations of a tile's rows that meet the codes of a group. Those of a row lie k apart.
 struct Inputs {
   const int8_t* codes;  // row r: codes + r * k, -127 to 127
   const int32_t* sums;  // row r: sums + r * (k / 16); one for each 16 inputs
@@ -38,11 +79,11 @@ struct Inputs {
 
   const int8_t* row(int r) const { return codes + r * k; }
 
-  // The sum of all activations that the call multiplies: what `zero` is multiplied with.
-  template <int bits>
+  // The sum of all activations of a part: what `zero` is multiplied with.
+  template <class Codes, int part>
   int32_t sum(int r) const {
     const int32_t* of_row = sums + r * (k / 16);
-    return bits == 6 ? of_row[0] : of_row[0] + of_row[1];
+    return Codes::parts == 2 ? of_row[part] : of_row[0] + of_row[1];
   }
 };
 

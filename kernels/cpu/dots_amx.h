@@ -4,7 +4,7 @@
 // for a group of r rows, where two vector products, two loads and one store can start:
 //   AVX512-VNNI   8 r products: 4 r
 //   tiles         8 for the codes, r each to load activations, to multiply and to store sums: 3 r + 8 one by one
-// From eight rows on that is no more, and some of it runs side by side. Groups of 6 bits have two sets of sums: never.
+// From eight rows on that is no more, and some of it runs side by side. Groups of two parts have two sets of sums: never.
 #pragma once
 #include "dots_avx512vnni.h"
 
@@ -19,19 +19,19 @@ namespace LDF_ISA {
 struct Dots {
   static constexpr int FEWEST_ROWS = 8;
 
-  template <int bits>
-  static constexpr int tile = bits == 6 ? VectorDots::tile<6> : 16;
+  template <class Codes>
+  static constexpr int tile = Codes::parts == 1 ? 16 : VectorDots::tile<Codes>;
 
-  template <int rows, int bits>
-  static constexpr bool tiles = bits != 6 && rows >= FEWEST_ROWS;
+  template <int rows, class Codes>
+  static constexpr bool tiles = Codes::parts == 1 && rows >= FEWEST_ROWS;
 
-  template <int rows, int bits>
+  template <int rows, class Codes>
   static void begin() {
-    if (!tiles<rows, bits> || configured == rows) return;
+    if (!tiles<rows, Codes> || configured == rows) return;
     Shapes shapes;
     shapes.set(LDF_SUMS, rows, 16 * 4);
     shapes.set(LDF_INPUTS, rows, GROUP);
-    shapes.set(LDF_CODES, QUADS<bits>, 16 * 4);
+    shapes.set(LDF_CODES, GROUP / 4, 16 * 4);
     tiles_read();
     _tile_loadconfig(&shapes);
     configured = rows;
@@ -42,14 +42,14 @@ struct Dots {
     configured = 0;
   }
 
-  template <int rows, int bits, int zero>
+  template <int rows, class Codes, int part>
   static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
-    if constexpr (!tiles<rows, bits>) {
-      VectorDots::dot<rows, bits, zero>(codes, x, out);
+    if constexpr (!tiles<rows, Codes>) {
+      VectorDots::dot<rows, Codes, part>(codes, x, out);
     } else {
       alignas(64) int32_t sums[16 * rows];
       alignas(64) int8_t weights[GROUP * 16];
-      unpack<bits, zero>(codes, weights);
+      unpack<Codes>(codes, weights);
       tiles_read();
       _tile_loadd(LDF_CODES, weights, 64);
       _tile_loadd(LDF_INPUTS, x.codes, x.k);
@@ -76,12 +76,13 @@ struct Dots {
   };
 
   // The codes less their zero point, which fits into signed bytes.
-  template <int bits, int zero>
+  template <class Codes>
   static void unpack(const uint8_t* codes, int8_t* weights) {
-    __m512i quads[QUADS<bits>];
-    VectorDots::unpack<bits>(codes, quads);
-    for (int quad = 0; quad < QUADS<bits>; quad++) {
-      _mm512_store_si512(weights + 64 * quad, _mm512_sub_epi8(quads[quad], _mm512_set1_epi8(static_cast<char>(zero))));
+    const __m512i zero = _mm512_set1_epi8(static_cast<char>(Codes::zero));
+    __m512i quads[GROUP / 4];
+    VectorDots::unpack<Codes, 0>(codes, quads);
+    for (int quad = 0; quad < GROUP / 4; quad++) {
+      _mm512_store_si512(weights + 64 * quad, _mm512_sub_epi8(quads[quad], zero));
     }
   }
 

@@ -1,9 +1,14 @@
 // What the kernels work on: packed weights, quantized activations, keys and values. Plain structs, no code.
 //
-// Weights lie in panels of 16 output channels and groups of 32 inputs, four inputs of a channel side by side, which
-// is the order that the integer dot products of every processor here read. A group's codes are unsigned:
-//   8 bits: [8 quads][16 channels][4 inputs]                    512 bytes
-//   4 bits: [4 pairs of quads][16 channels][4 inputs]           256 bytes; the low nibble is of the even quad
+// Weights lie in panels of 16 output channels and groups of 32 inputs. A quad is four inputs of all channels, which is
+// what the integer dot products of every processor here read at once. The codes of a group are unsigned and lie in one
+// plane or two, the second one with the bits above those of the first. A plane of b bits is b times 64 bytes
+// [16 channels][4 inputs]; a byte has the codes of 8 / b quads, the lowest bits those of the first:
+//   8 bits           512 bytes  each quad by itself
+//   4 bits           256 bytes  the low nibble is of the even quad
+//   4 bits and 1     320 bytes  then [16 channels][4 inputs], of which bit q is the fifth of quad q
+//   2 bits and 1     192 bytes  [2 fours of quads][16 channels][4 inputs], then bits as above
+//   2 bits           128 bytes
 // The numbers of a file are kept exactly, whatever the format.
 #pragma once
 #include <stddef.h>
@@ -16,22 +21,50 @@ constexpr int GROUP = 32;   // inputs that share a scale
 constexpr int SUPER = 256;  // inputs that share a super-scale
 constexpr int MAX_ROWS = 64;
 
-enum Kind : int32_t { Q8_0 = 0, Q4_0 = 1, Q4_K = 2, Q6_K = 3, Q4_1 = 4 };
+enum Kind : int32_t {
+  Q8_0 = 0,
+  Q4_0 = 1,
+  Q4_K = 2,
+  Q6_K = 3,
+  Q4_1 = 4,
+  Q5_0 = 5,
+  Q5_1 = 6,
+  Q5_K = 7,
+  Q3_K = 8,
+  Q2_K = 9,
+  IQ4_NL = 10,
+  IQ4_XS = 11,
+  MXFP4 = 12
+};
 
-// A matrix [n, k], n padded with zeros to whole panels; k is a multiple of GROUP, of SUPER for Q4_K and Q6_K.
-// A weight is   Q8_0 (code - 128) * scale              Q4_0 (code - 8) * scale
-//               Q4_K code * (d * scale) - dmin * minimum      Q6_K (code - 32) * (d * scale), 8-bit codes below 64
-//               Q4_1 code * scale + m
+// A matrix [n, k], n padded with zeros to whole panels; k is a multiple of GROUP, and of SUPER for the K-types and
+// IQ4_XS. A weight, and its scales in a group of a panel:
+//   Q8_0    (code - 128) * scale                  float16 [16]
+//   Q4_0    (code - 8) * scale                    float16 [16]
+//   Q5_0    (code - 16) * scale                   float16 [16]
+//   IQ4_NL  (IQ4_CODES[code] - 128) * scale       float16 [16]
+//   MXFP4   (E2M1_CODES[code] - 12) * 2^(e - 128) uint8 [16], below 255
+//   Q4_1    code * scale + m                      float16 [16]
+//   Q5_1    code * scale + m                      float16 [16]
+//   Q4_K    code * (d * scale) - dmin * minimum   uint8 [2: scale, minimum][16]
+//   Q5_K    code * (d * scale) - dmin * minimum   uint8 [2: scale, minimum][16]
+//   IQ4_XS  (IQ4_CODES[code] - 128) * (d * scale) int8 [16]
+//   Q6_K    (code - 32) * (d * scale)             int8 [2: inputs 0-15, 16-31][16]
+//   Q3_K    (code - 4) * (d * scale)              int8 [2: inputs 0-15, 16-31][16]
+//   Q2_K    code * (d * scale) - dmin * minimum   uint8 [2: inputs 0-15, 16-31][16], low nibble: scale, high: minimum
+// Codes have the bits of their type's name; those of Q6_K, below 64, have 8.
 struct Matrix {
   int32_t kind, n, k;
-  const uint8_t* codes;  // [panels][groups][512 or 256]
-  // Q8_0, Q4_0, Q4_1: float16 [panels][groups][16]. Q4_K: uint8 [panels][groups][2: scale, minimum][16].
-  // Q6_K: int8 [panels][groups][2: inputs 0-15, 16-31][16].
-  const uint8_t* scales;
-  // float16. Q4_K: [panels][k / 256][2: d, dmin][16]. Q6_K: [panels][k / 256][16]. Q4_1: m [panels][groups][16].
-  // Null if there are none.
+  const uint8_t* codes;   // [panels][groups][bytes of a group]
+  const uint8_t* scales;  // [panels][groups] of the above
+  // float16. Q4_1, Q5_1: m [panels][groups][16]. Q4_K, Q5_K, Q2_K: [panels][k / 256][2: d, dmin][16]. IQ4_XS, Q6_K, Q3_K:
+  // d [panels][k / 256][16]. Null if there are none.
   const uint16_t* supers;
 };
+
+// Codes by nibble, of types whose values are no even steps. Their zero points are 128 and 12.
+constexpr uint8_t IQ4_CODES[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr uint8_t E2M1_CODES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // Activations quantized row by row, group by group: x = code * scale.
 struct Rows {

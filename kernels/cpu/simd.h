@@ -7,10 +7,11 @@
 //   inside(x, f, l, y)    lanes f up to l of x, the others of y
 //   load_half, store_half float16, rounded to nearest even
 //   to_int(x)             rounded to nearest even; |x| < 2^22, else anything
-//   power_of_two(n)       2^n; -126 <= n <= 127, else anything
+//   power_of_two(n)       2^n; -126 <= n <= 127; 0 for -127, else anything
 //   magnitude(x)          the bits of |x|, whose order as integers is that of the floats, inf and NaN last
 //   narrow(to, x)         stores sixteen int8; -128 <= x <= 127
 //   widen(from)           loads sixteen int8 or uint8
+//   low_nibbles(x), high_nibbles(x)  the lowest four bits, and the four above them; 0 <= x <= 255
 #pragma once
 #if defined(__AVX512F__)
 #include "simd_avx512.h"

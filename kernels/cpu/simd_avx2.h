@@ -100,6 +100,12 @@ inline int32_t maximum(Sums x) {
   return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_srli_si128(two, 4)));
 }
 
+inline Sums low_nibbles(Sums x) {
+  const __m256i nibble = _mm256_set1_epi32(15);
+  return {_mm256_and_si256(x.low, nibble), _mm256_and_si256(x.high, nibble)};
+}
+inline Sums high_nibbles(Sums x) { return {_mm256_srli_epi32(x.low, 4), _mm256_srli_epi32(x.high, 4)}; }
+
 inline Lanes to_float(Sums x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
 inline Sums to_int(Lanes x) { return {_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)}; }
 inline Sums magnitude(Lanes x) {

@@ -81,6 +81,9 @@ inline Sums max(Sums a, Sums b) { return {_mm512_max_epi32(a.v, b.v)}; }
 inline int32_t sum(Sums x) { return _mm512_reduce_add_epi32(x.v); }
 inline int32_t maximum(Sums x) { return _mm512_reduce_max_epi32(x.v); }
 
+inline Sums low_nibbles(Sums x) { return {_mm512_and_si512(x.v, _mm512_set1_epi32(15))}; }
+inline Sums high_nibbles(Sums x) { return {_mm512_srli_epi32(x.v, 4)}; }
+
 inline Lanes to_float(Sums x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline Sums to_int(Lanes x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline Sums magnitude(Lanes x) {

@@ -123,6 +123,13 @@ inline int32_t maximum(Sums x) {
   return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.v[0], x.v[2]), vmaxq_s32(x.v[1], x.v[3])));
 }
 
+inline Sums low_nibbles(Sums x) {
+  return each<Sums>([&](int i) { return vandq_s32(x.v[i], vdupq_n_s32(15)); });
+}
+inline Sums high_nibbles(Sums x) {
+  return each<Sums>([&](int i) { return vshrq_n_s32(x.v[i], 4); });
+}
+
 inline Lanes to_float(Sums x) {
   return each<Lanes>([&](int i) { return vcvtq_f32_s32(x.v[i]); });
 }

@@ -139,6 +139,13 @@ inline int32_t maximum(const Sums& x) {
   return reduce(x, [](int32_t a, int32_t b) { return a > b ? a : b; });
 }
 
+inline Sums low_nibbles(const Sums& x) {
+  return each<Sums>([&](int i) { return x.v[i] & 15; });
+}
+inline Sums high_nibbles(const Sums& x) {
+  return each<Sums>([&](int i) { return x.v[i] >> 4; });
+}
+
 inline Lanes to_float(const Sums& x) {
   return each<Lanes>([&](int i) { return static_cast<float>(x.v[i]); });
 }

@@ -1,7 +1,7 @@
 """Matrices as the CPU kernels read them, packed from ggml's blocks; layouts in kernels/cpu/formats.h.
 
-Q8_0, Q4_0, Q4_1, Q4_K and Q6_K keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to
-Q8_0 as ggml does it. Needs numpy only. Layouts of blocks: ggml-common.h.
+Quantized types keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as ggml does
+it. Needs numpy only.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from localdflash.cpu.blocks import QUADS, READERS, Bytes, Words, read
 from localdflash.errors import ModelError
 from localdflash.weights.ggml_types import GGMLType
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs of a scale, inputs of a super-scale
-LOW, HIGH = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)  # the nibbles of four bytes
-PAIR = np.uint32(0x03030303)  # their lowest two bits
-FOUR = np.uint32(4)
 ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # a half would take what is just below 0.5 up to 1
-
-Words = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
+NOT_A_NUMBER = 255  # as an exponent of MXFP4
 
 
 class Kind(IntEnum):
@@ -33,18 +29,46 @@ class Kind(IntEnum):
     Q4_K = 2
     Q6_K = 3
     Q4_1 = 4
+    Q5_0 = 5
+    Q5_1 = 6
+    Q5_K = 7
+    Q3_K = 8
+    Q2_K = 9
+    IQ4_NL = 10
+    IQ4_XS = 11
+    MXFP4 = 12
 
 
-KINDS = {
-    GGMLType.Q8_0: Kind.Q8_0,
-    GGMLType.Q4_0: Kind.Q4_0,
-    GGMLType.Q4_1: Kind.Q4_1,
-    GGMLType.Q4_K: Kind.Q4_K,
-    GGMLType.Q6_K: Kind.Q6_K,
-    GGMLType.F32: Kind.Q8_0,
-    GGMLType.F16: Kind.Q8_0,
-    GGMLType.BF16: Kind.Q8_0,
+class Layout(NamedTuple):
+    """Bits of the planes of codes; the type and parts of a group's scales; the inputs and parts of supers, if any."""
+
+    planes: tuple[int, ...]
+    scales: tuple[DTypeLike, tuple[int, ...]]
+    supers: tuple[int, tuple[int, ...]] | None = None
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of codes of a panel's group."""
+        return 4 * PANEL * sum(self.planes)
+
+
+LAYOUTS = {
+    Kind.Q8_0: Layout((8,), (np.float16, ())),
+    Kind.Q4_0: Layout((4,), (np.float16, ())),
+    Kind.Q5_0: Layout((4, 1), (np.float16, ())),
+    Kind.IQ4_NL: Layout((4,), (np.float16, ())),
+    Kind.MXFP4: Layout((4,), (np.uint8, ())),
+    Kind.Q4_1: Layout((4,), (np.float16, ()), (GROUP, ())),
+    Kind.Q5_1: Layout((4, 1), (np.float16, ()), (GROUP, ())),
+    Kind.Q4_K: Layout((4,), (np.uint8, (2,)), (SUPER, (2,))),
+    Kind.Q5_K: Layout((4, 1), (np.uint8, (2,)), (SUPER, (2,))),
+    Kind.IQ4_XS: Layout((4,), (np.int8, ()), (SUPER, ())),
+    Kind.Q6_K: Layout((8,), (np.int8, (2,)), (SUPER, ())),
+    Kind.Q3_K: Layout((2, 1), (np.int8, (2,)), (SUPER, ())),
+    Kind.Q2_K: Layout((2,), (np.uint8, (2,)), (SUPER, (2,))),
 }
+FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOAT_TYPES, Kind.Q8_0)
 
 
 class Array(NamedTuple):
@@ -66,22 +90,13 @@ class MatrixShape:
     @property
     def arrays(self) -> tuple[Array, ...]:
         """Codes, scales and supers if there are any: what `pack_rows` returns, for every expert."""
-        lead = (self.experts, -(-self.n // PANEL))
-        groups, supers = (*lead, self.k // GROUP), (*lead, self.k // SUPER)
-        match self.kind:
-            case Kind.Q8_0:
-                return Array(np.uint8, (*groups, 512)), Array(np.float16, (*groups, PANEL))
-            case Kind.Q4_0:
-                return Array(np.uint8, (*groups, 256)), Array(np.float16, (*groups, PANEL))
-            case Kind.Q4_1:
-                scales = Array(np.float16, (*groups, PANEL))
-                return Array(np.uint8, (*groups, 256)), scales, scales
-            case Kind.Q4_K:
-                scales, halves = Array(np.uint8, (*groups, 2, PANEL)), Array(np.float16, (*supers, 2, PANEL))
-                return Array(np.uint8, (*groups, 256)), scales, halves
-            case Kind.Q6_K:
-                scales, halves = Array(np.int8, (*groups, 2, PANEL)), Array(np.float16, (*supers, PANEL))
-                return Array(np.uint8, (*groups, 512)), scales, halves
+        layout, lead = LAYOUTS[self.kind], (self.experts, -(-self.n // PANEL))
+        groups, (dtype, parts) = (*lead, self.k // GROUP), layout.scales
+        arrays = Array(np.uint8, (*groups, layout.code_bytes)), Array(dtype, (*groups, *parts, PANEL))
+        if layout.supers is None:
+            return arrays
+        inputs, parts = layout.supers
+        return *arrays, Array(np.float16, (*lead, self.k // inputs, *parts, PANEL))
 
 
 @dataclass(frozen=True)
@@ -92,9 +107,8 @@ class PackedMatrix:
     n: int
     k: int
     experts: int
-    codes: Bytes  # [experts, panels, groups, 512 or 256]
-    scales: NDArray[Any]  # [experts, panels, groups, 16] float16; Q4_K and Q6_K: [..., groups, 2, 16] uint8 and int8
-    # Q4_K: [experts, panels, k / 256, 2, 16]; Q6_K: [..., k / 256, 16]; Q4_1: what is added, [..., groups, 16]
+    codes: Bytes  # these three as `MatrixShape.arrays` has them
+    scales: NDArray[Any]
     supers: NDArray[np.float16] | None = None
 
     @property
@@ -111,10 +125,13 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
     blocks = _whole_panels(blocks)
     if ggml_type in FLOATS:
         blocks, ggml_type = _rounded(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
-    arrays = PACKERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
-    if not all(np.isfinite(array).all() for array in arrays):
+    codes, *rest = read(blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes), ggml_type)
+    if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
+        ggml_type == GGMLType.MXFP4 and (rest[0] == NOT_A_NUMBER).any()
+    ):
         raise ModelError("a scale is not a finite number")
-    return arrays
+    planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
+    return _by_quad(planes), *map(_by_channel, rest)
 
 
 def floats_of(raw: Bytes, ggml_type: GGMLType) -> NDArray[np.float32]:
@@ -149,93 +166,24 @@ FLOATS: dict[GGMLType, Callable[[Bytes], NDArray[np.float32]]] = {
 }
 
 
-# The packers take blocks [panels, 16 channels, blocks, bytes]. A word is a quad: four inputs of a channel, a byte each.
-
-
-def _words(blocks: Bytes) -> Words:
-    """Bytes [..., size] as words [..., size / 4]; the copy aligns them, which makes what follows twice as fast."""
-    return np.ascontiguousarray(blocks).view(np.uint32)
+def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
+    """Codes [..., 8 quads], a byte each, cut into planes of so many bits, the lowest first: [..., sum of bits]."""
+    planes, below = [], 0
+    for size in bits:
+        plane = codes if len(bits) == 1 else codes >> np.uint32(below) & np.uint32(0x01010101 * (2**size - 1))
+        shared = plane.reshape(*codes.shape[:-1], size, QUADS // size)  # quads of a word
+        planes.append(shared[..., 0].copy())
+        for place in range(1, QUADS // size):
+            planes[-1] |= shared[..., place] << np.uint32(size * place)
+        below += size
+    return planes[0] if len(bits) == 1 else np.concatenate(planes, -1)
 
 
 def _by_quad(words: Words) -> Bytes:
-    """[panels, 16, groups..., quads] -> [panels, groups, quads * 64]: the channels of a quad side by side."""
-    panels, quads = len(words), words.shape[-1]
-    turned = np.moveaxis(words.reshape(panels, PANEL, -1, quads), 1, -1)
-    return np.ascontiguousarray(turned).view(np.uint8).reshape(panels, -1, quads * 4 * PANEL)
+    """[panels, 16, groups, words] -> [panels, groups, words * 64]: the channels of a quad side by side."""
+    return np.ascontiguousarray(np.moveaxis(words, 1, -1)).view(np.uint8).reshape(len(words), words.shape[2], -1)
 
 
 def _by_channel(numbers: NDArray[Any]) -> NDArray[Any]:
     """[panels, 16, ...] -> [panels, ..., 16]."""
     return np.ascontiguousarray(np.moveaxis(numbers, 1, -1))
-
-
-def _halves(blocks: Bytes, start: int) -> NDArray[np.float16]:
-    """The float16 at byte `start` of every block: [panels, 16, blocks]."""
-    return blocks[..., start : start + 2].view(np.float16)[..., 0]
-
-
-def _nibbles(words: Words) -> tuple[Words, Words]:
-    """The low and the high nibbles of words [..., 2 * pairs], two quads together again: [..., pairs] each."""
-    even, odd = words[..., 0::2], words[..., 1::2]
-    return (even & LOW) | ((odd & LOW) << FOUR), ((even & HIGH) >> FOUR) | (odd & HIGH)
-
-
-def _q8_0(blocks: Bytes) -> tuple[NDArray[Any], ...]:
-    """A scale and 32 signed codes, which a flipped sign bit offsets by 128."""
-    codes = _by_quad(blocks[..., 2:].view(np.uint32))
-    codes ^= 0x80
-    return codes, _by_channel(_halves(blocks, 0))
-
-
-def _q4_0(blocks: Bytes) -> tuple[NDArray[Any], ...]:
-    """A scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
-    codes = np.concatenate(_nibbles(_words(blocks[..., 2:])), -1)
-    return _by_quad(codes), _by_channel(_halves(blocks, 0))
-
-
-def _q4_1(blocks: Bytes) -> tuple[NDArray[Any], ...]:
-    """As Q4_0, with what is added to every weight beside the scale."""
-    codes = np.concatenate(_nibbles(_words(blocks[..., 4:])), -1)
-    return _by_quad(codes), _by_channel(_halves(blocks, 0)), _by_channel(_halves(blocks, 2))
-
-
-def _q4_k(blocks: Bytes) -> tuple[NDArray[Any], ...]:
-    """Two super-scales, scales and minimums, and 128 bytes: of 32, low nibbles are one group of 32, high ones the next.
-
-    Eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7
-    have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
-    """
-    words = _words(blocks[..., 16:])
-    codes = np.stack(_nibbles(words.reshape(*words.shape[:-1], 4, 8)), -2)  # [panels, 16, blocks, 4, 2 groups, pairs]
-    scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
-    scale = np.concatenate((scales & 63, (rest & 15) | (scales >> 6 << 4)), -1)
-    minimum = np.concatenate((minimums & 63, (rest >> 4) | (minimums >> 6 << 4)), -1)
-    both = np.stack((scale, minimum), -1)  # [panels, 16, blocks, 8, 2]
-    supers = np.stack((_halves(blocks, 0), _halves(blocks, 2)), -1)
-    return _by_quad(codes), _by_channel(both.reshape(*both.shape[:2], -1, 2)), _by_channel(supers)
-
-
-def _q6_k(blocks: Bytes) -> tuple[NDArray[Any], ...]:
-    """128 bytes of nibbles, 64 of bit pairs, 16 signed scales and a super-scale.
-
-    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
-    four fields top up the four groups of 32 weights.
-    """
-    lead = blocks.shape[:-1]
-    nibbles = _words(blocks[..., :128]).reshape(*lead, 2, 2, 8)
-    pairs = _words(blocks[..., 128:192]).reshape(*lead, 2, 8)
-    codes = np.empty((*lead, 2, 4, 8), np.uint32)  # [panels, 16, blocks, half, group, quad]
-    for group in range(4):
-        low = (nibbles[..., group % 2, :] >> (group // 2 * 4)) & LOW
-        codes[..., group, :] = low | (((pairs >> (2 * group)) & PAIR) << 4)
-    scales = blocks[..., 192:208].view(np.int8).reshape(*lead[:2], -1, 2)
-    return _by_quad(codes), _by_channel(scales), _by_channel(_halves(blocks, 208))
-
-
-PACKERS: dict[GGMLType, Callable[[Bytes], tuple[NDArray[Any], ...]]] = {
-    GGMLType.Q8_0: _q8_0,
-    GGMLType.Q4_0: _q4_0,
-    GGMLType.Q4_1: _q4_1,
-    GGMLType.Q4_K: _q4_k,
-    GGMLType.Q6_K: _q6_k,
-}

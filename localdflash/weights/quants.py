@@ -17,6 +17,9 @@ from localdflash.weights.ggml_types import GGMLType
 
 # Weights unpacked at a time: the intermediates stay in cache and never double the memory of a large tensor.
 CHUNK_WEIGHTS = 1 << 18
+# What nibbles stand for in IQ4_NL and IQ4_XS, and in MXFP4, there doubled.
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...]) -> Tensor:
@@ -62,6 +65,56 @@ def _q4_1(blocks: Tensor) -> Tensor:
     return _half(blocks, 0) * codes + _half(blocks, 2)
 
 
+def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
+    """Put bit i of four bytes where the fifth bit of the code of weight i is: uint8 [n, 32]."""
+    bits = _bits(blocks[:, start : start + 4, None], 1).flatten(1)
+    return bits << 4
+
+
+def _q5_0(blocks: Tensor) -> Tensor:
+    """Unpack as Q4_0, with 32 fifth bits before the nibbles; codes are offset by 16."""
+    codes = (_bits(blocks[:, 6:], 4).flatten(1) | _fifth_bits(blocks, 2)).float() - 16
+    return _half(blocks, 0) * codes
+
+
+def _q5_1(blocks: Tensor) -> Tensor:
+    """Unpack as Q4_1, with 32 fifth bits before the nibbles."""
+    codes = (_bits(blocks[:, 8:], 4).flatten(1) | _fifth_bits(blocks, 4)).float()
+    return _half(blocks, 0) * codes + _half(blocks, 2)
+
+
+def _looked_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
+    """What nibbles stand for, as float32."""
+    return torch.tensor(values, dtype=torch.float32, device=nibbles.device)[nibbles.int()]
+
+
+def _iq4_nl(blocks: Tensor) -> Tensor:
+    """Unpack as Q4_0, with values by nibble."""
+    return _half(blocks, 0) * _looked_up(_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
+
+
+def _iq4_xs(blocks: Tensor) -> Tensor:
+    """Unpack a block scale, eight scales of 6 bits less 32, then 16 bytes as IQ4_NL for each 32 weights.
+
+    Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
+    """
+    high = _bits(blocks[:, 2:4, None], 2).flatten(1)
+    low = _bits(blocks[:, 4:8, None], 4).flatten(1)
+    scale = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
+    values = _looked_up(_bits(blocks[:, 8:].reshape(-1, 8, 16), 4).flatten(2), IQ4_VALUES)
+    return (scale.unsqueeze(-1) * values).flatten(1)
+
+
+def _mxfp4(blocks: Tensor) -> Tensor:
+    """Unpack the exponent e of a power of two, and 16 bytes as Q4_0; the scale of the doubled values is 2^(e - 128).
+
+    The smallest two of these are subnormal. 255 is no number by the standard, but 2^127 for ggml.
+    """
+    e = blocks[:, :1].int()
+    scale = torch.where(e < 2, 0x00200000 << e.clamp(max=1), (e - 1) << 23).view(torch.float32)
+    return scale * _looked_up(_bits(blocks[:, 1:], 4).flatten(1), E2M1_VALUES)
+
+
 def _q8_0(blocks: Tensor) -> Tensor:
     """Unpack a scale and 32 signed codes."""
     return _half(blocks, 0) * blocks[:, 2:].view(torch.int8).float()
@@ -94,6 +147,31 @@ def _q5_k(blocks: Tensor) -> Tensor:
     return (scale * codes - minimum).flatten(1)
 
 
+def _pairs(packed: Tensor) -> Tensor:
+    """Unpack bit pairs, 32 bytes for each 128 weights, whose four fields are runs of 32: uint8 [n, 16, 16]."""
+    return _bits(packed.reshape(-1, 2, 32), 2).reshape(-1, 16, 16)
+
+
+def _q2_k(blocks: Tensor) -> Tensor:
+    """Unpack 16 bytes of scales (low nibbles) and minimums, 64 of bit pairs, and two block scales."""
+    scale = (_half(blocks, 80) * (blocks[:, :16] & 15)).unsqueeze(-1)
+    minimum = (_half(blocks, 82) * (blocks[:, :16] >> 4)).unsqueeze(-1)
+    return (scale * _pairs(blocks[:, 16:80]) - minimum).flatten(1)
+
+
+def _q3_k(blocks: Tensor) -> Tensor:
+    """Unpack 32 bytes of third bits, 64 of bit pairs, 12 of scales of 6 bits less 32, and a scale; codes less 4.
+
+    Bit g of byte i is the third bit of weight i of run g of 32. The low nibbles of scales 0-7 and 8-15 share 8 bytes;
+    four more have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
+    """
+    third = _bits(blocks[:, :32], 1).reshape(-1, 16, 16)
+    codes = (_pairs(blocks[:, 32:96]) | (third << 2)).float() - 4
+    low, high = _bits(blocks[:, 96:104], 4).flatten(1), _bits(blocks[:, 104:108], 2).flatten(1)
+    scale = _half(blocks, 108) * ((low | (high << 4)).float() - 32)
+    return (scale.unsqueeze(-1) * codes).flatten(1)
+
+
 def _q6_k(blocks: Tensor) -> Tensor:
     """Unpack 128 bytes of nibbles, 64 of bit pairs, 16 signed group scales and a scale; codes are offset by 32.
 
@@ -113,9 +191,16 @@ _UNPACKERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.BF16: partial(_as_float, kind=torch.bfloat16),
     GGMLType.Q4_0: _q4_0,
     GGMLType.Q4_1: _q4_1,
+    GGMLType.Q5_0: _q5_0,
+    GGMLType.Q5_1: _q5_1,
     GGMLType.Q8_0: _q8_0,
+    GGMLType.Q2_K: _q2_k,
+    GGMLType.Q3_K: _q3_k,
     GGMLType.Q4_K: _q4_k,
     GGMLType.Q5_K: _q5_k,
     GGMLType.Q6_K: _q6_k,
+    GGMLType.IQ4_NL: _iq4_nl,
+    GGMLType.IQ4_XS: _iq4_xs,
+    GGMLType.MXFP4: _mxfp4,
 }
 SUPPORTED = frozenset(_UNPACKERS)

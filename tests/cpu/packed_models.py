@@ -18,10 +18,39 @@ SCALES = {  # float16, in a block
     GGMLType.Q8_0: (0,),
     GGMLType.Q4_0: (0,),
     GGMLType.Q4_1: (0, 2),
+    GGMLType.Q5_0: (0,),
+    GGMLType.Q5_1: (0, 2),
+    GGMLType.Q2_K: (80, 82),
+    GGMLType.Q3_K: (108,),
     GGMLType.Q4_K: (0, 2),
+    GGMLType.Q5_K: (0, 2),
     GGMLType.Q6_K: (208,),
+    GGMLType.IQ4_NL: (0,),
+    GGMLType.IQ4_XS: (0,),
+    GGMLType.MXFP4: (),  # an exponent
 }
 QUANTIZED = tuple(SCALES)
+PLANES = {  # bits of the planes that codes are in
+    Kind.Q8_0: (8,),
+    Kind.Q4_0: (4,),
+    Kind.Q4_1: (4,),
+    Kind.Q5_0: (4, 1),
+    Kind.Q5_1: (4, 1),
+    Kind.Q2_K: (2,),
+    Kind.Q3_K: (2, 1),
+    Kind.Q4_K: (4,),
+    Kind.Q5_K: (4, 1),
+    Kind.Q6_K: (8,),
+    Kind.IQ4_NL: (4,),
+    Kind.IQ4_XS: (4,),
+    Kind.MXFP4: (4,),
+}
+ZERO = {Kind.Q8_0: 128, Kind.Q4_0: 8, Kind.Q5_0: 16, Kind.Q6_K: 32, Kind.Q3_K: 4}
+STEPS = {  # what nibbles stand for, by gguf
+    Kind.IQ4_NL: gguf.quants.IQ4_NL.kvalues,
+    Kind.IQ4_XS: gguf.quants.IQ4_NL.kvalues,
+    Kind.MXFP4: gguf.quants.MXFP4.kvalues,
+}
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, LAYERS, EXPERTS = 256, 512, 4, 2, 32, 70, 2, 3
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 LAYER = {
@@ -58,8 +87,10 @@ NUMBERS: dict[str, Any] = {
 MIXTURE_NUMBERS = {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": INNER}
 
 
-def random_blocks(random: np.random.Generator, kind: GGMLType, shape: tuple[int, ...]) -> Bytes:
-    """The bytes of a random tensor [..., n, row], with finite scales of either sign."""
+def random_blocks(
+    random: np.random.Generator, kind: GGMLType, shape: tuple[int, ...], *, any_scale: bool = False
+) -> Bytes:
+    """The bytes of a random tensor [..., n, row], with scales of either sign: about a hundredth, or anything finite."""
     *lead, k = shape
     if kind in (GGMLType.F32, GGMLType.F16):
         values = random.normal(0, 0.1, shape).astype(np.float32 if kind == GGMLType.F32 else np.float16)
@@ -67,7 +98,11 @@ def random_blocks(random: np.random.Generator, kind: GGMLType, shape: tuple[int,
     blocks = random.integers(0, 256, (*lead, k // kind.block_weights, kind.block_bytes), dtype=np.uint8)
     for start in SCALES[kind]:
         scales = random.normal(0, 0.01, blocks.shape[:-1]).astype(np.float16)
+        if any_scale:
+            scales = random.integers(0, 0x7C00, scales.shape, np.uint16).view(np.float16) * np.sign(scales)
         blocks[..., start : start + 2] = scales[..., np.newaxis].view(np.uint8)
+    if kind == GGMLType.MXFP4:
+        blocks[..., 0] = random.integers(0, 255, blocks.shape[:-1]) if any_scale else random.integers(119, 124)
     return blocks.reshape(*lead, -1)
 
 
@@ -115,31 +150,44 @@ def unpacked(matrix: PackedMatrix) -> Floats:
     m = matrix
     panel, channel = np.divmod(np.arange(m.n), 16)
     group, within = np.divmod(np.arange(m.k), 32)
-    quad, lane = np.divmod(within, 4)
     panel, channel = panel[:, None], channel[:, None]  # [n, 1], against [k]
 
-    def at(array: NDArray[Any], block: NDArray[np.intp], *index: Any) -> Any:
-        return array[:, panel, block[None, :], *index, channel]
+    def at(array: NDArray[Any] | None, block: NDArray[np.intp], *index: Any) -> Floats:
+        assert array is not None
+        numbers: Floats = array[:, panel, block[None, :], *index, channel].astype(np.float32)
+        return numbers
 
-    four_bits = m.kind in (Kind.Q4_0, Kind.Q4_1, Kind.Q4_K)
-    code = m.codes[:, panel, group, (quad // 2 if four_bits else quad) * 64 + channel * 4 + lane]
-    if four_bits:
-        code = (code >> (quad % 2 * 4)) & 15
-    code = code.astype(np.float32)
+    code, block = _codes(m, panel, channel, group, within), group // 8
     weights: Floats
-    if m.kind in (Kind.Q8_0, Kind.Q4_0):
-        weights = (code - (128 if m.kind == Kind.Q8_0 else 8)) * at(m.scales, group).astype(np.float32)
-        return weights
-    assert m.supers is not None
-    if m.kind == Kind.Q4_1:
-        weights = code * at(m.scales, group).astype(np.float32) + at(m.supers, group).astype(np.float32)
-        return weights
-    block = group // 8
-    if m.kind == Kind.Q6_K:
-        scale = at(m.scales, group, within // 16).astype(np.float32)
-        weights = (code - 32) * (at(m.supers, block).astype(np.float32) * scale)
-        return weights
-    scale, minimum = (at(m.scales, group, i).astype(np.float32) for i in (0, 1))
-    d, dmin = (at(m.supers, block, i).astype(np.float32) for i in (0, 1))
-    weights = code * (d * scale) - dmin * minimum
+    match m.kind:
+        case Kind.MXFP4:
+            weights = code * np.exp2(at(m.scales, group).astype(np.float64) - 128).astype(np.float32)
+        case Kind.Q4_1 | Kind.Q5_1:
+            weights = code * at(m.scales, group) + at(m.supers, group)
+        case Kind.IQ4_XS:
+            weights = code * (at(m.supers, block) * at(m.scales, group))
+        case Kind.Q6_K | Kind.Q3_K:
+            weights = code * (at(m.supers, block) * at(m.scales, group, within // 16))
+        case Kind.Q2_K:
+            minimum, scale = np.divmod(at(m.scales, group, within // 16), np.float32(16))
+            weights = code * (at(m.supers, block, 0) * scale) - at(m.supers, block, 1) * minimum
+        case Kind.Q4_K | Kind.Q5_K:
+            scale, minimum = at(m.scales, group, 0), at(m.scales, group, 1)
+            weights = code * (at(m.supers, block, 0) * scale) - at(m.supers, block, 1) * minimum
+        case _:
+            weights = code * at(m.scales, group)
     return weights
+
+
+def _codes(m: PackedMatrix, panel: Any, channel: Any, group: Any, within: Any) -> Floats:
+    """What the codes [experts, n, k] stand for, less their zero points."""
+    quad, lane = np.divmod(within, 4)
+    code, start, below = np.zeros((m.experts, m.n, m.k), np.uint8), 0, 0
+    for bits in PLANES[m.kind]:
+        vector, place = np.divmod(quad, 8 // bits)
+        byte = m.codes[:, panel, group, start + 64 * vector + 4 * channel + lane]
+        code |= ((byte >> (place * bits)) & (2**bits - 1)).astype(np.uint8) << below
+        start, below = start + 64 * bits, below + bits
+    if m.kind in STEPS:
+        return np.array(STEPS[m.kind], np.float32)[code]
+    return code.astype(np.float32) - ZERO.get(m.kind, 0)

@@ -26,13 +26,37 @@ def packed(kind: GGMLType, raw: Bytes, k: int) -> PackedMatrix:
 
 
 @settings(max_examples=60, deadline=None)
-@given(kind=st.sampled_from(QUANTIZED), n=st.integers(1, 50), blocks=st.integers(1, 4), seed=st.integers(0, 999))
-def test_the_numbers_of_the_file_are_kept_exactly(kind: GGMLType, n: int, blocks: int, seed: int) -> None:
+@given(
+    kind=st.sampled_from(QUANTIZED),
+    n=st.integers(1, 50),
+    blocks=st.integers(1, 4),
+    any_scale=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_the_numbers_of_the_file_are_kept_exactly(
+    kind: GGMLType, n: int, blocks: int, any_scale: bool, seed: int
+) -> None:
     k = blocks * kind.block_weights
-    raw = random_blocks(np.random.default_rng(seed), kind, (n, k))
+    raw = random_blocks(np.random.default_rng(seed), kind, (n, k), any_scale=any_scale)
     before = raw.copy()
-    np.testing.assert_array_equal(unpacked(packed(kind, raw, k))[0], dequantized(kind, raw))
+    with np.errstate(over="ignore"):  # the largest exponents of MXFP4
+        np.testing.assert_array_equal(unpacked(packed(kind, raw, k))[0], dequantized(kind, raw))
     np.testing.assert_array_equal(raw, before)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_each_type_on_its_own(kind: GGMLType) -> None:
+    raw = random_blocks(np.random.default_rng(3), kind, (33, 1024), any_scale=True)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(unpacked(packed(kind, raw, 1024))[0], dequantized(kind, raw))
+
+
+def test_what_is_packed_is_about_as_large_as_in_the_file() -> None:
+    """Q6_K alone takes a byte for each code."""
+    for kind in QUANTIZED:
+        raw = random_blocks(np.random.default_rng(3), kind, (16, 256))
+        size = packed(kind, raw, 256).nbytes
+        assert size <= 1.05 * raw.nbytes or kind == GGMLType.Q6_K, kind
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
@@ -90,6 +114,15 @@ def test_a_scale_that_is_no_number_is_refused(kind: GGMLType, start: int, number
     raw[19, last + start : last + start + 2] = np.array([number], np.float16).view(np.uint8)
     with pytest.raises(ModelError, match="finite"):
         pack_rows(raw, kind)
+
+
+def test_an_exponent_that_is_no_number_is_refused() -> None:
+    raw = random_blocks(np.random.default_rng(0), GGMLType.MXFP4, (20, 512))
+    raw[19, -17] = 254
+    pack_rows(raw, GGMLType.MXFP4)
+    raw[19, -17] = 255
+    with pytest.raises(ModelError, match="finite"):
+        pack_rows(raw, GGMLType.MXFP4)
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e9])

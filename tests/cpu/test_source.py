@@ -53,7 +53,7 @@ def test_another_shape_is_named(tmp_path: Path, name: str, shape: tuple[int, ...
     refused(write(tmp_path / "model.gguf", tensors), f"tensor {name}.weight has shape {list(shape)}, not")
 
 
-@pytest.mark.parametrize("kind", [GGMLType.Q5_K, GGMLType.Q5_0, GGMLType.IQ4_XS, GGMLType.MXFP4])
+@pytest.mark.parametrize("kind", [GGMLType.IQ2_XS, GGMLType.IQ3_S, GGMLType.TQ1_0, GGMLType.NVFP4])
 def test_a_type_that_no_kernel_reads_is_named(tmp_path: Path, kind: GGMLType) -> None:
     raw = np.zeros((128, HIDDEN // kind.block_weights * kind.block_bytes), np.uint8)
     tensors = target_tensors() | {"blk.1.attn_q.weight": (kind, raw)}

@@ -11,7 +11,21 @@ import pytest
 from numpy.typing import NDArray
 
 # Byte offsets of the half-precision scales in a block.
-HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALF_SCALES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
+}
 
 
 class InitParams(ctypes.Structure):
@@ -62,6 +76,8 @@ def random_blocks() -> Callable[[str, int, int], NDArray[np.uint8]]:
                 return np.ascontiguousarray(numbers.view(np.uint8)[:, 2:])
             return numbers.astype({"F32": np.float32, "F16": np.float16}[name]).view(np.uint8)
         blocks = rng.integers(0, 256, (count, block_bytes), dtype=np.uint8)
+        if name == "MXFP4":
+            blocks[:, 0] = rng.integers(110, 124, count)
         for offset in HALF_SCALES[name]:
             scale = rng.uniform(-0.01, 0.01, (count, 1)).astype(np.float16)
             blocks[:, offset : offset + 2] = scale.view(np.uint8)

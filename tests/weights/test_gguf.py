@@ -218,7 +218,9 @@ class TestPaths:
 
 
 class TestTensors:
-    @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+    @pytest.mark.parametrize(
+        "kind", ["F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4"]
+    )
     def test_equal_to_the_reference(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
         rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
         header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
@@ -257,8 +259,8 @@ class TestTensors:
                 load(header, "blk.0.attn_q.weight")
 
     def test_unsupported_type_is_named(self, tmp_path: Path) -> None:
-        path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 136), np.uint8), "IQ4_XS"))
-        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head is IQ4_XS.*llama\.cpp.*Q4_K"):
+        path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 74), np.uint8), "IQ2_XS"))
+        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head is IQ2_XS.*llama\.cpp.*Q4_K"):
             load_tensor(read_header(path), "head")
 
     def test_file_cut_after_the_check(self, small_gguf: Path, tmp_path: Path) -> None:

@@ -144,43 +144,55 @@ Quantized random_rows(Random& random, int32_t rows, int32_t k) {
   return x;
 }
 
+// What a kind takes: bytes of codes and of scales for each group of a panel, supers for each eight groups.
+struct Form {
+  const char* name;
+  int32_t kind, codes, scales, supers;
+  bool halves;     // scales are float16
+  bool by_super;   // k is a multiple of SUPER
+  uint32_t codes_end = 255;
+};
+
+const Form FORMS[] = {
+    {"Q8_0", Q8_0, 512, 32, 0, true, false},       {"Q4_0", Q4_0, 256, 32, 0, true, false},
+    {"Q4_1", Q4_1, 256, 32, 128, true, false},     {"Q5_0", Q5_0, 320, 32, 0, true, false},
+    {"Q5_1", Q5_1, 320, 32, 128, true, false},     {"IQ4_NL", IQ4_NL, 256, 32, 0, true, false},
+    {"MXFP4", MXFP4, 256, 16, 0, false, false},    {"Q2_K", Q2_K, 128, 32, 32, false, true},
+    {"Q3_K", Q3_K, 192, 32, 16, false, true},      {"Q4_K", Q4_K, 256, 32, 32, false, true},
+    {"Q5_K", Q5_K, 320, 32, 32, false, true},      {"Q6_K", Q6_K, 512, 32, 16, false, true, 63},
+    {"IQ4_XS", IQ4_XS, 256, 16, 16, false, true},
+};
+
 struct Weights {
   Array<uint8_t> codes, scales;
   Array<uint16_t> supers;
   Matrix matrix;
 
-  Weights(Random& random, int32_t kind, int32_t n, int32_t k) {
+  Weights(Random& random, const Form& form, int32_t n, int32_t k) {
     const int64_t panels = (n + PANEL - 1) / PANEL, groups = panels * (k / GROUP);
-    const bool four_bits = kind == Q4_0 || kind == Q4_1 || kind == Q4_K, anything = random.bits() % 2;
-    codes = array<uint8_t>(groups * PANEL * GROUP / (four_bits ? 2 : 1));
-    const bool largest = random.bits() % 4 == 0;
-    const uint32_t codes_end = kind == Q6_K ? 63 : 255;
-    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & codes_end);
-    scales = array<uint8_t>(groups * PANEL * 2);
-    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits());
-    if (kind == Q8_0 || kind == Q4_0 || kind == Q4_1) {
-      for (size_t i = 0; i < scales.size(); i += 2) {
-        const uint16_t half = random.half(anything);
-        memcpy(&scales[i], &half, 2);
-      }
+    const bool anything = random.bits() % 2, largest = random.bits() % 4 == 0;
+    codes = array<uint8_t>(groups * form.codes);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & form.codes_end);
+    scales = array<uint8_t>(groups * form.scales);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits() % 255);  // 255 is no exponent
+    for (size_t i = 0; form.halves && i < scales.size(); i += 2) {
+      const uint16_t half = random.half(anything);
+      memcpy(&scales[i], &half, 2);
     }
-    const int64_t by_super = groups / (SUPER / GROUP) * PANEL;
-    if (kind == Q4_1) supers = array<uint16_t>(groups * PANEL);
-    if (kind == Q4_K || kind == Q6_K) supers = array<uint16_t>(by_super * (kind == Q4_K ? 2 : 1));
+    supers = array<uint16_t>(groups * form.supers / (SUPER / GROUP));
     for (uint16_t& super : supers) super = random.half(anything);
-    matrix = {kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
+    matrix = {form.kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
   }
 };
 
 std::string check_product(const Kernels& tested, const Kernels& expected) {
-  static const char* const KINDS[] = {"Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q4_1"};
   static const int32_t SHAPES[][2] = {{40, 32}, {56, 288}, {40, 256}, {24, 1024}};  // n, k
   constexpr int32_t BEYOND = 3;                                                     // columns that no one may touch
   Random random;
-  for (int32_t kind = Q8_0; kind <= Q4_1; kind++) {
+  for (const Form& form : FORMS) {
     for (const auto& [n, k] : SHAPES) {
-      if (k % SUPER && (kind == Q4_K || kind == Q6_K)) continue;
-      const Weights weights(random, kind, n, k);
+      if (k % SUPER && form.by_super) continue;
+      const Weights weights(random, form, n, k);
       const int32_t panels = (n + PANEL - 1) / PANEL;
       for (int32_t rows = 1; rows <= MAX_ROWS; rows += rows == 33 ? 31 : 1) {
         Quantized x = random_rows(random, rows, k);
@@ -189,7 +201,7 @@ std::string check_product(const Kernels& tested, const Kernels& expected) {
         auto out = floats(rows * stride, [] { return 7.5f; }), wanted = out;
         tested.product(&weights.matrix, &inputs, rows, first, panels, out.data(), stride);
         expected.product(&weights.matrix, &inputs, rows, first, panels, wanted.data(), stride);
-        const std::string where = "product " + std::string(KINDS[kind]) + " [" + std::to_string(n) + ", " +
+        const std::string where = "product " + std::string(form.name) + " [" + std::to_string(n) + ", " +
                                   std::to_string(k) + "], " + std::to_string(rows) + " rows";
         const std::string found = difference(where.c_str(), out, wanted);
         if (!found.empty()) return found;

@@ -10,28 +10,73 @@ from localdflash.cpu.library import MatrixStruct, RowsStruct
 from localdflash.cpu.matrices import Kind
 
 PANEL, GROUP, SUPER = 16, 32, 256
-ZERO = {"Q8_0": 128, "Q4_0": 8, "Q4_K": 0, "Q6_K": 32, "Q4_1": 0}
-CODES = {"Q8_0": 256, "Q4_0": 16, "Q4_K": 16, "Q6_K": 64, "Q4_1": 16}
-BY_GROUP = ("Q8_0", "Q4_0", "Q4_1")  # without super-scales
 Array = NDArray[Any]
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format: bits of its planes, and what is a scale, of how many inputs; `minimum` likewise, if there is one."""
+
+    planes: tuple[int, ...]
+    zero: int = 0
+    values: tuple[int, ...] = ()  # of the codes, where they are no even steps
+    scale: Any = np.float16  # or the integers that a super-scale is multiplied with
+    minimum: Any = None
+    inputs: int = GROUP
+
+    @property
+    def codes(self) -> int:
+        """How many there are."""
+        return 64 if self.zero == 32 else 2 ** sum(self.planes)
+
+    @property
+    def supers(self) -> bool:
+        """Whether there are super-scales."""
+        return isinstance(self.scale, range) and self.scale is not EXPONENTS
+
+
+EXPONENTS = range(119, 124)
+BYTES, SIX_BITS, LESS_32, FOUR_BITS = range(-128, 128), range(64), range(-32, 32), range(16)
+FORMS = {
+    "Q8_0": Form((8,), 128),
+    "Q4_0": Form((4,), 8),
+    "Q4_1": Form((4,), minimum=np.float16),
+    "Q5_0": Form((4, 1), 16),
+    "Q5_1": Form((4, 1), minimum=np.float16),
+    "IQ4_NL": Form((4,), values=IQ4),
+    "MXFP4": Form((4,), values=E2M1, scale=EXPONENTS),
+    "Q2_K": Form((2,), scale=FOUR_BITS, minimum=FOUR_BITS, inputs=16),
+    "Q3_K": Form((2, 1), 4, scale=LESS_32, inputs=16),
+    "Q4_K": Form((4,), scale=SIX_BITS, minimum=SIX_BITS),
+    "Q5_K": Form((4, 1), scale=SIX_BITS, minimum=SIX_BITS),
+    "Q6_K": Form((8,), 32, scale=BYTES, inputs=16),
+    "IQ4_XS": Form((4,), values=IQ4, scale=LESS_32),
+}
+BY_GROUP = tuple(kind for kind, form in FORMS.items() if not form.supers)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A matrix [n, k] as a file has it. `scale` [n, parts]: float16 by 32 inputs, or of Q4_K uint8 by 32, of Q6_K int8
-    by 16. `minimum` by 32: of Q4_K uint8, of Q4_1 float16, taken off. The rest by 256 inputs, of Q4_K and Q6_K."""
+    """A matrix [n, k] as a file has it: `scale` and `minimum` [n, parts], the latter taken off; d and dmin by 256."""
 
     kind: str
     codes: Array  # [n, k] uint8
     scale: Array
-    minimum: Array | None = None  # [n, k / 32]
-    d: Array | None = None  # [n, k / 256] float16
+    minimum: Array | None = None
+    d: Array | None = None  # float16
     dmin: Array | None = None
 
     @property
+    def form(self) -> Form:
+        return FORMS[self.kind]
+
+    @property
     def integers(self) -> Array:
-        """[n, k] codes without their zero point."""
-        return self.codes.astype(np.int64) - ZERO[self.kind]
+        """[n, k] what codes stand for, without their zero point."""
+        values = self.form.values
+        return np.array(values)[self.codes] if values else self.codes.astype(np.int64) - self.form.zero
 
 
 @dataclass(frozen=True)
@@ -51,17 +96,21 @@ class Activations:
 def random_weights(kind: str, n: int, k: int, random: np.random.Generator, *, whole: bool = False) -> Weights:
     """Any codes and scales; `whole` are scales whose products are small integers."""
 
-    def halves(*shape: int) -> Array:
-        return np.ones(shape, np.float16) if whole else random.normal(0, 0.02, shape).astype(np.float16)
+    form = FORMS[kind]
 
-    codes = random.integers(0, CODES[kind], (n, k), np.uint8)
-    if kind in BY_GROUP:
-        return Weights(kind, codes, halves(n, k // GROUP), halves(n, k // GROUP) if kind == "Q4_1" else None)
-    if kind == "Q6_K":
-        scale = random.integers(-2, 3, (n, k // 16)) if whole else random.integers(-128, 128, (n, k // 16))
-        return Weights(kind, codes, scale.astype(np.int8), d=halves(n, k // SUPER))
-    small = random.integers(0, 3 if whole else 64, (2, n, k // GROUP)).astype(np.uint8)
-    return Weights(kind, codes, small[0], small[1], halves(n, k // SUPER), halves(n, k // SUPER))
+    def scales(of: Any, inputs: int) -> Array:
+        shape = n, k // inputs
+        if of is np.float16:
+            return np.ones(shape, np.float16) if whole else random.normal(0, 0.02, shape).astype(np.float16)
+        if of is EXPONENTS:
+            return np.full(shape, 128, np.uint8) if whole else random.choice(of, shape).astype(np.uint8)
+        return random.choice(range(max(of[0], -2), 3) if whole else of, shape).astype(np.int8 if of[0] else np.uint8)
+
+    codes = random.integers(0, form.codes, (n, k), np.uint8)
+    minimum = None if form.minimum is None else scales(form.minimum, form.inputs)
+    d = scales(np.float16, SUPER) if form.supers else None
+    dmin = scales(np.float16, SUPER) if form.supers and form.minimum else None
+    return Weights(kind, codes, scales(form.scale, form.inputs), minimum, d, dmin)
 
 
 def random_activations(rows: int, k: int, random: np.random.Generator, *, whole: bool = False) -> Activations:
@@ -100,23 +149,38 @@ class Packed:
     """A matrix as kernels/cpu/formats.h has it; n is filled up with zeros. Keeps the arrays of `addresses`."""
 
     def __init__(self, weights: Weights) -> None:
-        k = weights.codes.shape[1]
+        k, form = weights.codes.shape[1], weights.form
         quads = panelled(weights.codes).reshape(-1, PANEL, k // GROUP, 8, 4).transpose(0, 2, 3, 1, 4)
-        if CODES[weights.kind] == 16:
-            quads = quads[:, :, 0::2] | quads[:, :, 1::2] << 4
-        self.codes = np.ascontiguousarray(quads)
-        shift = weights.minimum if weights.kind == "Q4_1" else None  # taken off here, added there
-        self.scales = by_parts(weights.scale, weights.minimum if shift is None else None)
+        planes, below = [], 0
+        for bits in form.planes:
+            planes += [plane(quads >> below & (2**bits - 1), bits)]
+            below += bits
+        self.codes = np.concatenate(planes, 2)
         self.supers = None if weights.d is None else by_parts(weights.d, weights.dmin)
-        if shift is not None:
-            self.supers = by_parts(-shift, None)
+        if weights.minimum is None:
+            self.scales = by_parts(weights.scale)
+        elif form.minimum is np.float16:
+            self.scales, self.supers = (
+                by_parts(weights.scale),
+                by_parts(-weights.minimum),
+            )  # taken off here, added there
+        elif form.inputs == 16:
+            self.scales = by_parts(weights.scale | weights.minimum << 4)
+        else:
+            self.scales = by_parts(weights.scale, weights.minimum)
 
     @property
     def addresses(self) -> tuple[int, int, int | None]:
         return self.codes.ctypes.data, self.scales.ctypes.data, None if self.supers is None else self.supers.ctypes.data
 
 
-def by_parts(scale: Array, minimum: Array | None) -> Array:
+def plane(quads: Array, bits: int) -> Array:
+    """[panels, groups, 8, 16, 4] fields of so many bits -> [panels, groups, bits, 16, 4]."""
+    shared = 8 // bits
+    return np.bitwise_or.reduce([quads[:, :, i::shared] << bits * i for i in range(shared)])
+
+
+def by_parts(scale: Array, minimum: Array | None = None) -> Array:
     """[panels, parts, 1 or 2, 16 channels]."""
     both = [panelled(array).transpose(0, 2, 1) for array in (scale, minimum) if array is not None]
     return np.ascontiguousarray(np.stack(both, 2))
@@ -129,53 +193,70 @@ def panelled(array: Array) -> Array:
 
 
 def by_groups(weights: Weights, x: Activations) -> Array:
-    """[groups, rows, n] int64: the integer products; of Q6_K the scales of sixteen inputs are in them."""
+    """[groups, rows, n] int64: the integer products; the scales of sixteen inputs are in them."""
     integers, codes = weights.integers, x.codes.astype(np.int64)
-    if weights.kind == "Q6_K":
+    if weights.form.inputs == 16:
         integers = integers * np.repeat(weights.scale.astype(np.int64), 16, 1)
     groups = integers.shape[1] // GROUP
     return np.stack([codes[:, 32 * g : 32 * g + 32] @ integers[:, 32 * g : 32 * g + 32].T for g in range(groups)])
 
 
-def scales_by_groups(weights: Weights, dtype: type[np.floating[Any]]) -> tuple[Array, Array | None]:
-    """[n, groups] scale, and minimum if there is one, multiplied in a precision."""
+def scales_by_groups(weights: Weights, dtype: type[np.floating[Any]]) -> Array:
+    """[n, groups] what integer products are multiplied with, multiplied in a precision."""
+    if weights.form.scale is EXPONENTS:
+        return np.ldexp(dtype(1), weights.scale.astype(np.int32) - 128).astype(dtype)
+    scale = weights.scale.astype(dtype)
     if weights.d is None:
-        return weights.scale.astype(dtype), None if weights.minimum is None else weights.minimum.astype(dtype)
+        return scale
     d = np.repeat(weights.d.astype(dtype), SUPER // GROUP, 1)
-    if weights.minimum is None or weights.dmin is None:
-        return d, None
-    dmin = np.repeat(weights.dmin.astype(dtype), SUPER // GROUP, 1)
-    return d * weights.scale.astype(dtype), dmin * weights.minimum.astype(dtype)
+    return d if weights.form.inputs == 16 else d * scale
+
+
+def minimums(weights: Weights, dtype: type[np.floating[Any]]) -> Array | None:
+    """[n, parts] what is taken off, multiplied in a precision."""
+    if weights.minimum is None:
+        return None
+    minimum = weights.minimum.astype(dtype)
+    if weights.dmin is None:
+        return minimum
+    return np.repeat(weights.dmin.astype(dtype), SUPER // weights.form.inputs, 1) * minimum
+
+
+def sums_of(x: Activations, inputs: int) -> Array:
+    """[rows, parts]: sums of so many codes."""
+    return x.codes.reshape(len(x.codes), -1, inputs).sum(2, dtype=np.int64)
 
 
 def terms(weights: Weights, x: Activations) -> Array:
     """[terms, rows, n] float64: their sum is the product."""
-    scale, minimum = scales_by_groups(weights, np.float64)
-    x_scale = x.scales.astype(np.float64).T[:, :, None]  # [groups, rows, 1]
-    products = by_groups(weights, x) * scale.T[:, None] * x_scale
+    scale, minimum = scales_by_groups(weights, np.float64), minimums(weights, np.float64)
+    x_scale = x.scales.astype(np.float64)
+    products = by_groups(weights, x) * scale.T[:, None] * x_scale.T[:, :, None]
     if minimum is None:
         return products
-    sums = x.codes.reshape(len(x.codes), -1, GROUP).sum(2, dtype=np.int64).T[:, :, None]
-    return np.concatenate([products, -sums * minimum.T[:, None] * x_scale])
+    inputs = weights.form.inputs
+    totals = sums_of(x, inputs) * np.repeat(x_scale, GROUP // inputs, 1)
+    return np.concatenate([products, -totals.T[:, :, None] * minimum.T[:, None]])
 
 
 def formula(weights: Weights, x: Activations) -> Array:
     """[rows, n] float32 by the formula at the top of kernels/cpu/products.h, rounding where it rounds."""
-    scale, minimum = scales_by_groups(weights, np.float32)
-    dots = by_groups(weights, x)
-    totals = totals_by_groups(x)
+    scale, minimum, dots = scales_by_groups(weights, np.float32), minimums(weights, np.float32), by_groups(weights, x)
     total, shifted = np.zeros(dots.shape[1:], np.float32), np.zeros(dots.shape[1:], np.float32)
     for group, dot in enumerate(dots):
-        x_scale = x.scales[:, group, None]
-        total = fused(dot.astype(np.float32), scale[None, :, group] * x_scale, total)
-        if minimum is not None:
-            shifted = fused(totals[:, group, None], -minimum[None, :, group], shifted)
-    return total if minimum is None else total + shifted
+        total = fused(dot.astype(np.float32), scale[None, :, group] * x.scales[:, group, None], total)
+    if minimum is None:
+        return total
+    inputs = weights.form.inputs
+    totals = sums_of(x, inputs).astype(np.float32) * np.repeat(x.scales, GROUP // inputs, 1)
+    for part in range(minimum.shape[1]):
+        shifted = fused(totals[:, part, None], -minimum[None, :, part], shifted)
+    return total + shifted
 
 
 def totals_by_groups(x: Activations) -> Array:
     """[rows, groups] float32: sums of codes times their scale."""
-    return x.codes.reshape(len(x.codes), -1, GROUP).sum(2, dtype=np.int32).astype(np.float32) * x.scales
+    return sums_of(x, GROUP).astype(np.float32) * x.scales
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:

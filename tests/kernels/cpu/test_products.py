@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernels.cpu.quantized import (
     BY_GROUP,
-    CODES,
+    FORMS,
     GROUP,
     PANEL,
     Activations,
@@ -21,7 +21,7 @@ from tests.kernels.cpu.quantized import (
     terms,
 )
 
-KINDS = pytest.mark.parametrize("kind", CODES)
+KINDS = pytest.mark.parametrize("kind", FORMS)
 LARGE = 2**24  # whole numbers below it are floats
 
 
@@ -39,14 +39,15 @@ def test_integers_are_exact(kernels: Any, kind: str) -> None:
 @pytest.mark.parametrize("pattern", [(127,), (-127,), (127, -127), (-127, 127, 127, -127), (0,)])
 def test_every_code_meets_the_largest_activations(kernels: Any, kind: str, pattern: tuple[int, ...]) -> None:
     k = 256
-    codes = np.repeat(np.arange(CODES[kind], dtype=np.uint8)[:, None], k, 1)  # a channel for each code
+    codes = np.repeat(np.arange(FORMS[kind].codes, dtype=np.uint8)[:, None], k, 1)  # a channel for each code
     weights = random_weights(kind, len(codes), k, np.random.default_rng(1), whole=True)
-    weights = Weights(kind, codes, np.ones_like(weights.scale), weights.minimum, weights.d, weights.dmin)
+    one = np.full_like(weights.scale, 128 if kind == "MXFP4" else 1)
+    weights = Weights(kind, codes, one, weights.minimum, weights.d, weights.dmin)
     row = np.resize(np.array(pattern, np.int8), k)
     x = Activations(np.stack([row] * 5), np.ones((5, k // GROUP), np.float32))
     expected = terms(weights, x)
     assert np.abs(expected).sum(0).max() < LARGE
-    assert np.array_equal(product(kernels, weights, x), expected.sum(0))
+    assert np.array_equal(product(kernels, weights, x)[:, : len(codes)], expected.sum(0))
 
 
 def test_largest_sums_of_sixteen_inputs(kernels: Any) -> None:
@@ -59,6 +60,18 @@ def test_largest_sums_of_sixteen_inputs(kernels: Any) -> None:
         x = Activations(np.full((2, k), -127, np.int8), np.ones((2, k // GROUP), np.float32))
         assert np.abs(by_groups(weights, x)).max() < LARGE
         assert np.array_equal(product(kernels, weights, x), formula(weights, x))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 128, 234])
+def test_exponents_at_their_ends(kernels: Any, exponent: int) -> None:
+    """The smallest scales of MXFP4 are subnormal; what a group sums up to is exact at any."""
+    random = np.random.default_rng(11)
+    weights, x = random_weights("MXFP4", 32, 32, random), random_activations(3, 32, random, whole=True)
+    weights.scale[...] = exponent
+    exact = terms(weights, x).sum(0)
+    assert np.array_equal(exact.astype(np.float32), exact)
+    assert exact.any()
+    assert np.array_equal(product(kernels, weights, x), exact)
 
 
 @KINDS

@@ -1,0 +1,211 @@
+// What the integer products of a group become in floats, by format; products.h has the formulas.
+//
+// Scales, made of a panel at a group, are what the weights of its channels are scaled with:
+//
+//   dots<rows, Codes>(codes, x, out)   the integer products of a tile's rows, as floats
+//   add(dot, x_scale, total)           a row's product, scaled and added to its total
+//   of(half)                           what a code of inputs 0-15 or 16-31 less its zero point is multiplied with
+//   BYTES, SUPERS                      what they take: bytes for each group, float16 numbers for each eight groups
+//
+// A shift is what is added to every weight of a group beside that, if there is such a thing: `at(panel, group, half)`.
+// `add_to` adds up what the shifts of a panel make of rows, in a sum of its own, because beside the products the
+// registers cannot hold it.
+#pragma once
+#include "dots.h"
+
+namespace ldf {
+namespace LDF_ISA {
+
+constexpr int GROUPS = SUPER / GROUP;  // that share supers
+
+// Sixteen channels of a matrix, from one group on.
+struct Panel {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const uint16_t* supers;
+};
+
+// One scale for each group.
+struct Whole {
+  Lanes scale;
+
+  template <int rows, class Codes>
+  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+    Sums dot[rows];
+    Dots::dot<rows, Codes, 0>(codes, x, dot);
+    for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
+  }
+
+  Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
+
+  Lanes of(int) const { return scale; }
+};
+
+struct HalfFloats : Whole {  // Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL
+  static constexpr int BYTES = 2 * PANEL, SUPERS = 0;
+
+  explicit HalfFloats(const Panel& at) : Whole{load_half(reinterpret_cast<const uint16_t*>(at.scales))} {}
+};
+
+struct Exponents : Whole {  // MXFP4: 2^(e - 128), of which e = 0 and 1 are subnormal
+  static constexpr int BYTES = PANEL, SUPERS = 0;
+
+  explicit Exponents(const Panel& at) : Whole{mul(max(normal(at), splat(0x1p-127f)), splat(0.5f))} {}
+
+ private:
+  static Lanes normal(const Panel& at) { return power_of_two(sub(widen(at.scales), splat_sums(127))); }
+};
+
+template <class Number>
+struct Integers : Whole {  // Q4_K, Q5_K: uint8_t; IQ4_XS: int8_t
+  static constexpr int BYTES = PANEL, SUPERS = PANEL;
+
+  explicit Integers(const Panel& at)
+      : Whole{mul(load_half(at.supers), to_float(widen(reinterpret_cast<const Number*>(at.scales))))} {}
+};
+
+// One scale, a whole number, for each half of a group.
+struct Halves {
+  static constexpr int BYTES = 2 * PANEL, SUPERS = PANEL;
+  Lanes super, first, second;
+
+  template <int rows, class Codes>
+  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+    Sums dot0[rows], dot1[rows];
+    Dots::dot<rows, Codes, 0>(codes, x, dot0);
+    Dots::dot<rows, Codes, 1>(codes, x, dot1);
+    // Whole numbers, so nothing is rounded; in floats because some processors are slow at multiplying 32-bit integers.
+    for (int r = 0; r < rows; r++) out[r] = fma(to_float(dot0[r]), first, mul(to_float(dot1[r]), second));
+  }
+
+  Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(super, x_scale), total); }
+
+  Lanes of(int half) const { return mul(super, half ? second : first); }
+};
+
+struct SignedHalves : Halves {  // Q6_K, Q3_K
+  explicit SignedHalves(const Panel& at) : Halves{load_half(at.supers), half(at.scales), half(at.scales + PANEL)} {}
+
+ private:
+  static Lanes half(const uint8_t* scales) { return to_float(widen(reinterpret_cast<const int8_t*>(scales))); }
+};
+
+struct NibbleHalves : Halves {  // Q2_K
+  explicit NibbleHalves(const Panel& at) : Halves{load_half(at.supers), half(at.scales), half(at.scales + PANEL)} {}
+
+ private:
+  static Lanes half(const uint8_t* scales) { return to_float(low_nibbles(widen(scales))); }
+};
+
+struct NoShift {
+  static constexpr int BYTES = 0, SUPERS = 0;
+
+  static Lanes at(const Panel&, int, int) { return splat(0.0f); }
+};
+
+// One shift for each group.
+template <class Shift>
+struct ByGroup {
+  template <int rows>
+  static void add_to(Lanes* shifted, const Panel& panel, const Inputs& x, const float*, const float* x_totals) {
+    const int groups = static_cast<int>(x.k / GROUP);
+    for (int group = 0; group < groups; group++) {
+      const Lanes shift = Shift::at(panel, group, 0);
+      for (int r = 0; r < rows; r++) shifted[r] = fma(splat(x_totals[r * groups + group]), shift, shifted[r]);
+    }
+  }
+};
+
+struct Offsets : ByGroup<Offsets> {  // Q4_1, Q5_1
+  static constexpr int BYTES = 0, SUPERS = GROUPS * PANEL;
+
+  static Lanes at(const Panel& panel, int group, int) { return load_half(panel.supers + group * PANEL); }
+};
+
+// What takes dmin * minimum off, whose dmin is beside the scales' supers.
+inline Lanes taken_off(const Panel& panel, int group, Sums minimum) {
+  const Lanes dmin = load_half(panel.supers + (group / GROUPS * 2 + 1) * PANEL);
+  return mul(splat(-1.0f), mul(dmin, to_float(minimum)));
+}
+
+struct Minimums : ByGroup<Minimums> {  // Q4_K, Q5_K
+  static constexpr int BYTES = PANEL, SUPERS = PANEL;
+
+  static Lanes at(const Panel& panel, int group, int) {
+    return taken_off(panel, group, widen(panel.scales + (2 * group + 1) * PANEL));
+  }
+};
+
+struct HalfMinimums {  // Q2_K: in the bytes of the scales
+  static constexpr int BYTES = 0, SUPERS = PANEL;
+
+  static Lanes at(const Panel& panel, int group, int half) {
+    return taken_off(panel, group, high_nibbles(widen(panel.scales + (2 * group + half) * PANEL)));
+  }
+
+  template <int rows>
+  static void add_to(Lanes* shifted, const Panel& panel, const Inputs& x, const float* x_scales, const float*) {
+    const int groups = static_cast<int>(x.k / GROUP);
+    for (int first = 0; first < groups; first += GROUPS) {
+      float totals[rows][2 * GROUPS];
+      for (int r = 0; r < rows; r++) {
+        const int32_t* sums = x.sums + r * 2 * groups + 2 * first;
+        for (int i = 0; i < 2 * GROUPS; i++) {
+          totals[r][i] = static_cast<float>(sums[i]) * x_scales[r * groups + first + i / 2];
+        }
+      }
+      for (int i = 0; i < 2 * GROUPS; i++) {
+        const Lanes shift = at(panel, first + i / 2, i % 2);
+        for (int r = 0; r < rows; r++) shifted[r] = fma(splat(totals[r][i]), shift, shifted[r]);
+      }
+    }
+  }
+};
+
+// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups.
+struct Sizes {
+  int codes, scales, supers;
+};
+
+template <class its_codes, class its_scales, class its_shift = NoShift>
+struct Format {
+  using Codes = its_codes;
+  using Scales = its_scales;
+  using Shift = its_shift;
+  static constexpr Sizes sizes = {Codes::bytes, Scales::BYTES + Shift::BYTES, Scales::SUPERS + Shift::SUPERS};
+  static constexpr bool shifts = Shift::BYTES + Shift::SUPERS > 0;
+};
+
+// use(format of a kind)
+template <class Use>
+inline auto with_format(int32_t kind, Use use) {
+  switch (kind) {
+    case Q4_0: return use(Format<Planes<4, 0, 8>, HalfFloats>());
+    case Q5_0: return use(Format<Planes<4, 1, 16>, HalfFloats>());
+    case IQ4_NL: return use(Format<NonLinear, HalfFloats>());
+    case MXFP4: return use(Format<MicroFloats, Exponents>());
+    case Q4_1: return use(Format<Planes<4, 0, 0>, HalfFloats, Offsets>());
+    case Q5_1: return use(Format<Planes<4, 1, 0>, HalfFloats, Offsets>());
+    case Q4_K: return use(Format<Planes<4, 0, 0>, Integers<uint8_t>, Minimums>());
+    case Q5_K: return use(Format<Planes<4, 1, 0>, Integers<uint8_t>, Minimums>());
+    case IQ4_XS: return use(Format<NonLinear, Integers<int8_t>>());
+    case Q6_K: return use(Format<SixBits, SignedHalves>());
+    case Q3_K: return use(Format<Planes<2, 1, 4, 2>, SignedHalves>());
+    case Q2_K: return use(Format<Planes<2, 0, 0, 2>, NibbleHalves, HalfMinimums>());
+    default: return use(Format<EightBits, HalfFloats>());  // Q8_0
+  }
+}
+
+inline Sizes sizes_of(int32_t kind) {
+  return with_format(kind, [](auto format) { return decltype(format)::sizes; });
+}
+
+// From the first group of a panel on.
+inline Panel panel_of(const Matrix& weights, size_t panel, const Sizes& sizes) {
+  const size_t group = panel * (weights.k / GROUP);
+  return {weights.codes + group * sizes.codes, weights.scales + group * sizes.scales,
+          weights.supers + group * sizes.supers / GROUPS};
+}
+
+}  // namespace LDF_ISA
+}  // namespace ldf
