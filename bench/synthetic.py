@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_config import SHORT_KEY, DFlashConfig
 from localdflash.weights.ggml_types import GGMLType
 
 QWEN3_8B = DecoderConfig(
@@ -35,6 +35,7 @@ QWEN3_8B = DecoderConfig(
 QWEN3_4B = replace(QWEN3_8B, hidden_size=2560, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True)
 QWEN3_1_7B = replace(QWEN3_4B, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16, intermediate_size=6144)
 QWEN3_0_6B = replace(QWEN3_1_7B, hidden_size=1024, intermediate_size=3072)
+TAPS = {QWEN3_0_6B: (1, 7, 13, 19, 25), QWEN3_1_7B: (1, 7, 13, 19, 25), QWEN3_4B: (1, 9, 17, 25, 33)}
 QWEN3_8B_DRAFTER = DFlashConfig(replace(QWEN3_8B, num_hidden_layers=5), 16, 151_669, (1, 9, 17, 25, 33))
 TINY = replace(
     QWEN3_8B,
@@ -64,6 +65,13 @@ SCALES: dict[GGMLType, dict[int, float]] = {
 FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
 HEADS = {GGMLType.Q4_0: GGMLType.Q6_K, GGMLType.Q8_0: GGMLType.Q8_0, GGMLType.Q4_K: GGMLType.Q6_K}
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
+
+
+def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
+    """A drafter of the shape that is published for such targets: five blocks, 16 slots; `short` tokens, 0 for all."""
+    spread = range(0, target.vocab_size, target.vocab_size // short) if short else range(0)
+    decoder = replace(target, num_hidden_layers=5)
+    return DFlashConfig(decoder, 16, target.vocab_size - 1, TAPS[target], short=tuple(spread)[:short])
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -
         _number("tokenizer.ggml.mask_token_id", config.mask_token_id),
         _number(f"{prefix}.block_size", config.block_size),
         _numbers(f"{prefix}.target_layers", [tap + 1 for tap in config.taps]),  # llama.cpp counts layer inputs
+        *([_numbers(SHORT_KEY, config.short)] if config.short else ()),
     ]
     _write(path, metadata, tensors)
 
