@@ -1,4 +1,4 @@
-"""`localdflash train`: corpus, target, drafter, vocabulary. Each writes into one folder and resumes where it
+"""`localdflash train`: corpus, target, drafter, adapter, vocabulary. Each writes into one folder and resumes where it
 stopped.
 """
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from localdflash.cli.train_adapter import adapter
 from localdflash.cli.train_drafter import drafter
 from localdflash.cli.training import (
     device_option,
@@ -34,7 +35,8 @@ class Steps(click.Group):
 
 @click.group(cls=Steps)
 def command() -> None:
-    """Train a drafter for a model that you use (drafter --pair), or a pair of your own: corpus, target, drafter.
+    """Train a drafter for a model that you use (drafter --pair), a code adapter for SmolLM2 (adapter), or a pair of
+    your own: corpus, target, drafter.
 
     Everything lies in FOLDER.
     """
@@ -117,6 +119,7 @@ def target(
 
 
 command.add_command(drafter)
+command.add_command(adapter)
 
 
 @command.command(short_help="Choose the tokens that the drafter proposes from.")

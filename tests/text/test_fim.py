@@ -22,6 +22,11 @@ FAMILIES = {
     "starcoder": ("<fim_prefix>P<fim_suffix>S<fim_middle>", [*PLAIN, "<filename>"], ""),
     "starcoder2": ("<fim_prefix>P<fim_suffix>S<fim_middle>", [*PLAIN, "<file_sep>"], ""),
     "granite": ("<fim_prefix>P<fim_suffix>S<fim_middle>", [*PLAIN, "<filename>"], "Granite 8b Code Base"),
+    "localdflash-code": (
+        "<fim_suffix>S<fim_prefix>P<fim_middle>",
+        [*PLAIN, "<repo_name>", "<file_sep>"],
+        "SmolLM2 135M localdflash code",
+    ),
     "mellum": ("<fim_suffix>S<fim_prefix>P<fim_middle>", [*PLAIN, "<filename>"], "Mellum 4b Base"),
     "deepseek": (
         "<｜fim▁begin｜>P<｜fim▁hole｜>S<｜fim▁end｜>",

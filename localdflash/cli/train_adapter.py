@@ -1,0 +1,63 @@
+"""`localdflash train adapter`: teach a quantized chat model to complete code at the cursor."""
+
+from pathlib import Path
+
+import click
+
+from localdflash.cli.meter import Meter
+from localdflash.cli.training import folder_argument, prepare, seed_option, threads_option
+from localdflash.errors import UsageError
+
+
+@click.command(short_help="Teach SmolLM2 to complete code at the cursor.")
+@folder_argument
+@click.option("--pair", metavar="PAIR", default="smollm2-135m", show_default=True, help="A pair, or a .gguf file.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1000),
+    default=6_000_000,
+    show_default=True,
+    help="Tokens to learn from, prompts included, restarts too.",
+)
+@click.option(
+    "--answers",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Answers of the target that are mixed in, so that it keeps its chat: a folder's of `train drafter`.",
+)
+@click.option("--rank", type=click.IntRange(1, 64), default=16, show_default=True, help="Rank of the adapters.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
+)
+@threads_option
+@seed_option
+def adapter(
+    folder: Path,
+    pair: str,
+    tokens: int,
+    answers: Path | None,
+    rank: int,
+    learning_rate: float,
+    threads: int,
+    seed: int,
+) -> int:
+    """Train low-rank adapters on the prompts that completions are asked with, and write FOLDER/adapter.safetensors.
+
+    It learns from the pinned packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer
+    or more --tokens it ends sooner or later.
+    """
+    if answers and not (answers / "index.bin").is_file():
+        raise UsageError(
+            f"--answers {answers}: it holds no answers; `localdflash train drafter` keeps them in answers/"
+        )
+    prepare("cpu", threads)
+    from localdflash.pairs.registry import load_registry, local_files
+    from localdflash.train import for_adapter
+    from localdflash.train.adapter_training import AdapterSchedule
+
+    work = for_adapter.AdapterWork(folder, local_files(load_registry().resolve(pair)).target, rank, answers)
+    meter = Meter()
+    for_adapter.check(work)
+    for_adapter.make_examples(work, tokens, seed, meter)
+    for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
+    meter.say(f"wrote {folder / 'adapter.safetensors'}")
+    return 0

@@ -1,0 +1,134 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) on every matrix of a frozen decoder, and rows for tokens it never used.
+
+Each matrix W becomes W + up @ down, which is computed once a step in the type of the products: a pass then costs what
+it costs without adapters, and only the gradients are taken apart. Rounding loses nothing that lasts, for `down` and
+`up` stay float32. The embedding is the head, so a trained row counts in both places.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localdflash.reference.decoder import Decoder, RMSNorm
+
+
+class AdaptedLinear(nn.Module):
+    """A frozen matrix [out, in] with its adapter; it starts as the matrix alone."""
+
+    def __init__(self, weight: Tensor, rank: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape
+        self.weight, self._dtype = weight, dtype
+        self.down = nn.Parameter(torch.randn(rank, inputs) * inputs**-0.5)
+        self.up = nn.Parameter(torch.zeros(outputs, rank))
+        self.merge()
+
+    @torch.no_grad()
+    def merged(self) -> Tensor:
+        """W + up @ down, float32."""
+        return torch.addmm(self.weight, self.up, self.down)
+
+    def merge(self) -> None:
+        """Compute what `forward` multiplies with; to be called after every change of the parameters."""
+        self._now = self.merged().to(self._dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] to [..., out], in the type of the products."""
+        return _Product.apply(x, self._now, self.down, self.up)
+
+
+class _Product(torch.autograd.Function):
+    """x @ merged.T, with gradients for x and the adapter alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, up: Tensor) -> Tensor:
+        rows = x.flatten(0, -2).to(merged.dtype)
+        ctx.save_for_backward(rows, merged, down, up)
+        ctx.like = x
+        return (rows @ merged.T).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, merged, down, up = ctx.saved_tensors
+        arrived = gradients[0].flatten(0, -2).to(merged.dtype)  # [N, out]
+        narrow = rows @ down.T.to(merged.dtype)  # [N, rank]
+        returned = arrived @ up.to(merged.dtype)  # [N, rank]
+        to_x = (arrived @ merged).view(ctx.like.shape).to(ctx.like.dtype)
+        return to_x, None, (returned.T @ rows).float(), (arrived.T @ narrow).float()
+
+
+class AdaptedEmbedding(nn.Module):
+    """A frozen embedding [V, H] of which the rows of `tokens` are trained."""
+
+    def __init__(self, weight: Tensor, tokens: Sequence[int], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = weight
+        self.tokens = torch.tensor(tokens)
+        self.rows = nn.Parameter(weight[self.tokens].clone())
+        self._place = torch.zeros(len(weight), dtype=torch.int64)  # of a token among `tokens`, from 1
+        self._place[self.tokens] = torch.arange(1, len(tokens) + 1)
+        self.head = weight.to(dtype)
+        self.merge()
+
+    @torch.no_grad()
+    def merged(self) -> Tensor:
+        """The whole embedding [V, H], float32."""
+        return self.weight.index_copy(0, self.tokens, self.rows)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """See `AdaptedLinear.merge`."""
+        self.head[self.tokens] = self.rows.to(self.head.dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] to [..., H], float32."""
+        place = self._place[ids]
+        rows = F.embedding((place - 1).clamp_min(0), self.rows)
+        return torch.where((place > 0).unsqueeze(-1), rows, F.embedding(ids, self.weight))
+
+
+class Narrowed(nn.Module):
+    """A norm whose result is rounded once for all the products that read it."""
+
+    def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.norm, self._dtype = norm, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `RMSNorm`."""
+        return self.norm(x).to(self._dtype)
+
+
+class Adapter:
+    """The trained part of a decoder, into which it is put here; everything else of it is frozen."""
+
+    def __init__(self, model: Decoder, rank: int, tokens: Sequence[int], dtype: torch.dtype) -> None:
+        model.requires_grad_(False)
+        self.model, self.rank = model, rank
+        self.linears: dict[str, AdaptedLinear] = {}
+        for name, module in list(model.layers.named_modules()):
+            parent, _, own = name.rpartition(".")
+            holder = model.layers.get_submodule(parent)
+            if isinstance(module, nn.Linear):
+                adapted = self.linears[f"layers.{name}"] = AdaptedLinear(module.weight.detach(), rank, dtype)
+                setattr(holder, own, adapted)
+            elif isinstance(module, RMSNorm) and own.endswith("layernorm"):
+                setattr(holder, own, Narrowed(module, dtype))
+        self.embedding = AdaptedEmbedding(model.embed_tokens.weight.detach(), tokens, dtype)
+        model.embed_tokens = self.embedding  # type: ignore[assignment]
+
+    def merge(self) -> None:
+        """Let the model compute with the parameters as they are now."""
+        self.embedding.merge()
+        for linear in self.linears.values():
+            linear.merge()
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained, by name."""
+        yield "embed_tokens.rows", self.embedding.rows
+        for name, linear in self.linears.items():
+            yield f"{name}.down", linear.down
+            yield f"{name}.up", linear.up

@@ -1,0 +1,105 @@
+"""Where a source file could be completed: rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
+
+Prose and imports are chosen more rarely than code: there is much of them and little to learn. An end of a file has
+nothing after it that says where to stop, so its middle is no whole and teaches no end.
+"""
+
+import random
+import re
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from localdflash.text import syntax
+
+SHARES = {"rest": 0.35, "line": 0.2, "node": 0.3, "span": 0.05, "open": 0.1}
+LONGEST = 480  # characters of a node or a span
+OPEN_LINES = 6
+CLIMBS = 5  # from a leaf of the tree to the node that is missing, at most
+_LINE = re.compile(r"[^\n]*\S[^\n]*")
+_DULL = re.compile(r"\s*(import\b|from\b|#include|[)\]}>;,]+\s*$)")
+_PROSE = re.compile("comment|string")
+_OF_DULL = 0.25  # of the dull lines that are drawn, the share that is taken
+
+
+@dataclass(frozen=True)
+class TrainingHole:
+    """The cursor stands at `start`, what is missing goes up to `end`, in characters."""
+
+    kind: str
+    start: int
+    end: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing follows."""
+        return self.kind == "open"
+
+
+class Holes:
+    """The holes of one text that has a line of code."""
+
+    def __init__(self, language: str, text: str) -> None:
+        self._text = text
+        self._lines = list(_LINE.finditer(text))
+        self._tree = syntax.parse(language, text)
+        self._bytes: bytes | None = None if text.isascii() else text.encode()
+
+    def draw(self, rng: random.Random) -> TrainingHole:
+        """Any of them."""
+        kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        line = self._line(rng)
+        code = line.start() + len(line[0]) - len(line[0].lstrip())
+        end = line.start() + len(line[0].rstrip())
+        if kind == "node":
+            return self._node(rng.randrange(code, end), rng)
+        if kind == "line":  # an editor has put the indentation there, or nothing has
+            return TrainingHole(kind, code if rng.random() < 0.6 else line.start(), end)
+        start = rng.randrange(code, end)
+        if kind == "span":
+            return TrainingHole(kind, start, min(start + rng.randint(1, LONGEST // 4), len(self._text)))
+        if kind == "open":
+            return TrainingHole(kind, start, self._after_lines(start, rng.randint(1, OPEN_LINES)))
+        return TrainingHole(kind, start, end)
+
+    def _line(self, rng: random.Random) -> re.Match[str]:
+        while True:
+            line = rng.choice(self._lines)
+            if rng.random() < _OF_DULL or not (_DULL.match(line[0]) or self._is_prose(line)):
+                return line
+
+    def _is_prose(self, line: re.Match[str]) -> bool:
+        """Whether a line begins inside a comment or a string."""
+        node = self._node_at(line.start() + len(line[0]) - len(line[0].lstrip()))
+        return node is not None and bool(_PROSE.search(node.type))
+
+    def _node_at(self, at: int) -> Node | None:
+        """The smallest named node around a character."""
+        place = at if self._bytes is None else len(self._text[:at].encode())
+        return self._tree.root_node.named_descendant_for_byte_range(place, place + 1) if self._tree else None
+
+    def _after_lines(self, start: int, count: int) -> int:
+        end = start
+        for _ in range(count):
+            end = self._text.find("\n", end + 1)
+            if end < 0:
+                return len(self._text)
+        return end
+
+    def _node(self, at: int, rng: random.Random) -> TrainingHole:
+        """What is left of a node around a place: all of it, or from a place in its first line on."""
+        node = self._node_at(at)
+        for _ in range(rng.randint(0, CLIMBS)):
+            if node is None or node.parent is None or node.parent.end_byte - node.parent.start_byte > LONGEST:
+                break
+            node = node.parent
+        if node is None or not 0 < node.end_byte - node.start_byte <= LONGEST:
+            return TrainingHole("rest", at, self._after_lines(at, 1))
+        start, end = self._characters(node.start_byte), self._characters(node.end_byte)
+        end = start + len(self._text[start:end].rstrip())
+        if rng.random() < 0.4:
+            start += rng.randrange(max(len(self._text[start:end].partition("\n")[0]), 1))
+        return TrainingHole("node", start, max(end, start + 1))
+
+    def _characters(self, place: int) -> int:
+        return place if self._bytes is None else len(self._bytes[:place].decode("utf-8", "replace"))

@@ -1,0 +1,96 @@
+"""From a GGUF target to its code adapter, in stages that each go on where they stopped: packages, examples, training.
+
+Everything lies in one folder: `wheels/` and `npm/`, `vocabulary.gguf` with the markers' names, `examples/`, and
+`training/` with checkpoint, log and picture.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+from localdflash.answers.fill.encoder import Encoder
+from localdflash.errors import TrainingError
+from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.train import adapter_corpus, adapter_data, adapter_mixture
+from localdflash.train.adapter import Adapter
+from localdflash.train.adapter_corpus import sha256_of
+from localdflash.train.adapter_data import FillData
+from localdflash.train.adapter_export import MARKERS, TRAINED, write_adapter, write_vocabulary
+from localdflash.train.adapter_training import AdapterRun, AdapterSchedule
+from localdflash.train.kept_training import product_type
+from localdflash.train.reporter import Reporter
+from localdflash.weights.gguf import read_header
+
+EXAMPLE_TOKENS = 300  # ids of an example, about
+HELD_OUT = 600  # examples
+HELD_OUT_CHATS = 20_000  # ids
+
+
+@dataclass(frozen=True)
+class AdapterWork:
+    """What to train, on what."""
+
+    folder: Path
+    target: Path
+    rank: int
+    answers: Path | None = None  # of the target, to be mixed in
+
+
+def check(work: AdapterWork) -> None:
+    """Errors of one line before anything is downloaded."""
+    header = read_header(work.target)
+    config = decoder_config(header)
+    specials = Tokenizer.load(work.target).specials
+    missing = [token for token in MARKERS if token not in specials.values()]
+    if header.architecture != "llama" or config.num_experts or not config.tie_word_embeddings or missing:
+        raise TrainingError(
+            f"{work.target}: adapters are made for SmolLM2: a llama with a tied head and its vocabulary"
+        )
+
+
+def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
+    """Write the examples of both splits, unless they are there."""
+    folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
+    missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
+    if not missing:
+        return
+    work.folder.mkdir(parents=True, exist_ok=True)
+    write_vocabulary(work.target, vocabulary)
+    tokenizer = Tokenizer.load(vocabulary)
+    form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.archives(work.folder)
+    for name in missing:
+        held_out = name == "held_out"
+        own = [archive for archive in archives if archive.held_out == held_out]
+        count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
+        chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT)
+        mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
+        found = chain(adapter_mixture.fill_examples(own, encoder, form, count, seed, reporter), mixed)
+        written = adapter_data.write(folder / name, found)
+        reporter.say(f"{name}: {written:,} tokens of examples")
+
+
+def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
+    """The run in the folder, at its last checkpoint."""
+    torch.manual_seed(schedule.seed)
+    adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
+    splits = [FillData.load(work.folder / "examples" / name) for name in ("train", "held_out")]
+    return AdapterRun(adapter, *splits, work.folder / "training", schedule)
+
+
+def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
+    """Train until all tokens were seen, and write the adapter's file."""
+    try:
+        with FileLock(work.folder / "lock", timeout=0):
+            run = prepare(work, schedule)
+            about = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
+            reporter.say(f"{about}; step {run.step}, {run.tokens:,} tokens")
+            run.train(reporter)
+    except Timeout:
+        raise TrainingError(f"{work.folder}: another process trains here") from None
+    write_adapter(work.folder / "adapter.safetensors", run.adapter, sha256_of(work.target))

@@ -1,0 +1,81 @@
+"""`localdflash train adapter`: from a few files to an adapter, and what it says of wrong input."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from filelock import FileLock
+from safetensors import safe_open
+
+from localdflash.train import adapter_corpus, for_adapter
+from localdflash.train.adapter_export import copied, finish
+from tests.support.smollm2 import FILE, needs_smollm2
+from tests.train.test_corpus import SOURCE, wheel
+
+Fails = Callable[..., str]
+SHAPE = {"block_count": 2, "embedding_length": 32, "feed_forward_length": 64, "attention_head_count": 2}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two random layers with SmolLM2's vocabulary."""
+    path, reader = tmp_path_factory.mktemp("tiny") / "tiny.gguf", gguf.GGUFReader(FILE)
+    shape = {f"llama_{name}": value for name, value in SHAPE.items()}
+    writer = copied(reader, path, **shape, llama_attention_head_count_kv=1, llama_rope_dimension_count=16)
+    rng = np.random.default_rng(0)
+    sizes = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
+    sizes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64), "attn_norm": (32,), "ffn_norm": (32,)}
+    named = {f"blk.{block}.{name}": size for block in range(2) for name, size in sizes.items()}
+    for name, size in ({"token_embd": (49_152, 32), "output_norm": (32,)} | named).items():
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(size, np.float32) * 0.1)
+    finish(writer, path)
+    return path
+
+
+@needs_smollm2
+def test_from_packages_to_an_adapter(
+    tiny: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
+    packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
+    monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
+    monkeypatch.setattr(for_adapter, "HELD_OUT", 4)
+    given = ("train", "adapter", tmp_path / "new", "--pair", tiny, "--rank", "2", "--threads", "1", "--tokens")
+    assert run(*given, "1500").code == 0
+    with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:
+        assert file.get_tensor("layers.1.mlp.down_proj.up").shape == (32, 2)
+        assert file.metadata()["tokens"] == "3,5,14,15,16"
+    again = run(*given, "3000")
+    assert again.code == 0
+    assert "tokens of examples" not in again.err
+    assert "step 0" not in again.err
+    assert (tmp_path / "new" / "training" / "training.png").is_file()
+    with FileLock(tmp_path / "new" / "lock"):
+        assert "another process trains here" in run(*given, "6000").err
+
+
+def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, tiny_pair: Path, tmp_path: Path) -> None:
+    line = fails(1, "train", "adapter", tmp_path / "new", "--pair", tiny_pair / "target.gguf")
+    assert "target.gguf: adapters are made for SmolLM2" in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_answers_is_refused(fails: Fails, tmp_path: Path) -> None:
+    assert "holds no answers" in fails(2, "train", "adapter", tmp_path / "new", "--answers", tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [("--tokens", "5"), ("--rank", "0"), ("--rank", "65"), ("--learning-rate", "0")])
+def test_numbers_out_of_range_are_refused(fails: Fails, tmp_path: Path, wrong: tuple[str, str]) -> None:
+    assert wrong[0] in fails(2, "train", "adapter", tmp_path / "new", *wrong)
+
+
+def test_damaged_examples_are_named(fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "held_out"):
+        (tmp_path / "examples" / name).mkdir(parents=True)
+    monkeypatch.setattr(for_adapter, "check", lambda _: None)
+    monkeypatch.setattr(for_adapter, "load_decoder", lambda _: None)
+    monkeypatch.setattr(for_adapter, "Adapter", lambda *_: None)
+    assert "examples/train is damaged: delete it" in fails(1, "train", "adapter", tmp_path, "--pair", "embedded")

@@ -1,0 +1,32 @@
+"""The loss in chunks, against cross-entropy with autograd over the whole head."""
+
+import torch
+import torch.nn.functional as F
+
+from localdflash.train.adapter import AdaptedEmbedding
+from localdflash.train.adapter_loss import CHUNK, weighted_loss
+from tests.support.adapters import noisy
+
+TOKENS = (2, 5, 7)
+
+
+def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
+    torch.manual_seed(0)
+    count = CHUNK + 30
+    embedding = AdaptedEmbedding(torch.randn(40, 8), TOKENS, torch.float32)
+    noisy([embedding.rows])
+    embedding.merge()
+    hidden = torch.randn(count, 8, requires_grad=True)
+    labels, weights = torch.randint(0, 40, (count,)), torch.rand(count)
+    found = weighted_loss(hidden, labels, weights, embedding)
+    (3 * found.total).backward()
+
+    other, rows = hidden.detach().clone().requires_grad_(), embedding.rows.detach().clone().requires_grad_()
+    logits = other @ embedding.weight.index_copy(0, torch.tensor(TOKENS), rows).T
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    (3 * (losses * weights).sum()).backward()
+    torch.testing.assert_close(found.total, (losses * weights).sum())
+    torch.testing.assert_close(found.losses, losses.detach())
+    assert torch.equal(found.right, logits.argmax(-1) == labels)
+    torch.testing.assert_close(hidden.grad, other.grad)
+    torch.testing.assert_close(embedding.rows.grad, rows.grad)
