@@ -40,10 +40,11 @@ def adapter(
     threads: int,
     seed: int,
 ) -> int:
-    """Train low-rank adapters on the prompts that completions are asked with, and write FOLDER/adapter.safetensors.
+    """Train low-rank adapters on the prompts that completions are asked with.
 
-    It learns from the pinned packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer
-    or more --tokens it ends sooner or later.
+    FOLDER/adapter.safetensors has them alone, FOLDER/target.gguf is the target with them. It learns from the pinned
+    packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer or more --tokens it ends
+    sooner or later.
     """
     if answers and not (answers / "index.bin").is_file():
         raise UsageError(
@@ -59,5 +60,5 @@ def adapter(
     for_adapter.check(work)
     for_adapter.make_examples(work, tokens, seed, meter)
     for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
-    meter.say(f"wrote {folder / 'adapter.safetensors'}")
+    meter.say(f"use it: localdflash complete FILE:LINE:COLUMN --pair {folder / 'target.gguf'}")
     return 0

@@ -118,7 +118,7 @@ class Adapter:
             elif isinstance(module, RMSNorm) and own.endswith("layernorm"):
                 setattr(holder, own, Narrowed(module, dtype))
         self.embedding = AdaptedEmbedding(model.embed_tokens.weight.detach(), tokens, dtype)
-        model.embed_tokens = self.embedding  # type: ignore[assignment]
+        model.embed_tokens = self.embedding
 
     def merge(self) -> None:
         """Let the model compute with the parameters as they are now."""

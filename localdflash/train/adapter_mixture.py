@@ -51,7 +51,7 @@ def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
     weights = [{language: size[language] ** 0.5 for language in sorted(size)} for size in sizes]
     sums = Counter[str]()
     for weight in weights:
-        sums.update(weight)  # type: ignore[arg-type]
+        sums.update(weight)
     whole = sum(SHARES[language] for language in sums)
     return [
         {language: SHARES[language] / whole * one / sums[language] for language, one in weight.items()}

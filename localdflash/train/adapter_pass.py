@@ -35,10 +35,10 @@ class Pass:
         ids = np.concatenate([example.ids for example in examples])
         positions = np.concatenate([np.arange(len(example.ids)) for example in examples])
         places = np.flatnonzero(weights)
-        found = (ids, positions, places, np.roll(ids, -1)[places], weights[places], middle[places])
-        ids, positions, places, labels, weights, middle = map(torch.from_numpy, found)
         lengths = [len(example.ids) for example in examples]
-        return cls(ids, positions, lengths, places, labels, weights, middle)
+        tensor = torch.from_numpy
+        learned = map(tensor, (places, np.roll(ids, -1)[places], weights[places], middle[places]))
+        return cls(tensor(ids), tensor(positions), lengths, *learned)
 
 
 def _weights(example: ExampleIds) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """From a GGUF target to its code adapter, in stages that each go on where they stopped: packages, examples, training.
 
-Everything lies in one folder: `wheels/` and `npm/`, `vocabulary.gguf` with the markers' names, `examples/`, and
-`training/` with checkpoint, log and picture.
+Everything lies in one folder: `wheels/` and `npm/`, `vocabulary.gguf` with the markers' names, `examples/`, `training/`
+with checkpoint, log and picture, and in the end `adapter.safetensors` and `target.gguf`, base and adapter merged.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,14 @@ from localdflash.train.adapter import Adapter
 from localdflash.train.adapter_corpus import sha256_of
 from localdflash.train.adapter_data import FillData
 from localdflash.train.adapter_export import MARKERS, TRAINED, write_adapter, write_vocabulary
+from localdflash.train.adapter_merge import merge
 from localdflash.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.train.kept_training import product_type
 from localdflash.train.reporter import Reporter
 from localdflash.weights.gguf import read_header
 
 EXAMPLE_TOKENS = 300  # ids of an example, about
+QUANTIZATION = "Q8_0"  # of what is merged: a coarser one would round most changes away
 HELD_OUT = 600  # examples
 HELD_OUT_CHATS = 20_000  # ids
 
@@ -79,12 +81,12 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
     """The run in the folder, at its last checkpoint."""
     torch.manual_seed(schedule.seed)
     adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
-    splits = [FillData.load(work.folder / "examples" / name) for name in ("train", "held_out")]
-    return AdapterRun(adapter, *splits, work.folder / "training", schedule)
+    train, held_out = (FillData.load(work.folder / "examples" / name) for name in ("train", "held_out"))
+    return AdapterRun(adapter, train, held_out, work.folder / "training", schedule)
 
 
 def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
-    """Train until all tokens were seen, and write the adapter's file."""
+    """Train until all tokens were seen; write the adapter's file, and the model that it makes of the target."""
     try:
         with FileLock(work.folder / "lock", timeout=0):
             run = prepare(work, schedule)
@@ -93,4 +95,6 @@ def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> N
             run.train(reporter)
     except Timeout:
         raise TrainingError(f"{work.folder}: another process trains here") from None
-    write_adapter(work.folder / "adapter.safetensors", run.adapter, sha256_of(work.target))
+    path = work.folder / "adapter.safetensors"
+    write_adapter(path, run.adapter, sha256_of(work.target))
+    merge(work.target, path, work.folder / "target.gguf", QUANTIZATION)

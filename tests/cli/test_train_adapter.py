@@ -10,6 +10,9 @@ import pytest
 from filelock import FileLock
 from safetensors import safe_open
 
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.text.fim import detect
+from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, for_adapter
 from localdflash.train.adapter_export import copied, finish
 from tests.support.smollm2 import FILE, needs_smollm2
@@ -26,7 +29,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {f"llama_{name}": value for name, value in SHAPE.items()}
     writer = copied(reader, path, **shape, llama_attention_head_count_kv=1, llama_rope_dimension_count=16)
     rng = np.random.default_rng(0)
-    sizes = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "attn_q": (32, 32),
+        "attn_k": (16, 32),
+        "attn_v": (16, 32),
+        "attn_output": (32, 32),
+    }
     sizes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64), "attn_norm": (32,), "ffn_norm": (32,)}
     named = {f"blk.{block}.{name}": size for block in range(2) for name, size in sizes.items()}
     for name, size in ({"token_embd": (49_152, 32), "output_norm": (32,)} | named).items():
@@ -48,11 +56,15 @@ def test_from_packages_to_an_adapter(
     with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:
         assert file.get_tensor("layers.1.mlp.down_proj.up").shape == (32, 2)
         assert file.metadata()["tokens"] == "3,5,14,15,16"
+    monkeypatch.setattr(for_adapter, "merge", lambda *_: None)
     again = run(*given, "3000")
     assert again.code == 0
     assert "tokens of examples" not in again.err
     assert "step 0" not in again.err
     assert (tmp_path / "new" / "training" / "training.png").is_file()
+    tokenizer = Tokenizer.load(tmp_path / "new" / "target.gguf")
+    assert detect(tokenizer).name == "localdflash-code"
+    assert load_decoder(tmp_path / "new" / "target.gguf").config.num_hidden_layers == 2
     with FileLock(tmp_path / "new" / "lock"):
         assert "another process trains here" in run(*given, "6000").err
 

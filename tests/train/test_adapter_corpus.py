@@ -3,6 +3,7 @@
 import hashlib
 import io
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 
 from localdflash.errors import TrainingError
-from localdflash.train import adapter_corpus
 from localdflash.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
 from tests.train.test_corpus import SOURCE, wheel
 
@@ -61,11 +61,11 @@ def test_a_download_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         return subprocess.CompletedProcess(command, 1, "", "npm error code ENOTFOUND\nnpm error network")
 
     monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(adapter_corpus.shutil, "which", lambda _: "/usr/bin/npm")
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/npm")
     with pytest.raises(TrainingError, match="npm error network; this step needs a network"):
         fetch(LIST[:2], tmp_path)
     assert asked[0][-2:] == [f"{entry.name}@{entry.version}" for entry in LIST[:2]]
-    monkeypatch.setattr(adapter_corpus.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(TrainingError, match=r"npm is missing.*install Node\.js"):
         fetch(LIST[:2], tmp_path)
 

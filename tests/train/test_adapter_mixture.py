@@ -11,6 +11,7 @@ from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_mixture
 from localdflash.train.adapter_corpus import Archive
+from localdflash.train.adapter_examples import FillExamples
 from localdflash.train.adapter_mixture import SHARES, chat_examples, fill_examples
 from localdflash.train.kept_answers import AnswerWriter
 from localdflash.train.likely import COUNT, LIKELY
@@ -26,7 +27,7 @@ def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
 ) -> None:
     monkeypatch.setattr(adapter_mixture, "sources", lambda archive: PACKAGES[archive.path.name])
     drawn = Counter[str]()
-    monkeypatch.setattr(adapter_mixture.FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
+    monkeypatch.setattr(FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
     tokenizer = Tokenizer.load(root / "localdflash" / "embedded" / "target.gguf")
     packages = [Archive(Path(name), False) for name in PACKAGES]
     list(fill_examples(packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, Said()))
