@@ -39,7 +39,7 @@ class ModelConfig:
     device: str = "auto"  # of llama.cpp: auto, cpu, gpu (the best one), or the name of one
     gpu_layers: int = -1  # of the target on that GPU; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
-    drafter_bits: int = 8  # of a safetensors drafter on the CUDA engine
+    drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
     kv: str = "f16"  # keys and values of the CUDA engine
 
 

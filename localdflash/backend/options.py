@@ -24,7 +24,7 @@ class Options:
     threads: int = 0
     context: int = 0
     draft: bool = True
-    drafter_bits: int = 8  # of a safetensors drafter's weights on the CUDA engine: 8 or 4
+    drafter_bits: int = 8  # 8 or 4, of drafters on our engines: CPU floats and Q8_0, CUDA safetensors
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
     device: str = "auto"  # of llama.cpp: "cpu", "gpu" (the best one), or a GPU's name; auto: a GPU if it holds half
     gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head counted as one; -1: what fits

@@ -23,7 +23,7 @@ from localdflash.pairs.pair import LocalPair
 def load(files: LocalPair, options: Options) -> Running:
     """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    sizes = CpuSizes(files.target, path, options.threads)
+    sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits)
     if options.context > sizes.trained:
         raise UsageError(
             f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
@@ -32,7 +32,7 @@ def load(files: LocalPair, options: Options) -> Running:
     planned = fit(sizes, free.system_budget(), options.context)
     predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
     weights = open_target(files.target, options.progress)
-    drafting = open_drafter(path) if path and planned.drafter != NO_DRAFTER else None
+    drafting = open_drafter(path, bits=options.drafter_bits) if path and planned.drafter != NO_DRAFTER else None
     if drafting:
         c = weights.config
         check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
@@ -51,7 +51,7 @@ def load(files: LocalPair, options: Options) -> Running:
             context=target.context,
             device="cpu",
             vocab_size=target.vocab_size,
-            identity=(target.context, [drafter.name for drafter in pair.drafters]),
+            identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits),
             predicted=predicted,
             measured=lambda: _measured(target, drafter),
             notices=notices,

@@ -1,7 +1,7 @@
 """Matrices as the CPU kernels read them, packed from ggml's blocks; layouts in kernels/cpu/formats.h.
 
 Quantized types keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as ggml does
-it. Needs numpy only.
+it; those of a drafter, and its Q8_0, to Q4_0 where that is asked for. Needs numpy only.
 """
 
 from collections.abc import Callable
@@ -69,6 +69,7 @@ LAYOUTS = {
 }
 FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOAT_TYPES, Kind.Q8_0)
+SHRINKING = frozenset((*FLOAT_TYPES, GGMLType.Q8_0))  # types that can be rounded to Q4_0
 
 
 class Array(NamedTuple):
@@ -117,13 +118,17 @@ class PackedMatrix:
         return self.codes.nbytes + self.scales.nbytes + (0 if self.supers is None else self.supers.nbytes)
 
 
-def pack_rows(blocks: Bytes, ggml_type: GGMLType) -> tuple[NDArray[Any], ...]:
+def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> tuple[NDArray[Any], ...]:
     """Pack some rows of a matrix, bytes [rows, row]: codes [panels, ...], scales and, if there are any, supers.
 
-    Rows are padded with weights of zero to whole panels. ModelError if a scale is not finite.
+    Rows are padded with weights of zero to whole panels. `kind` is that of `KINDS`, or Q4_0 for a type that shrinks.
+    ModelError if a scale is not finite.
     """
     blocks = _whole_panels(blocks)
-    if ggml_type in FLOATS:
+    if ggml_type in SHRINKING and kind == Kind.Q4_0:
+        weights = FLOATS[ggml_type](blocks) if ggml_type in FLOATS else _q8_0_floats(blocks)
+        blocks, ggml_type = _four_bits(weights), GGMLType.Q4_0
+    elif ggml_type in FLOATS:
         blocks, ggml_type = _rounded(FLOATS[ggml_type](blocks)), GGMLType.Q8_0
     codes, *rest = read(blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes), ggml_type)
     if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
@@ -153,6 +158,25 @@ def _rounded(weights: NDArray[np.float32]) -> Bytes:
         codes = (steps + np.copysign(ALMOST_HALF, steps)).astype(np.int8)
         half = scale.astype(np.float16)
     return np.concatenate((half.view(np.uint8), codes.view(np.uint8)), -1).reshape(len(weights), -1)
+
+
+def _four_bits(weights: NDArray[np.float32]) -> Bytes:
+    """Q4_0 blocks of float weights [rows, k]: the one furthest from zero becomes -8, whatever its sign."""
+    groups = weights.reshape(len(weights), -1, GROUP)
+    furthest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
+    scale = furthest / np.float32(-8)
+    with np.errstate(all="ignore"):  # not finite: refused later
+        steps = groups * np.where(np.abs(scale) >= np.finfo(np.float32).tiny, 1 / scale, 0)
+        codes = np.clip(steps + np.float32(8.5), 0, 15).astype(np.uint8)
+        half = scale.astype(np.float16)
+    packed = codes[..., : GROUP // 2] | codes[..., GROUP // 2 :] << 4
+    return np.concatenate((half.view(np.uint8), packed), -1).reshape(len(weights), -1)
+
+
+def _q8_0_floats(blocks: Bytes) -> NDArray[np.float32]:
+    parted = blocks.reshape(len(blocks), -1, GGMLType.Q8_0.block_bytes)
+    scale = np.ascontiguousarray(parted[..., :2]).view(np.float16).astype(np.float32)
+    return (parted[..., 2:].view(np.int8) * scale).reshape(len(blocks), -1)
 
 
 def _bfloat16(raw: Bytes) -> NDArray[np.float32]:

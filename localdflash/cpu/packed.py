@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,12 @@ def open_target(path: Path, progress: Progress | None = None) -> PackedDecoder:
     return PackedDecoder(config, parts["embedding"], head, parts["norm"], layers, notice)
 
 
-def open_drafter(path: Path, progress: Progress | None = None) -> PackedDrafter:
-    """The packed drafter of a `dflash` GGUF, or of safetensors with config.json beside it; ModelError as above."""
-    config, parts, notice = _opened(path, DFlashConfig, drafter_source, progress)
+def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) -> PackedDrafter:
+    """The packed drafter of a `dflash` GGUF, or of safetensors with config.json beside it; ModelError as above.
+
+    With 4 bits its matrices in floats and in Q8_0 are rounded to Q4_0.
+    """
+    config, parts, notice = _opened(path, DFlashConfig, partial(drafter_source, bits=bits), progress, bits)
     layers = _layers(parts, config.decoder.num_hidden_layers)
     return PackedDrafter(config, parts["fuse"], parts["fuse_norm"], parts["norm"], layers, notice)
 
@@ -57,12 +61,16 @@ def _layers(parts: dict[str, Any], count: int) -> tuple[PackedLayer, ...]:
 
 
 def _opened(
-    path: Path, kind: type[Config], read_source: Callable[[Path], CheckedFile[Config]], progress: Progress | None
+    path: Path,
+    kind: type[Config],
+    read_source: Callable[[Path], CheckedFile[Config]],
+    progress: Progress | None,
+    bits: int = 8,
 ) -> tuple[Config, dict[str, Any], str]:
     """Configuration, parts and notice of a model that was packed before or is packed now."""
     path = Path(os.path.abspath(path))
     with open_model(path):
-        file = _file_of(path)
+        file = _file_of(path, bits)
     found: tuple[Config, dict[str, Any]] | None = _kept(file, path, kind)
     if found is not None:
         return found[0], found[1], ""
@@ -80,10 +88,10 @@ def _opened(
     return source.config, parts_of(header, _in_memory(source, header, progress)), notice
 
 
-def _file_of(path: Path) -> Path:
-    """The path of a source's packed file; there is one for each path."""
+def _file_of(path: Path, bits: int) -> Path:
+    """The path of a source's packed file; there is one for each path, and another for its matrices in four bits."""
     name = hashlib.blake2b(_real(path), digest_size=16).hexdigest()
-    return paths.cache_folder() / "cpu" / f"{name}{SUFFIX}"
+    return paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
 
 
 def _real(path: Path) -> bytes:

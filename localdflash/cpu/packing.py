@@ -68,7 +68,7 @@ def _write_rows(source: CheckedFile[Config], descriptor: int, layout: ImageLayou
             arrays: tuple[NDArray[Any], ...] = (_vector(rows.part, _read(descriptor, info.offset, info.nbytes)),)
             offsets = [place.offset for place in places]
         else:
-            arrays = pack_rows(_blocks(descriptor, rows), info.ggml_type)
+            arrays = pack_rows(_blocks(descriptor, rows), info.ggml_type, rows.part.matrix.kind)
             offsets = [_offset(place, rows) for place in places]
     except ModelError as error:
         raise ModelError(f"{source.path}: tensor {info.name}: {error}; download or convert the model again") from None

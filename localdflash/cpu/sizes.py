@@ -31,7 +31,7 @@ class CpuSizes:
     Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
     """
 
-    def __init__(self, target: Path, drafter: Path | None, threads: int = 0) -> None:
+    def __init__(self, target: Path, drafter: Path | None, threads: int = 0, drafter_bits: int = 8) -> None:
         self._library, self._threads = library.load(), clamp(threads)[0]
         self.header = read_header(target)
         source = target_source(target, self.header)
@@ -43,7 +43,8 @@ class CpuSizes:
         self._drafter_bytes = 0
         if drafter and self._drafter:
             head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
-            self._drafter_bytes = _drafter_bytes(drafter, self._drafter) + _short_bytes(len(self._drafter.short), head)
+            own = _drafter_bytes(drafter, self._drafter, drafter_bits)
+            self._drafter_bytes = own + _short_bytes(len(self._drafter.short), head)
         self.trained = self._config.context_length
         self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
@@ -77,9 +78,9 @@ def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
     return config
 
 
-def _drafter_bytes(path: Path, config: DFlashConfig) -> int:
+def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
-        return sum(map(_bytes_of, drafter_source(path).parts))
+        return sum(map(_bytes_of, drafter_source(path, bits).parts))
     c = config.decoder
     hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     f = c.intermediate_size
@@ -88,7 +89,8 @@ def _drafter_bytes(path: Path, config: DFlashConfig) -> int:
     if any(k % GROUP for _, k in matrices):
         raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
     norms = (2 * hidden + 2 * c.head_dim) * c.num_hidden_layers + 2 * hidden
-    return sum(_matrix_bytes(MatrixShape(Kind.Q8_0, n, k)) for n, k in matrices) + norms * FLOAT
+    kind = Kind.Q4_0 if bits == 4 else Kind.Q8_0
+    return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + norms * FLOAT
 
 
 def _short_bytes(rows: int, head: MatrixShape | None) -> int:

@@ -5,11 +5,11 @@ place in the model (a bias, for example). Imports no torch.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, MatrixShape
+from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
@@ -82,8 +82,8 @@ def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedF
     return CheckedFile(path, config, parts, header.data_offset)
 
 
-def drafter_source(path: Path) -> CheckedFile[DFlashConfig]:
-    """A `dflash` GGUF, or z-lab's safetensors with config.json beside it."""
+def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
+    """A `dflash` GGUF, or z-lab's safetensors with config.json beside it. With 4 bits floats and Q8_0 become Q4_0."""
     config = config_of_file(path)
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
@@ -100,7 +100,13 @@ def drafter_source(path: Path) -> CheckedFile[DFlashConfig]:
         for theirs, ours in fields.items():
             names[f"{layer}.{index}.{theirs}.weight"] = f"layers.{index}.{ours}"
     parts = _parts(path, tensors, names, top | _layers(path, config.decoder), 0)
-    return CheckedFile(path, config, parts, data_offset)
+    return CheckedFile(path, config, tuple(map(_shrunk, parts)) if bits == 4 else parts, data_offset)
+
+
+def _shrunk(part: FileTensor) -> FileTensor:
+    if part.matrix is None or part.tensor.ggml_type not in SHRINKING:
+        return part
+    return replace(part, matrix=replace(part.matrix, kind=Kind.Q4_0))
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:

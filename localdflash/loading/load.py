@@ -90,14 +90,15 @@ class LoadedPair:
 
 
 def _unused(options: Options, backend: Runner, device: str) -> Iterator[str]:
-    """What was asked of a GPU or of the CUDA engine alone, where something else runs the pair."""
+    """What was asked of a GPU or of our own engines alone, where something else runs the pair."""
     if options.gpu_layers > 0 and device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
+    usual = Options()
+    if options.drafter_bits != usual.drafter_bits and backend not in ("cuda", "cpu"):
+        yield f"--drafter-bits {options.drafter_bits}: for our own engines; {backend} runs the pair without"
     if backend == "cuda":
         return
-    usual = Options()
     asked = [f"--kv {options.kv}"] if options.kv != usual.kv else []
-    asked += [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
     asked += ["--native-fp4"] if options.native_fp4 else []
     if asked:
         yield f"{', '.join(asked)}: for the CUDA engine; {backend} runs the pair without"

@@ -70,27 +70,28 @@ class Rounded(DFlash):
         return super().logits(rounded(hidden), head)
 
 
-def reference_of(files: tuple[Path, Path]) -> DFlashDrafter:
-    """Matrices as they are packed (Q8_0), activations and the head's rows rounded."""
+def reference_of(files: tuple[Path, Path], bits: int) -> DFlashDrafter:
+    """Matrices as they are packed, activations and the head's rows rounded."""
     loaded, target = load(files[1]), load_decoder(files[0])
     model = Rounded(loaded.config)
-    state = {name: as_q8_0(tensor) if tensor.ndim == 2 else tensor for name, tensor in loaded.state_dict().items()}
-    model.load_state_dict(state)
+    state = loaded.state_dict().items()
+    model.load_state_dict({name: packed_as(tensor, bits) if tensor.ndim == 2 else tensor for name, tensor in state})
     round_inputs(model)
     return DFlashDrafter(model.eval(), target.embed_tokens.weight, target.lm_head.weight)
 
 
-def as_q8_0(weights: Tensor) -> Tensor:
-    kind = gguf.GGMLQuantizationType.Q8_0
+def packed_as(weights: Tensor, bits: int) -> Tensor:
+    kind = gguf.GGMLQuantizationType.Q4_0 if bits == 4 else gguf.GGMLQuantizationType.Q8_0
     return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(weights.numpy(), kind), kind))
 
 
-@pytest.mark.parametrize("from_anchor", [False, True])
+@pytest.mark.parametrize(("from_anchor", "bits"), [(False, 8), (True, 8), (False, 4)])
 def test_drafts_what_the_reference_with_rounded_activations_does(
-    from_anchor: bool, packed: PackedDrafter, target: CpuTarget, files: tuple[Path, Path]
+    from_anchor: bool, bits: int, target: CpuTarget, files: tuple[Path, Path]
 ) -> None:
+    packed = open_drafter(files[1], bits=bits)
     config = replace(packed.config, from_anchor=from_anchor)
-    drafter, reference = CpuDFlashDrafter(replace(packed, config=config), target), reference_of(files)
+    drafter, reference = CpuDFlashDrafter(replace(packed, config=config), target), reference_of(files, bits)
     reference.model.config = config
     right, slots, apart = 0, 0, []
     for length in range(1, 61):

@@ -15,9 +15,9 @@ from tests.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, rando
 FLOATS = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 
-def packed(kind: GGMLType, raw: Bytes, k: int) -> PackedMatrix:
-    arrays = [array[np.newaxis] for array in pack_rows(raw, kind)]
-    shape = MatrixShape(KINDS[kind], len(raw), k)
+def packed(kind: GGMLType, raw: Bytes, k: int, becomes: Kind | None = None) -> PackedMatrix:
+    arrays = [array[np.newaxis] for array in pack_rows(raw, kind, becomes)]
+    shape = MatrixShape(becomes or KINDS[kind], len(raw), k)
     for array, (dtype, sizes) in zip(arrays, shape.arrays, strict=True):
         assert array.dtype == dtype
         assert array.shape == sizes
@@ -97,6 +97,24 @@ def test_float_weights_are_rounded_as_ggml_does(kind: GGMLType, n: int, groups: 
     matrix = packed(kind, raw, groups * 32)
     assert matrix.kind == Kind.Q8_0
     np.testing.assert_array_equal(unpacked(matrix)[0], rounded)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from((*FLOATS, GGMLType.Q8_0)),
+    n=st.integers(1, 40),
+    groups=st.integers(1, 9),
+    size=st.sampled_from([0.0, 1e-30, 1e-6, 0.05, 900.0]),
+    seed=st.integers(0, 999),
+)
+def test_four_bits_are_those_of_gguf(kind: GGMLType, n: int, groups: int, size: float, seed: int) -> None:
+    weights = np.random.default_rng(seed).standard_normal((n, 32 * groups)).astype(np.float32) * np.float32(size)
+    theirs = gguf.GGMLQuantizationType(kind)
+    raw = gguf.quants.quantize(weights, theirs).view(np.uint8).reshape(n, -1)
+    known = gguf.quants.dequantize(raw, theirs) if kind == GGMLType.Q8_0 else dequantized(kind, raw)
+    expected = gguf.quants.quantize(known, gguf.GGMLQuantizationType.Q4_0)
+    found = unpacked(packed(kind, raw, 32 * groups, Kind.Q4_0))[0]
+    np.testing.assert_array_equal(found, gguf.quants.dequantize(expected, gguf.GGMLQuantizationType.Q4_0))
 
 
 def test_halves_are_rounded_away_from_zero() -> None:

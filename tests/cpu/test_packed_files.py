@@ -408,3 +408,11 @@ def test_other_faults_end_a_process_as_ever(model: Path, tmp_path: Path, cpu_eng
     )
     command = [sys.executable, "-P", "-c", program, str(model), str(tmp_path / "other")]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGBUS
+
+
+def test_a_drafter_in_four_bits_is_packed_beside_the_other(tiny_pair: Path, folder: Path) -> None:
+    path = tiny_pair / "drafter.safetensors"
+    for _ in range(2):
+        fine, coarse = open_drafter(path), open_drafter(path, bits=4)
+        assert coarse.nbytes < 0.6 * fine.nbytes
+    assert len({*folder.iterdir()}) == 2

@@ -56,15 +56,16 @@ def test_a_file_of_its_header_alone_plans_the_same(model: Path, tmp_path: Path) 
     assert CpuSizes(model, None).parts(1024, NO_DRAFTER) == CpuSizes(hollow, None).parts(1024, NO_DRAFTER)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("form", ["gguf", "safetensors"])
-def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str) -> None:
+def test_a_drafter_adds_weights_cache_and_scratch(tiny_pair: Path, form: str, bits: int) -> None:
     path = tiny_pair / f"drafter.{form}"
-    sizes = CpuSizes(tiny_pair / "target.gguf", path)
+    sizes = CpuSizes(tiny_pair / "target.gguf", path, drafter_bits=bits)
     assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
     drafted, plain = (sizes.parts(sizes.trained, drafter) for drafter in sizes.drafters)
     assert drafted.keys() == plain.keys() | {DRAFTER, DRAFTER_KV}
     assert (drafted[TARGET], drafted[TARGET_KV]) == (plain[TARGET], plain[TARGET_KV])
-    assert drafted[DRAFTER] == open_drafter(path).nbytes
+    assert drafted[DRAFTER] == open_drafter(path, bits=bits).nbytes
     assert drafted[SCRATCH] > plain[SCRATCH]
 
 

@@ -37,4 +37,7 @@ def test_layers_for_a_gpu_that_is_not_there(tiny_pair: Path) -> None:
 
 def test_all_of_them_are_one_line(tiny_pair: Path) -> None:
     said, _ = loaded_with(tiny_pair, "llama.cpp", kv="fp8", drafter_bits=4, native_fp4=True)
-    assert said == "--kv fp8, --drafter-bits 4, --native-fp4: for the CUDA engine; llama.cpp runs the pair without"
+    assert said == (
+        "--drafter-bits 4: for our own engines; llama.cpp runs the pair without;"
+        " --kv fp8, --native-fp4: for the CUDA engine; llama.cpp runs the pair without"
+    )
