@@ -63,6 +63,7 @@ class AdapterRun:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CHECKPOINT).exists():
             self._resume()
+        self._forget_later_steps()
 
     def train(self, reporter: Reporter) -> None:
         """Learn until all tokens were seen; Ctrl-C keeps a checkpoint."""
@@ -185,3 +186,10 @@ class AdapterRun:
         if not same:
             raise TrainingError(f"{path}: trained on other examples, or with another --seed")
         self.adapter.merge()
+
+    def _forget_later_steps(self) -> None:
+        """Take what came after the checkpoint out of the log, and a line that was not finished: it is done again."""
+        log = self._folder / LOG
+        if log.exists():
+            whole = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+            log.write_text("".join(line for line in whole if json.loads(line)["step"] <= self.step), encoding="utf-8")

@@ -28,6 +28,10 @@ def numbers(run: AdapterRun) -> list[torch.Tensor]:
     return [parameter.detach().clone() for _, parameter in run.adapter.parameters()]
 
 
+def steps(folder: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
 def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
     before, said = run.measure(), Said()
@@ -52,16 +56,21 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
         pass
 
     def fall(run: AdapterRun, values: dict[str, float]) -> None:
+        log(run, values)
         if run.step == 5:
             run.save()
         if run.step == 8:  # what came after the checkpoint is lost
             raise Killed
+
+    log = AdapterRun._log
 
     with monkeypatch.context() as patch:
         patch.setattr(AdapterRun, "_log", fall)
         patch.setattr(adapter_training, "draw", lambda *_: None)
         with pytest.raises(Killed):
             AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(Said())
+    with (tmp_path / "parts" / "log.jsonl").open("a") as log_file:
+        log_file.write('{"step": 8, "tok')
     torch.manual_seed(99)
     again = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
     assert again.step == 5
@@ -69,6 +78,7 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
     assert (again.step, again.position, again.tokens) == (whole.step, whole.position, whole.tokens)
     for one, other in zip(numbers(again), numbers(whole), strict=True):
         assert torch.equal(one, other)
+    assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
 
 
 def test_an_interrupted_run_keeps_its_last_step(
