@@ -152,6 +152,8 @@ class Product:
         stacked = MatrixShape(kind, shape.n * self.copies, shape.k)
         limits = (64 if kind == Kind.Q6_K else 256, 64, 256)
         self.arrays = [random_array(a.dtype, a.shape, limits[i]) for i, a in enumerate(stacked.arrays)]
+        if kind == Kind.MXFP4:
+            self.arrays[1] |= 64  # exponents as models have them: subnormal floats are slow on some processors
         self.bytes = weight_bytes(stacked)
         self.macs = stacked.n * stacked.k
         places = [address(array) for array in (*self.arrays, None)][:3]

@@ -60,7 +60,7 @@ def logits(target: CpuTarget, ids: list[int], width: int) -> torch.Tensor:
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     shape=shapes(),
-    kind=st.sampled_from(["Q8_0", "Q4_0"]),
+    kind=st.sampled_from(["Q8_0", "Q4_0", "Q5_1", "MXFP4"]),
     width=st.integers(2, MAX_ROWS),
     threads=st.integers(2, 6),
     instruction_set=st.sampled_from([] if library.available() else library.load().instruction_sets),
