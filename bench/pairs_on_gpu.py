@@ -2,8 +2,8 @@
 
 `PYTHONPATH=. python -P bench/pairs_on_gpu.py --json bench/results/pairs-on-gpu.json [--device Vulkan0] [PAIR ...]`. A
 pair runs in its certified way (`--rows exact`). Short prompts of the bench go on greedily: drafted and plainly on the
-GPU, over the same target, and plainly on the processor in its own certified way, which rounds otherwise. Costs are
-handed in with which drafts pay, so a device on which they do not shows them, too.
+GPU, over the same target, and plainly on the processor in its own certified way, which rounds otherwise. Every step
+verifies the model's whole draft, whatever that costs.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 
 from localdflash.backend.options import Options
 from localdflash.bench.chat import prompts as chat_prompts
+from localdflash.bench.chat.ways import Always
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt
 from localdflash.cli.bench_chat import chats
@@ -45,9 +46,8 @@ def shortest(loaded: LoadedPair, count: int) -> list[Prompt]:
     return sorted(found, key=lambda prompt: len(prompt[0]))[:count]
 
 
-def texts(pair: HostPair, prompts: Sequence[Prompt], limit: int, drafting: bool) -> tuple[list[list[int]], Stats]:
+def texts(pair: HostPair, prompts: Sequence[Prompt], limit: int) -> tuple[list[list[int]], Stats]:
     """The answers' ids, and how they came."""
-    pair.drafting = drafting
     found, total = list[list[int]](), Stats()
     for ids, ends in prompts:
         run = run_prompt(pair, ids, ends, limit)
@@ -68,11 +68,12 @@ def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     with LoadedPair(replace(options, device="cpu")) as loaded:
         assert loaded.host
         prompts, processor = shortest(loaded, asked.prompts), loaded.rows
-        on_processor, _ = texts(loaded.host, prompts, asked.tokens, drafting=False)
+        on_processor, _ = texts(HostPair(loaded.host.target), prompts, asked.tokens)
     with LoadedPair(replace(options, device=asked.device)) as loaded:
         assert loaded.host
-        plain, _ = texts(loaded.host, prompts, asked.tokens, drafting=False)
-        drafted, total = texts(loaded.host, prompts, asked.tokens, drafting=True)
+        target, models = loaded.host.target, [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
+        plain, _ = texts(HostPair(target), prompts, asked.tokens)
+        drafted, total = texts(HostPair(target, models, Always(models[0].name)), prompts, asked.tokens)
         rows, where = loaded.rows, loaded.device
     prefixes = [common_prefix(a, b) for a, b in zip(plain, on_processor, strict=True)]
     return {
