@@ -18,9 +18,9 @@ from typing import Any
 
 from localdflash.backend.options import Options
 from localdflash.bench.chat import prompts as chat_prompts
-from localdflash.bench.chat.ways import Always
 from localdflash.bench.prompt_set import load
 from localdflash.bench.run import prompt_ids, run_prompt
+from localdflash.bench.ways import Always
 from localdflash.cli.bench_chat import chats
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.host_pair import HostPair

@@ -1,4 +1,7 @@
-"""check.cpp beside this file, instruction sets against the portable one: under sanitizers, and on an emulated ARM."""
+"""check.cpp beside this file, instruction sets against the portable one: under sanitizers, and on an emulated ARM.
+
+And drafting.cpp, steps of greedy decoding, under the same sanitizers.
+"""
 
 import runpy
 import shutil
@@ -14,14 +17,17 @@ SECONDS = 110
 
 
 def build(folder: Path, compiler: str, machine: str = "", extra: Sequence[str] = (), link: Sequence[str] = ()) -> Path:
-    """The program, linked with the library's objects."""
-    sources = runpy.run_path(str(CPU / "sources.py"))
-    sources["compile_library"](folder / "libldf.so", (compiler,), extra, machine)
+    """check.cpp, linked with the library's objects, which stay in the folder."""
+    runpy.run_path(str(CPU / "sources.py"))["compile_library"](folder / "libldf.so", (compiler,), extra, machine)
+    return linked(folder, "check", compiler, [*extra, *link])
+
+
+def linked(folder: Path, name: str, compiler: str, flags: Sequence[str]) -> Path:
+    """A program of this folder, with the objects of a library that was built."""
     objects = [str(place) for place in (folder / "libldf.objects").glob("*.o")]
-    flags = [*sources["FLAGS"], "-Werror", "-I", str(CPU), *extra, *link]
-    program = folder / "check"
-    check = Path(__file__).with_name("check.cpp")
-    subprocess.run([compiler, *flags, str(check), *objects, "-pthread", "-o", str(program)], check=True)
+    common = [*runpy.run_path(str(CPU / "sources.py"))["FLAGS"], "-Werror", "-I", str(CPU)]
+    program, source = folder / name, Path(__file__).with_name(f"{name}.cpp")
+    subprocess.run([compiler, *common, *flags, str(source), *objects, "-pthread", "-o", str(program)], check=True)
     return program
 
 
@@ -39,6 +45,7 @@ def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
         pytest.skip("there is no C++ compiler")
     said = results([build(tmp_path, "c++", extra=SANITIZERS)])
     assert "portable" in said
+    said |= results([linked(tmp_path, "drafting", "c++", SANITIZERS)])
     assert set(said.values()) == {"ok"}
 
 
