@@ -4,7 +4,6 @@
 package becomes a folder of source files, in which an editor's index finds the definitions of its neighbours.
 """
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from localdflash.errors import TrainingError
 from localdflash.text.syntax import language_of
 from localdflash.train import corpus
+from localdflash.weights.low_rank import sha256_of
 
 ADAPTER_LIST = Path(__file__).with_name("adapter_corpus.toml")
 _SKIPPED = re.compile(
@@ -82,12 +82,6 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
         if not path.is_file() or sha256_of(path) != package.sha256:
             raise TrainingError(f"corpus: {path} is not {package.name} {package.version} as pinned: delete it")
     return [Archive(folder / p.file, p.held_out, p.folder) for p in packages]
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sources(archive: Archive) -> dict[str, str]:

@@ -19,17 +19,15 @@ from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, adapter_data, adapter_mixture
 from localdflash.train.adapter import Adapter
-from localdflash.train.adapter_corpus import sha256_of
 from localdflash.train.adapter_data import FillData
-from localdflash.train.adapter_export import MARKERS, TRAINED, write_adapter, write_vocabulary
-from localdflash.train.adapter_merge import merge
+from localdflash.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
 from localdflash.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.train.kept_training import product_type
 from localdflash.train.reporter import Reporter
 from localdflash.weights.gguf import read_header
+from localdflash.weights.low_rank import merge, write_vocabulary
 
 EXAMPLE_TOKENS = 300  # ids of an example, about
-QUANTIZATION = "Q8_0"  # of what is merged: a coarser one would round most changes away
 HELD_OUT = 600  # examples
 HELD_OUT_CHATS = 20_000  # ids
 
@@ -63,7 +61,7 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
     if not missing:
         return
     work.folder.mkdir(parents=True, exist_ok=True)
-    write_vocabulary(work.target, vocabulary)
+    write_vocabulary(work.target, notes_for(work.target), vocabulary)
     tokenizer = Tokenizer.load(vocabulary)
     form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.archives(work.folder)
     for name in missing:
@@ -96,5 +94,5 @@ def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> N
     except Timeout:
         raise TrainingError(f"{work.folder}: another process trains here") from None
     path = work.folder / "adapter.safetensors"
-    write_adapter(path, run.adapter, sha256_of(work.target))
-    merge(work.target, path, work.folder / "target.gguf", QUANTIZATION)
+    write_adapter(path, run.adapter, work.target)
+    merge(work.target, path, work.folder / "target.gguf")

@@ -1,5 +1,6 @@
 """`localdflash train adapter`: from a few files to an adapter, and what it says of wrong input."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,38 @@ from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, for_adapter
-from localdflash.train.adapter_export import copied, finish
+from localdflash.weights.gguf import read_header
 from tests.support.smollm2 import FILE, needs_smollm2
 from tests.train.test_corpus import SOURCE, wheel
 
 Fails = Callable[..., str]
-SHAPE = {"block_count": 2, "embedding_length": 32, "feed_forward_length": 64, "attention_head_count": 2}
+SHAPE = {
+    "block_count": 2,
+    "embedding_length": 32,
+    "feed_forward_length": 64,
+    "attention.head_count": 2,
+    "attention.head_count_kv": 1,
+    "context_length": 512,
+    "vocab_size": 49_152,
+}
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two random layers with SmolLM2's vocabulary."""
-    path, reader = tmp_path_factory.mktemp("tiny") / "tiny.gguf", gguf.GGUFReader(FILE)
-    shape = {f"llama_{name}": value for name, value in SHAPE.items()}
-    writer = copied(reader, path, **shape, llama_attention_head_count_kv=1, llama_rope_dimension_count=16)
+    path, known = tmp_path_factory.mktemp("tiny") / "tiny.gguf", read_header(FILE).metadata
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in SHAPE.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_rope_freq_base(1e5)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_name("tiny")
+    writer.add_file_type(0)
+    writer.add_tokenizer_model(known["tokenizer.ggml.model"])
+    writer.add_tokenizer_pre(known["tokenizer.ggml.pre"])
+    writer.add_token_list(known["tokenizer.ggml.tokens"])
+    writer.add_token_types(known["tokenizer.ggml.token_type"])
+    writer.add_token_merges(known["tokenizer.ggml.merges"])
     rng = np.random.default_rng(0)
     sizes: dict[str, tuple[int, ...]] = {
         "attn_q": (32, 32),
@@ -39,7 +58,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     named = {f"blk.{block}.{name}": size for block in range(2) for name, size in sizes.items()}
     for name, size in ({"token_embd": (49_152, 32), "output_norm": (32,)} | named).items():
         writer.add_tensor(f"{name}.weight", rng.standard_normal(size, np.float32) * 0.1)
-    finish(writer, path)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     return path
 
 
@@ -54,8 +76,8 @@ def test_from_packages_to_an_adapter(
     given = ("train", "adapter", tmp_path / "new", "--pair", tiny, "--rank", "2", "--threads", "1", "--tokens")
     assert run(*given, "1500").code == 0
     with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:
-        assert file.get_tensor("layers.1.mlp.down_proj.up").shape == (32, 2)
-        assert file.metadata()["tokens"] == "3,5,14,15,16"
+        assert file.get_tensor("blk.1.ffn_down.weight.up").shape == (32, 2)
+        assert json.loads(file.metadata()["localdflash"])["rows"] == [3, 5, 14, 15, 16]
     monkeypatch.setattr(for_adapter, "merge", lambda *_: None)
     again = run(*given, "3000")
     assert again.code == 0
