@@ -20,6 +20,9 @@
 #include "formats.h"
 #include "simd.h"
 
+// By force, or the compiler makes one function for all formats with the same codes, whose sums then lie in memory.
+#define LDF_INLINE __attribute__((always_inline))
+
 namespace ldf {
 namespace LDF_ISA {
 

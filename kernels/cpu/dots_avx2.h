@@ -10,9 +10,6 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// By force, or the compiler makes one function for all formats of four bits, whose sums then lie in memory.
-#define LDF_INLINE __attribute__((always_inline))
-
 struct Dots {
   // Eight sums, the codes and one activation are what 16 registers hold.
   template <class Codes>

@@ -28,7 +28,7 @@ struct Dots {
  private:
   // The products of four inputs with the channels' codes, for all quads from `quad` to the end of its part.
   template <int rows, class Codes, int quad>
-  __attribute__((always_inline)) static void add(const uint8_t* codes, const Inputs& x, __m256i* low, __m256i* high) {
+  LDF_INLINE static void add(const uint8_t* codes, const Inputs& x, __m256i* low, __m256i* high) {
     const __m256i first = eight_channels<Codes, quad>(codes), second = eight_channels<Codes, quad>(codes + 32);
     for (int r = 0; r < rows; r++) {
       const __m256i here = four(x.row(r) + 4 * quad);

@@ -30,7 +30,7 @@ struct Whole {
   Lanes scale;
 
   template <int rows, class Codes>
-  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+  LDF_INLINE void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
     Sums dot[rows];
     Dots::dot<rows, Codes, 0>(codes, x, dot);
     for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
@@ -70,7 +70,7 @@ struct Halves {
   Lanes super, first, second;
 
   template <int rows, class Codes>
-  void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+  LDF_INLINE void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
     Sums dot0[rows], dot1[rows];
     Dots::dot<rows, Codes, 0>(codes, x, dot0);
     Dots::dot<rows, Codes, 1>(codes, x, dot1);
