@@ -35,7 +35,7 @@ class AdapterSchedule:
     learning_rate: float = 1e-3
     step_tokens: int = 4096
     seed: int = 0
-    warm_up: float = 0.02  # share of the tokens
+    warm_up: float = 0.005  # share of the tokens
     decline: float = 0.3  # share of the tokens over which the rate falls
     save_seconds: float = 600.0
     measure_seconds: float = 2700.0
