@@ -17,6 +17,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench import synthetic
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.packed import open_drafter, open_target
@@ -61,12 +63,14 @@ def measure(
     targets: dict[str, Target], drafters: dict[str, CpuDFlashDrafter], seconds: float
 ) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
     """Milliseconds of each engine and width, and of each drafter, the fastest of repeats in turn."""
+    features: Taps = np.empty((0, 0), np.float32)
     for target in targets.values():
         for _ in range(2):
-            taps = target.extend([1] * (CACHED // 2))
-            for drafter in drafters.values() if taps is not None else ():
+            if (taps := target.extend([1] * (CACHED // 2))) is None:
+                continue
+            features = taps
+            for drafter in drafters.values():
                 drafter.observe([1] * len(taps), taps)
-                features = taps
     best = {name: dict.fromkeys(WIDTHS, float("inf")) for name in targets}
     drafts = dict.fromkeys(drafters, float("inf"))
     began, rounds = time.perf_counter(), 0

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from localdflash.cpu import library
 from localdflash.cpu.library import MAX_ROWS, EngineTargetStruct
 from localdflash.cpu.pair import CpuPair
-from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
@@ -193,7 +192,7 @@ def lived(kind: type[HostPair], seed: int, model: bool) -> list[Any]:
     world, pair = made(kind, seed, model)
     plan, seen = random.Random(seed + 1), list[Any]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_pair.time, "perf_counter", lambda: world.seconds)
+        patch.setattr("localdflash.engine.host_pair.time.perf_counter", lambda: world.seconds)
         for _ in range(plan.randint(1, 4)):
             pair.ends = frozenset(plan.sample(range(VOCABULARY), plan.randint(0, 2)))
             pair.drafting = plan.random() < 0.9

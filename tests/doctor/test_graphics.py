@@ -9,6 +9,7 @@ from localdflash.doctor import graphics
 from localdflash.doctor.graphics import Chip, built_for, command, has_code, here, llama_gpu
 from localdflash.llamacpp import builds
 from localdflash.llamacpp.placement import Device
+from localdflash.machine import gpu_watch
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
 AMD, INTEL, APPLE = Chip("AMD", "AMD GPU"), Chip("Intel", "Intel GPU"), Chip("Apple", "Apple GPU")
@@ -84,7 +85,7 @@ def test_a_gpu_that_keeps_ending_the_engine(machine: pytest.MonkeyPatch) -> None
     machine.setattr("localdflash.llamacpp.devices.devices", lambda: [SEEN])
     machine.setattr(graphics, "here", lambda: [RTX_4090])
     for deaths, status in ((1, "ok"), (2, "warning")):
-        machine.setattr(graphics.gpu_watch, "deaths", lambda deaths=deaths: deaths)
+        machine.setattr(gpu_watch, "deaths", lambda deaths=deaths: deaths)
         found = llama_gpu("gpu")
         assert (found.status, "2 times today" in found.detail) == (status, status == "warning")
 

@@ -16,6 +16,7 @@ from localdflash.errors import LocaldflashError, ModelError, NoDevice, OutOfMemo
 from localdflash.loading import automatic
 from localdflash.loading.choice import HostChoice
 from localdflash.loading.load import LoadedPair
+from localdflash.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 
 FILES: Any = SimpleNamespace(target=Path("target.gguf"))
@@ -96,7 +97,7 @@ def test_a_gpu_that_is_too_small_is_said(load: Load) -> None:
 def test_a_gpu_that_keeps_ending_the_engine_is_used_where_it_is_asked_for(
     deaths: int, options: Options, device: str, load: Load, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(automatic.gpu_watch, "deaths", lambda: deaths)
+    monkeypatch.setattr(gpu_watch, "deaths", lambda: deaths)
     _, running = load(options)
     assert asked[0][1] == device
     assert ("it ended the engine 2 times today" in running.notices[0]) == (device == "cpu")

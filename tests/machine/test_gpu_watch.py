@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def test_the_next_watch_keeps_what_it_finds() -> None:
 def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     end(INSIDE.format(ABORT))
     assert deaths() == 1
-    now = gpu_watch.time.time()
-    monkeypatch.setattr(gpu_watch.time, "time", lambda: now + gpu_watch.REMEMBERED)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + gpu_watch.REMEMBERED)
     assert deaths() == 0
 
 
