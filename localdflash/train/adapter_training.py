@@ -33,7 +33,7 @@ class AdapterSchedule:
 
     tokens: int  # in all, prompts included
     learning_rate: float = 1e-3
-    step_tokens: int = 4096
+    step_tokens: int = 2048
     seed: int = 0
     warm_up: float = 0.005  # share of the tokens
     decline: float = 0.3  # share of the tokens over which the rate falls
