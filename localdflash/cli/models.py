@@ -104,6 +104,8 @@ def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
     record = records.current(source.path)
     if source.package:
         yield "  package", source.package.requirement
+    if source.adapted:
+        yield "  made of", f"{source.adapted.base.name} and {source.adapted.adapter}"
     if source.repository:
         fetched = f"{record.revision} (asked for {record.asked})" if record else None
         yield "  revision", source.revision or fetched or "main when it is fetched"

@@ -1,4 +1,4 @@
-"""The offer to pull the chat's pair: made once, on a terminal, where no other pair is chosen. Who says no has peace."""
+"""The offer to pull the pairs of chat and completions: made once, on a terminal, where no other pair is chosen. Who says no has peace."""
 
 import sys
 from contextlib import suppress
@@ -9,7 +9,7 @@ import click
 from localdflash.config import load_config
 from localdflash.errors import LocaldflashError
 from localdflash.files.paths import create_private, data_folder
-from localdflash.pairs.defaults import chat_pair, worth_pulling
+from localdflash.pairs.defaults import CHAT, chat_pair, worth_pulling
 from localdflash.pairs.pair import PairEntry
 from localdflash.text.sanitize import printable
 
@@ -17,11 +17,14 @@ QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetc
 
 
 def with_offer(pair: str) -> str:
-    """The chat's pair, after the user was asked whether to pull a better one; `pair` if there is nothing to ask."""
+    """The chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
     config = load_config()
-    if config.server.url or answer_file().exists() or not (found := worth_pulling(config)) or _offline():
+    if config.server.url or answer_file().exists() or _offline():
         return pair
-    if _agreed(found):
+    found = worth_pulling(config)
+    if not found or found[0].id != CHAT:
+        return pair
+    if _agreed(found[0]):
         _pull(found)
     with suppress(OSError, LocaldflashError):  # then it is asked again
         create_private(answer_file().parent)
@@ -47,13 +50,15 @@ def _agreed(pair: PairEntry) -> bool:
     return click.confirm(QUESTION.format(about=printable(about), megabytes=size / 1e6), default=None, err=True)
 
 
-def _pull(pair: PairEntry) -> None:
-    """Pull it; a failure is told, and the chat begins without it."""
+def _pull(pairs: list[PairEntry]) -> None:
+    """Pull them, the one for completions as well, which is made of the chat's; a failure is told, and the chat begins."""
     from localdflash.cli.pull import shown
     from localdflash.pairs import fetching
 
-    try:
-        with shown() as report:
-            fetching.pull(pair, report)
-    except LocaldflashError as error:
-        print(printable(f"{error} (`localdflash models pull {pair.id}`)"), file=sys.stderr)
+    for pair in pairs:
+        try:
+            with shown() as report:
+                fetching.pull(pair, report)
+        except LocaldflashError as error:
+            print(printable(f"{error} (`localdflash models pull {pair.id}`)"), file=sys.stderr)
+            return

@@ -120,7 +120,9 @@ def chat_pair_options(command: Command) -> Command:
 
 def completion_pair_options(command: Command) -> Command:
     """The same where the pair is that of completions."""
-    return _pair(defaults.completion_pair, "setting completion.pair, else model.pair")(_run_options(command))
+    return _pair(
+        defaults.completion_pair, f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here"
+    )(_run_options(command))
 
 
 def _run_options(command: Command) -> Command:

@@ -53,7 +53,8 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     from localdflash.pairs import names
 
     if pair.target.repository is None:
-        what = f"comes with {pair.target.fetched_from}" if pair.target.fetched_from else "is a file on this machine"
+        package = pair.target.package
+        what = f"comes with {package.requirement}" if package else "is a file on this machine"
         raise UsageError(f"--revision: {pair.target.path} {what} and has no revision")
     try:
         target = replace(pair.target, revision=names.revision(revision), sha256=None, size=None)

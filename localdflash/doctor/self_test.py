@@ -40,7 +40,7 @@ def chat_pair(name: str) -> Check:
     how = config.model
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
-        absent = defaults.worth_pulling(config)
+        absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
         remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
         return Check(name, "ok", f"{pair}, as above", remedy)
     return _generate(

@@ -1,7 +1,7 @@
 """Which pair answers where no command line says so: the chat has one, completions have another.
 
-The chat takes one with real weights where that is on this machine, which cannot fill in code at a cursor. One engine
-runs one pair: who connects to one that runs the other's pair has it load anew.
+Each takes one with real weights where that is on this machine: the chat one that talks, completions the same model
+with an adapter that taught it to fill in code at the cursor.
 """
 
 from typing import TYPE_CHECKING
@@ -11,34 +11,37 @@ from localdflash.config import DEFAULT, Config
 if TYPE_CHECKING:  # every command asks for its default pair, few need the registry for that
     from localdflash.pairs.pair import PairEntry
 
-CHAT = "smollm2-135m"
+CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 
 def chat_pair(config: Config) -> str:
     """The chat's pair: `chat.pair`, else `model.pair` where that is set, else `CHAT` where it is here."""
-    if pair := _chosen(config):
+    if pair := _chosen(config, config.chat.pair):
         return pair
-    return config.model.pair if _missing() else CHAT
+    return config.model.pair if _missing(CHAT) else CHAT
 
 
 def completion_pair(config: Config) -> str:
-    """The pair of completions: `completion.pair`, else `model.pair`."""
-    return config.completion.pair or config.model.pair
+    """The pair of completions: `completion.pair`, else `model.pair` where that is set, else `CODE` where it is here."""
+    if pair := _chosen(config, config.completion.pair):
+        return pair
+    return config.model.pair if _missing(CODE) else CODE
 
 
-def worth_pulling(config: Config) -> "PairEntry | None":
-    """The pair that the chat would take if it were here; None if it is, or if another one is chosen."""
-    return None if _chosen(config) else _missing()
+def worth_pulling(config: Config) -> "list[PairEntry]":
+    """The pairs that chat and completions would take if they were here; none where another one is chosen."""
+    chosen = {CHAT: _chosen(config, config.chat.pair), CODE: _chosen(config, config.completion.pair)}
+    return [found for pair, other in chosen.items() if not other and (found := _missing(pair))]
 
 
-def _missing() -> "PairEntry | None":
-    """The entry of `CHAT`, unless its files are here."""
+def _missing(pair: str) -> "PairEntry | None":
+    """The entry of a pair, unless its files are here."""
     from localdflash.pairs.registry import load_registry, missing_files
 
-    found = load_registry().pair(CHAT)
+    found = load_registry().pair(pair)
     return found if missing_files(found) else None
 
 
-def _chosen(config: Config) -> str | None:
+def _chosen(config: Config, of_its_own: str | None) -> str | None:
     is_set = config.origins.get("model.pair", DEFAULT) != DEFAULT
-    return config.chat.pair or (config.model.pair if is_set else None)
+    return of_its_own or (config.model.pair if is_set else None)

@@ -153,9 +153,10 @@ def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
-    if target.package:
+    if target.package or target.adapted:
+        source = "is made on this machine" if target.adapted else f"comes with {target.fetched_from}"
         raise ModelError(
-            f"the target of {pair.id!r} comes with {target.fetched_from}, which llama-server cannot fetch: run"
+            f"the target of {pair.id!r} {source}, which llama-server cannot fetch: run"
             f" `localdflash models pull {shlex.quote(pair.id)}` first"
         )
     if target.repository is None:

@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import check_fit, config_of_file
-from localdflash.pairs import download, member, records
+from localdflash.pairs import adapted, download, member, records
+from localdflash.pairs.adapted import MergeJob, WantedMerge
 from localdflash.pairs.checking import DownloadReport
 from localdflash.pairs.download import DownloadJob, WantedFile, check_space, locked
 from localdflash.pairs.member import MemberJob, WantedMember
@@ -15,6 +17,8 @@ from localdflash.pairs.pair import FileSource, PairEntry, models_folder
 from localdflash.pairs.records import FileRecord
 from localdflash.pairs.registry import HUB, Registry
 from localdflash.weights import gguf, safetensors
+
+Wanted = WantedFile | WantedMember | WantedMerge
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,10 @@ class Fetched:
 
 
 def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
-    """Download what is missing, all sizes known before the first byte; then check that target and drafter fit."""
+    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
-    wanted = [_wanted(source) for source in pair.sources if source.fetched_from]
+    wanted = list(_needed(pair))
     here = {item.path: item.fulfilled() for item in wanted}
     jobs = [_plan(item) for item in wanted if not here[item.path]]
     check_space(jobs, models_folder())
@@ -41,11 +45,26 @@ def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
     return [Fetched(path, record, path in done) for path, record in files.items()]
 
 
-def _plan(wanted: WantedFile | WantedMember) -> DownloadJob | MemberJob:
+def _needed(pair: PairEntry) -> Iterator[Wanted]:
+    """Every file that does not come with the package or the user; before one that is merged here, its base."""
+    for source in pair.sources:
+        if source.fetched_from is None:
+            continue
+        wanted = _wanted(source)
+        if source.adapted and source.adapted.base.fetched_from and not wanted.fulfilled():
+            yield _wanted(source.adapted.base)
+        yield wanted
+
+
+def _plan(wanted: Wanted) -> DownloadJob | MemberJob | MergeJob:
+    if isinstance(wanted, WantedMerge):
+        return MergeJob(wanted)
     return member.plan(wanted) if isinstance(wanted, WantedMember) else download.plan(wanted)
 
 
-def _fetch(job: DownloadJob | MemberJob, report: DownloadReport) -> FileRecord:
+def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> FileRecord:
+    if isinstance(job, MergeJob):
+        return adapted.fetch(job, report)
     return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
 
 
@@ -131,8 +150,10 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _wanted(source: FileSource) -> WantedFile | WantedMember:
+def _wanted(source: FileSource) -> Wanted:
     path = _inside(source)
+    if source.adapted:
+        return WantedMerge.of(source, source.adapted)
     if source.package:
         assert source.sha256
         assert source.size

@@ -1,4 +1,7 @@
-"""What a pair is: a target and its drafter, each in a Hugging Face repository, in a package, or at a path here."""
+"""What a pair is: a target and its drafter, each in a Hugging Face repository, in a package, or at a path here.
+
+A target may also be made here, of another pair's target and a low-rank adapter.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -7,6 +10,7 @@ from typing import Literal
 from localdflash.files.paths import cache_folder
 
 DrafterKind = Literal["dflash", "dflash2"]
+ADAPTED = "adapted"  # the folder of targets that were made here
 
 
 def models_folder() -> Path:
@@ -30,10 +34,18 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSource:
-    """A file: in a Hugging Face repository, or in a package, or, without either, at an absolute path on this machine.
+class Adapted:
+    """What a target is made of on this machine."""
 
-    That of a package has its hash and size.
+    base: "FileSource"
+    adapter: str  # path of a .safetensors file, see `weights/low_rank`
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file: in a Hugging Face repository, in a package, made here of others, or at an absolute path on this machine.
+
+    That of a package, and one that is made here, has its hash and size.
     """
 
     repository: str | None
@@ -42,10 +54,13 @@ class FileSource:
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
     package: Package | None = None  # whose wheel has `file` as a member
+    adapted: Adapted | None = None
 
     @property
     def fetched_from(self) -> str | None:
         """The repository, or the package as pip names it, which no repository is called; None: a path."""
+        if self.adapted:
+            return ADAPTED
         return self.package.requirement if self.package else self.repository
 
     @property

@@ -88,7 +88,7 @@ def load_registry() -> Registry:
     pairs = read_pairs(shipped_file(), PACKAGE)
     user = config_folder() / "models.toml"
     if user.is_symlink() or user.exists():
-        pairs |= read_pairs(user, user.parent)
+        pairs |= read_pairs(user, user.parent, pairs)
     return Registry(pairs)
 
 
@@ -108,6 +108,8 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
 
 def how_to_get(source: FileSource) -> str:
     """Say where a missing file comes from and where it goes."""
+    if source.adapted:
+        return f"merge {source.adapted.base.name} with {source.adapted.adapter} into {source.path}"
     if source.fetched_from:
         return f"download {source.name} into {source.path.parent}"
     return f"no file at {source.path}: put it there, or correct the entry"

@@ -1,13 +1,14 @@
 """Read models.toml into pairs: every key known, every value checked, every error with file and line."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
-from localdflash.pairs.pair import DrafterKind, DrafterSource, Package, PairEntry, TargetSource
+from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, TargetSource
 
 SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
@@ -19,8 +20,11 @@ _name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits,
 _sha256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 
 
-def read_pairs(file: Path, base: Path) -> dict[str, PairEntry]:
-    """Read the entries of one registry file, by id; paths in it are relative to `base`. ModelError names the line."""
+def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = None) -> dict[str, PairEntry]:
+    """Read the entries of one registry file, by id; paths in it are relative to `base`. ModelError names the line.
+
+    A target may be made of one above it, or of one of the pairs that are `known` from elsewhere.
+    """
     root = read_toml(file)
     root.only("schema", "pair")
     if root.required("schema", whole(0, 1_000_000)) != SCHEMA:
@@ -28,14 +32,14 @@ def read_pairs(file: Path, base: Path) -> dict[str, PairEntry]:
     pairs: dict[str, PairEntry] = {}
     entries: dict[str, TomlTable] = {}
     for entry in root.tables("pair"):
-        pair = _pair(entry, base)
+        pair = _pair(entry, base, {**(known or {}), **pairs})
         if pair.id in pairs:
             raise entry.error("id", f"{pair.id!r} is already defined on line {entries[pair.id].line('id')}")
         pairs[pair.id], entries[pair.id] = pair, entry
     return pairs
 
 
-def _pair(entry: TomlTable, base: Path) -> PairEntry:
+def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairEntry:
     entry.only(
         *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
         *("target", "drafter"),
@@ -48,7 +52,7 @@ def _pair(entry: TomlTable, base: Path) -> PairEntry:
     return PairEntry(
         id=pair_id,
         description=entry.required("description", text),
-        target=_target(target, base),
+        target=_target(target, base, known),
         drafter=_drafter(drafter, base, layers) if (drafter := entry.table("drafter")) else None,
         origin=entry.file,
         backends=entry.required("backends", listed(one_of(*RUNNERS))),
@@ -62,9 +66,33 @@ def _pair(entry: TomlTable, base: Path) -> PairEntry:
     )
 
 
-def _target(table: TomlTable, base: Path) -> TargetSource:
+def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
+    if "base" in table:
+        return _adapted(table, base, known)
     table.only(*_SOURCE_KEYS, "quantization")
     return TargetSource(**_source(table, base, ".gguf"), quantization=table.optional("quantization", _name))
+
+
+def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
+    """A target that is made here. Its bytes are pinned, for they depend on nothing but base and adapter."""
+    table.only("base", "adapter", "file", "sha256", "size", "quantization")
+    name = table.required("base", _pair_id)
+    if name not in known:
+        raise table.error("base", f"no pair {name!r} is defined above")
+    if known[name].target.adapted:
+        raise table.error("base", f"{name!r} is adapted itself: name the pair that it is made of")
+    adapter, file = table.required("adapter", text), table.required("file", names.file_in_repository)
+    for key, value, suffix in (("adapter", adapter, ".safetensors"), ("file", file, ".gguf")):
+        if not value.endswith(suffix):
+            raise table.error(key, f"expected a {suffix} file, found {value!r}")
+    return TargetSource(
+        None,
+        file,
+        sha256=table.required("sha256", _sha256),
+        size=table.required("size", whole(1, LARGEST_FILE)),
+        adapted=Adapted(known[name].target, str(base / os.path.expanduser(adapter))),
+        quantization=table.optional("quantization", _name),
+    )
 
 
 def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:

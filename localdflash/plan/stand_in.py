@@ -43,6 +43,8 @@ def stand_in(source: FileSource, folder: Path) -> Path:
 
     Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
     """
+    if source.adapted:
+        raise Unreachable(f"{source.name} is made on this machine: pull it first")
     if source.package:
         if found := packages.installed(source.package, source.file):
             return found

@@ -52,6 +52,20 @@ def parse(language: str, text: str) -> Tree | None:
     return Parser(_grammar(language)).parse(lambda at, _: source[at : at + _PIECE])
 
 
+def errors(language: str, text: str, enough: int = 1000) -> int | None:
+    """How many parts of a text could not be read or are missing, up to `enough` + 1; None without a grammar."""
+    tree = parse(language, text)
+    if tree is None:
+        return None
+    found, left = 0, [tree.root_node]
+    while left and found <= enough:
+        node = left.pop()
+        found += node.is_error or node.is_missing
+        if node.has_error:
+            left += node.children
+    return found
+
+
 @cache
 def _grammar(language: str) -> Language:
     module, function = _GRAMMARS[language]

@@ -55,7 +55,7 @@ class Extent:
 
 def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     """The extent of a completion between two texts whose lines end with a line feed."""
-    before = _window(before)
+    before = window(before)
     line, (rest, _, later) = before.rpartition("\n")[2], after[:AFTER].partition("\n")
     brackets = Brackets(language)
     brackets.feed(_short(before))
@@ -94,8 +94,8 @@ def _short(text: str) -> str:
     return _WORDS.sub("a", text)
 
 
-def _window(before: str) -> str:
-    """The last lines, starting at one that, as far as one can see, is not inside a string."""
+def window(before: str) -> str:
+    """The last lines before a cursor, starting at one that, as far as one can see, is not inside a string."""
     if len(before) <= BEFORE:
         return before
     found = _BEGINS.search(before, len(before) - BEFORE)

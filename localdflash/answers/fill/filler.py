@@ -8,7 +8,10 @@ from localdflash.answers.answer import Prepared
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
+from localdflash.answers.fill.names import Names
+from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import MOST, FillContext, FillPrompt, Hole, assemble
+from localdflash.answers.fill.sound import Soundness
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
@@ -29,17 +32,22 @@ class Filling:
     requests: Sequence[Request]
     stops: tuple[str, ...]
     extent: Extent
+    sound: Soundness
+    texts: Sequence[str]  # the file and other code
     word: str  # what every answer begins with, for it stands before the cursor
     least_sure: float  # see `Stopping`
 
-    def stopping(self) -> Stopping:
-        """What ends the text of one of them."""
-        return Stopping(self.extent, len(self.word), self.least_sure)
+    def ending(self) -> Presentable:
+        """What ends the text of one of them; 0 for `least_sure` says that the user asked."""
+        asked = self.least_sure == 0
+        names = None if asked else Names(self.extent, self.word, self.texts)
+        stopping = Stopping(self.extent, len(self.word), self.least_sure)
+        return Presentable(stopping, self.extent, self.sound, names, asked=asked)
 
     @property
     def first(self) -> Prepared:
         """The likeliest of them."""
-        return Prepared(self.requests[0], self.stops, self.stopping, self.prompt.truncated)
+        return Prepared(self.requests[0], self.stops, self.ending, self.prompt.truncated)
 
 
 class Filler:
@@ -101,7 +109,8 @@ class Filler:
         healing = [Healing(spellings, word) if spellings and word else None for _ in range(count)]
         requests = [_choice(first, number, constraint) for number, constraint in enumerate(healing)]
         extent = find(hole.language, before, after, mode)
-        return Filling(prompt, requests, self._form.stop_strings, extent, word, least_sure)
+        sound, texts = Soundness(extent, before, after), (before, after, *(one.text for one in others))
+        return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, least_sure)
 
     def _ready_spellings(self) -> Spellings | None:
         if not self._spellings or not wait([self._spellings], self._patience).done:

@@ -35,7 +35,7 @@ async def complete(http: HttpRequest) -> Response:
     if await http.is_disconnected():
         return Response(status_code=GONE)  # it would cancel the newer request of its document
     ask = Ask(
-        loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.stopping
+        loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.ending
     )
     explained = filling.prompt.explained() if body.explain else {}
     if body.stream:

@@ -61,7 +61,7 @@ def _infill(loaded: LoadedPair, filler: Filler, body: InfillRequest, grammars: G
         heals=not (constraint or body.stop),
     )
     requests, stops = choices(loaded, filling.first, body, constraint=constraint)
-    ending = None if constraint else filling.stopping
+    ending = None if constraint else filling.ending
     return _with_limits(Ask(loaded, requests, stops, filling.first.truncated, ending=ending), body)
 
 

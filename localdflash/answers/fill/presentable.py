@@ -1,0 +1,96 @@
+"""Lets through of an answer what can stand at the cursor by itself, however the answer goes on or breaks off.
+
+Lines come as soon as they are whole and sound. At the end the longest sound beginning is kept: all of it, else without
+what stands after the cursor already, else up to an earlier line, word or sign. Where the user asked, a text that is not
+sound anywhere is better than none, and comes whole.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+from localdflash.answers.fill.extent import Extent
+from localdflash.answers.fill.names import Names
+from localdflash.answers.fill.stopping import Stopping
+
+TRIED = 24  # ends of one answer: each costs a parse
+_END = re.compile(r"(?<=[\w)\]}\"'`;.!?])(?!\w)")
+_SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
+_BROKEN_OFF = frozenset({"unsure", ""})  # the model did not come to an end
+
+
+class Presentable:
+    """An `Ending` around another one. `asked`: the user asked for this text."""
+
+    def __init__(
+        self, stopping: Stopping, extent: Extent, sound: Callable[[str], bool], names: Names | None, *, asked: bool
+    ) -> None:
+        self._stopping, self._extent, self._sound, self._names, self._asked = stopping, extent, sound, names, asked
+        self._text, self._sent, self._looked = "", 0, 0
+        self._doubt = ""
+
+    @property
+    def ended(self) -> bool:
+        """See `Ending`."""
+        return bool(self._doubt) or self._stopping.ended
+
+    @property
+    def reason(self) -> str:
+        """See `Ending`."""
+        return self._doubt or self._stopping.reason
+
+    def push(self, text: str, logprob: float | None = None) -> str:
+        """See `Ending`. Whole lines only; the rest comes with `finish`."""
+        if self._names and not self._names.plausible(text, math.inf if logprob is None else logprob):
+            self._doubt = "unsure"
+            return ""
+        self._text += self._stopping.push(text, logprob)
+        end = self._text.rfind("\n")
+        if end <= max(self._sent, self._looked):
+            return ""
+        self._looked = end
+        return self._up_to(end) if self._sound(self._text[:end]) else ""
+
+    def finish(self) -> str:
+        """See `Ending`."""
+        if self._doubt or (self._names and not self._names.plausible_at_the_end()):
+            return ""
+        self._text += self._stopping.finish()
+        whole = self._text.rstrip()
+        for number, (end, text) in enumerate(self._ends(whole)):
+            if number == TRIED or end < self._sent:
+                break
+            if self._sound(text):
+                return self._up_to(end)
+        return self._up_to(len(whole)) if self._asked and not self._sent else ""
+
+    def _up_to(self, end: int) -> str:
+        """The text from what was sent up to there."""
+        text, self._sent = self._text[self._sent : end], max(end, self._sent)
+        return text
+
+    def _ends(self, whole: str) -> Iterator[tuple[int, str]]:
+        """Where the text may end, the best place first."""
+        overlap = self._overlap(whole)
+        if overlap:
+            kept = len(whole) - overlap
+            yield kept, whole[:kept].rstrip()
+        prose = self._extent.brackets.inside
+        if not (prose and self._stopping.reason in _BROKEN_OFF):
+            yield len(whole), whole
+        if self._stopping.reason == "repeat":  # its last line is where it ran away
+            ends = []
+        else:
+            ends = [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
+        ends += [found.start() for found in re.finditer("\n", whole)]
+        for end in sorted(set(ends), reverse=True):
+            if 0 < end < len(whole) and whole[:end].strip():
+                yield end, whole[:end]
+
+    def _overlap(self, whole: str) -> int:
+        """How much of the text's end stands after the cursor, too: as much as begins the rest of its line."""
+        rest = self._extent.rest.strip()
+        if "\n" in whole or not rest:
+            return 0
+        most = min(len(rest), len(whole))
+        return next((n for n in range(most, 0, -1) if rest.startswith(whole[-n:])), 0)
