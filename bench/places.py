@@ -2,7 +2,7 @@
 
 `PYTHONPATH=. python -P bench/places.py FOLDER --name NAME [--pair PAIR] [--by-hand] [--json FILE]`
 
-FOLDER is that of `train adapter`, whose held-out packages are downloaded if need be. At each place a part of the code is
+FOLDER is that of `train adapter`; its held-out packages are downloaded if need be. At each place a part of the code is
 taken away: the rest of a line (3 of 5), a line, or a part in the middle of one. What is shown there is
 
 * whole: all that was there, or more of what follows; part: it begins with the right word;
@@ -122,7 +122,7 @@ def ask(client: Client, place: Place, *, by_hand: bool) -> Shown:
     """What an editor would show."""
     body = {
         "path": Path(place.name).name,
-        "prefix": place.before[-SENT_BEFORE:],
+        "prefix": place.before[-SENT_BEFORE:].partition("\n")[2] if len(place.before) > SENT_BEFORE else place.before,
         "suffix": place.after[:SENT_AFTER],
         "first_line": place.before[:-SENT_BEFORE].count("\n"),
         "max_tokens": LONGEST,
@@ -183,7 +183,8 @@ def fault(place: Place, shown: str) -> str:
 def parses(language: str, text: str) -> bool:
     """Whether a file has no errors of syntax."""
     if language != "python":
-        return syntax.errors(language, text) == 0
+        tree = syntax.parse(language, text)
+        return tree is not None and not tree.root_node.has_error
     try:
         ast.parse(text)
     except (SyntaxError, ValueError):

@@ -29,7 +29,7 @@ LONGEST = 96  # tokens of an answer
 LEAST_SURE = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
 CHOICES, PATIENCE = 3, 3.0  # suggestions where the user asks for some, and the seconds that they may take
 LONGEST_TYPED = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
-SENT_BEFORE, SENT_AFTER = 16_000, 4_000  # characters; the engine cuts them to its budget of tokens
+SENT_BEFORE, SENT_AFTER = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
 SHORTEST = 10  # characters before the cursor of a document that there is something to say of
 COPIED = 4_000  # characters of the text after the cursor that drafts may be copied from
 

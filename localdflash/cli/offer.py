@@ -1,4 +1,7 @@
-"""The offer to pull the pairs of chat and completions: made once, on a terminal, where no other pair is chosen. Who says no has peace."""
+"""The offer to pull the pairs of chat and completions: made once, on a terminal, where no other pair is chosen.
+
+Who says no has peace.
+"""
 
 import sys
 from contextlib import suppress
@@ -51,7 +54,7 @@ def _agreed(pair: PairEntry) -> bool:
 
 
 def _pull(pairs: list[PairEntry]) -> None:
-    """Pull them, the one for completions as well, which is made of the chat's; a failure is told, and the chat begins."""
+    """Pull them; a failure is told, and the chat begins without."""
     from localdflash.cli.pull import shown
     from localdflash.pairs import fetching
 

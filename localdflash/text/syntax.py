@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import PurePosixPath
 
-from tree_sitter import Language, Parser, Tree
+from tree_sitter import Language, Node, Parser, Point, Tree
 
 _GRAMMARS: dict[str, tuple[str, str]] = {  # language -> module, function
     "c": ("tree_sitter_c", "language"),
@@ -52,18 +52,45 @@ def parse(language: str, text: str) -> Tree | None:
     return Parser(_grammar(language)).parse(lambda at, _: source[at : at + _PIECE])
 
 
-def errors(language: str, text: str, enough: int = 1000) -> int | None:
-    """How many parts of a text could not be read or are missing, up to `enough` + 1; None without a grammar."""
-    tree = parse(language, text)
-    if tree is None:
-        return None
-    found, left = 0, [tree.root_node]
-    while left and found <= enough:
+def errors(tree: Tree) -> list[Node]:
+    """The parts of a text that could not be read, or that are missing."""
+    found, left = list[Node](), [tree.root_node]
+    while left:
         node = left.pop()
-        found += node.is_error or node.is_missing
+        if node.is_error or node.is_missing:
+            found.append(node)
         if node.has_error:
             left += node.children
     return found
+
+
+class Surroundings:
+    """The tree of a text around a place, read again with something at that place: a twentieth of the time."""
+
+    def __init__(self, language: str, before: str, after: str) -> None:
+        """`language` has a grammar."""
+        self._parser = Parser(_grammar(language))
+        self._before, self._after = before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
+        self._place = _point(self._before)
+        self.tree = self._parser.parse(self._before + self._after)
+
+    def with_text(self, text: str) -> Tree:
+        """The tree with a text at the place."""
+        inserted = text.encode("utf-8", "replace")
+        tree, at = self.tree.copy(), len(self._before)
+        head = self._before + inserted
+        tree.edit(at, at, len(head), self._place, self._place, _point(head))
+        return self._parser.parse(head + self._after, tree)
+
+
+def _point(text: bytes) -> Point:
+    """The line and the column, in bytes, of a text's end."""
+    return Point(text.count(b"\n"), len(text) - text.rfind(b"\n") - 1)
+
+
+def has_grammar(language: str) -> bool:
+    """Whether texts of a language have trees."""
+    return language in _GRAMMARS
 
 
 @cache

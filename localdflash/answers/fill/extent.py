@@ -42,7 +42,9 @@ class Extent:
     line: str  # the cursor's, up to the cursor
     rest: str  # and from there on
     brackets: Brackets  # as they are at the cursor
+    outer: int  # how many of them are open where its line begins
     owed: frozenset[int]  # places in the stack of brackets
+    begins_in_text: bool  # its line begins in a string or a comment
     opens_block: bool  # the last line with code before the cursor begins a block
     above: Sequence[str]
     below: Sequence[str]
@@ -55,18 +57,21 @@ class Extent:
 
 def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     """The extent of a completion between two texts whose lines end with a line feed."""
-    before = window(before)
+    before = _window(before)
     line, (rest, _, later) = before.rpartition("\n")[2], after[:AFTER].partition("\n")
     brackets = Brackets(language)
-    brackets.feed(_short(before))
+    brackets.feed(_short(before[: len(before) - len(line)]))
+    outer, begins_in_text = len(brackets.stack), bool(brackets.inside)
+    brackets.feed(_short(line))
     if not _is_text(language, before, brackets):
-        brackets.inside = ""
+        brackets.inside, begins_in_text = "", False
     above = [one for one in before.split("\n")[:-1] if one.strip()][-ABOVE:]
     below = [one.rstrip() for one in later.split("\n") if one.strip()][:BELOW]
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    return Extent(kind, language, line, rest, brackets, _owed(brackets.stack, after), opens, above, below)
+    owed = _owed(brackets.stack, after)
+    return Extent(kind, language, line, rest, brackets, outer, owed, begins_in_text, opens, above, below)
 
 
 def opens_block(language: str, line: str) -> bool:
@@ -94,11 +99,11 @@ def _short(text: str) -> str:
     return _WORDS.sub("a", text)
 
 
-def window(before: str) -> str:
-    """The last lines before a cursor, starting at one that, as far as one can see, is not inside a string."""
+def _window(before: str) -> str:
+    """The last lines, starting at one that, as far as one can see, is not inside a string."""
     if len(before) <= BEFORE:
         return before
-    found = _BEGINS.search(before, len(before) - BEFORE)
+    found = _BEGINS.search(before, len(before) - BEFORE) or _BEGINS.search(before, max(len(before) - 2 * BEFORE, 0))
     return before[found.start() :] if found else before[-BEFORE:]
 
 

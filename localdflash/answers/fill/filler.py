@@ -5,9 +5,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from localdflash.answers.answer import Prepared
+from localdflash.answers.fill.choices import Different
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
+from localdflash.answers.fill.indentation import missing_blanks
 from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import MOST, FillContext, FillPrompt, Hole, assemble
@@ -21,7 +23,6 @@ from localdflash.text.fim import stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
 PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
-VARIED = 0.8  # temperature of all completions of a place but the first
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Filling:
     sound: Soundness
     texts: Sequence[str]  # the file and other code
     word: str  # what every answer begins with, for it stands before the cursor
+    lead: str  # blanks that every answer begins with, which the prompt has already
     least_sure: float  # see `Stopping`
 
     def ending(self) -> Presentable:
@@ -42,7 +44,7 @@ class Filling:
         asked = self.least_sure == 0
         names = None if asked else Names(self.extent, self.word, self.texts)
         stopping = Stopping(self.extent, len(self.word), self.least_sure)
-        return Presentable(stopping, self.extent, self.sound, names, asked=asked)
+        return Presentable(stopping, self.extent, self.sound, names, self.lead, asked=asked)
 
     @property
     def first(self) -> Prepared:
@@ -86,7 +88,7 @@ class Filler:
         most: int = MOST,
         heals: bool = True,
     ) -> Filling:
-        """Completions of a place: the first as `params` say, others varied. `copies` are likely texts.
+        """Completions of a place, each of which begins otherwise. `copies` are likely texts.
 
         `least_sure` is a probability below which an answer ends, see `Stopping`; `most` the tokens of a prompt, of
         which a large one takes long to read. Unless it `heals`, an answer begins at the cursor whatever stands there.
@@ -94,6 +96,11 @@ class Filler:
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
         spellings = self._ready_spellings() if heals else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
+        extent = find(hole.language, before, after, mode)
+        lead = missing_blanks(extent) if heals else ""
+        if lead:
+            before, hole = before + lead, replace(hole, middle=hole.middle + lead)
+            extent = find(hole.language, before, after, mode)
         place, context = _without(hole, word), self._loaded.context
         prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
@@ -106,11 +113,15 @@ class Filler:
             alternatives=0 if self._has_logits else None,
             documents=self._documents(prompt, copies),
         )
-        healing = [Healing(spellings, word) if spellings and word else None for _ in range(count)]
-        requests = [_choice(first, number, constraint) for number, constraint in enumerate(healing)]
-        extent = find(hole.language, before, after, mode)
+        asked = heals and least_sure == 0
+        taken = {*self._ends}  # tokens that no answer begins with; each adds its own
+        requests = []
+        for _ in range(count):
+            healing = Healing(spellings, word) if spellings and word else None
+            differs = Different(healing, spellings.size, taken) if spellings and asked else healing
+            requests.append(replace(first, constraint=differs, stats=type(first.stats)()))
         sound, texts = Soundness(extent, before, after), (before, after, *(one.text for one in others))
-        return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, least_sure)
+        return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
     def _ready_spellings(self) -> Spellings | None:
         if not self._spellings or not wait([self._spellings], self._patience).done:
@@ -128,14 +139,6 @@ class Filler:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
-
-
-def _choice(first: Request, number: int, constraint: Healing | None) -> Request:
-    params = first.params
-    if number:
-        seed = ((params.seed or 0) + number) % 2**63
-        params = replace(params, temperature=max(params.temperature, VARIED), seed=seed)
-    return replace(first, params=params, constraint=constraint, stats=type(first.stats)())
 
 
 def _with_line_feeds(text: str) -> str:

@@ -58,6 +58,11 @@ class Healing:
     def __init__(self, spellings: Spellings, word: str) -> None:
         self._spellings, self._wanted = spellings, word.encode()
 
+    @property
+    def done(self) -> bool:
+        """Whether the word is complete."""
+        return not self._wanted
+
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
         return self._spellings.beginning(self._wanted) if self._wanted else None

@@ -4,6 +4,8 @@ from copy import deepcopy
 
 from localdflash.answers.fill.extent import Extent, indent_of, opens_block
 
+UNIT = 4  # blanks, where no line says how many
+
 
 class Indentation:
     """What the lines around one cursor allow; `before` are those above it, with the cursor's own up to the cursor."""
@@ -12,20 +14,14 @@ class Indentation:
         self._extent = extent
         above = [line for line in before.split("\n")[:-1] if line.strip() and not line.lstrip().startswith("#")]
         self._levels, self._last = _levels(above), above[-1] if above else ""
-        self._within = bool(extent.brackets.stack or extent.brackets.inside)
-
-    @property
-    def least(self) -> int:
-        """The indentation that a statement on the cursor's line has at least."""
-        return indent_of(self._last) + 1 if opens_block("python", self._last) and not self._within else 0
 
     def fits(self, text: str) -> bool:
         """Whether every line of a text at the cursor may stand where it does, and the next line below it, too."""
         extent, levels, brackets = self._extent, list(self._levels), deepcopy(self._extent.brackets)
         lines = text.split("\n")
-        last, at = self._last, extent.line
+        last, at, within = self._last, extent.line, bool(extent.outer or extent.begins_in_text)
         for number, line in enumerate(lines):
-            inside = bool(brackets.stack or brackets.inside.strip("\n")) or last.endswith("\\")
+            inside = last.endswith("\\") or (bool(brackets.stack or brackets.inside.strip("\n")) if number else within)
             brackets.feed(line if number == len(lines) - 1 else line + "\n")
             whole = at + line
             at = ""
@@ -57,9 +53,23 @@ class Indentation:
         below = next(iter(self._extent.below), "")
         if not below or below.lstrip()[:1] in tuple("#)]}\"'"):
             return bool(below) or not opens_block("python", last)
+        indent, before = indent_of(below), indent_of(last)
         if opens_block("python", last):
-            return indent_of(below) > indent_of(last)
-        return indent_of(below) <= indent_of(last) or not last
+            return indent > before
+        return indent == before or not last or (indent < before and indent in levels)
+
+
+def missing_blanks(extent: Extent) -> str:
+    """The blanks that a statement on an empty line begins with at least, so far as they are not there."""
+    lines = [*extent.above[-1:], *extent.below[:1]]
+    if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.outer:
+        return ""
+    if not extent.above or extent.begins_in_text or any(line.startswith("\t") for line in lines):
+        return ""
+    above, below = indent_of(lines[0]), indent_of(lines[1]) if extent.below else 0
+    inner = below if below > above else above + UNIT
+    least = inner if opens_block("python", lines[0]) else min(above, below)
+    return " " * (least - len(extent.line))
 
 
 def _levels(lines: list[str]) -> list[int]:

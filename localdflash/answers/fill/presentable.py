@@ -16,17 +16,24 @@ from localdflash.answers.fill.stopping import Stopping
 TRIED = 24  # ends of one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;.!?])(?!\w)")
 _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
-_BROKEN_OFF = frozenset({"unsure", ""})  # the model did not come to an end
 
 
 class Presentable:
-    """An `Ending` around another one. `asked`: the user asked for this text."""
+    """An `Ending` around another one. `lead` comes before any text; `asked`: the user asked for it."""
 
     def __init__(
-        self, stopping: Stopping, extent: Extent, sound: Callable[[str], bool], names: Names | None, *, asked: bool
+        self,
+        stopping: Stopping,
+        extent: Extent,
+        sound: Callable[[str], bool],
+        names: Names | None,
+        lead: str = "",
+        *,
+        asked: bool,
     ) -> None:
         self._stopping, self._extent, self._sound, self._names, self._asked = stopping, extent, sound, names, asked
         self._text, self._sent, self._looked = "", 0, 0
+        self._lead = lead
         self._doubt = ""
 
     @property
@@ -67,6 +74,8 @@ class Presentable:
     def _up_to(self, end: int) -> str:
         """The text from what was sent up to there."""
         text, self._sent = self._text[self._sent : end], max(end, self._sent)
+        if text:
+            text, self._lead = self._lead + text, ""
         return text
 
     def _ends(self, whole: str) -> Iterator[tuple[int, str]]:
@@ -76,7 +85,7 @@ class Presentable:
             kept = len(whole) - overlap
             yield kept, whole[:kept].rstrip()
         prose = self._extent.brackets.inside
-        if not (prose and self._stopping.reason in _BROKEN_OFF):
+        if not (prose and self._stopping.reason == "unsure"):
             yield len(whole), whole
         if self._stopping.reason == "repeat":  # its last line is where it ran away
             ends = []

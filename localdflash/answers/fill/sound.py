@@ -1,19 +1,27 @@
 """Whether a text can stand at the cursor as it is: nothing is open that does not close, and what follows still parses.
 
-Three readings, the cheapest first: brackets and strings, the indentation of Python, and a syntax tree. A tree with the
-text must have no more errors than one without it has, or one without the cursor's line, which is being written.
+Three readings, the cheapest first: brackets and strings, the indentation of Python, and a syntax tree of the file, or
+of as much of it as came. With the text it must have no more errors than without it, or without the cursor's line, which
+is being written.
 """
 
 import re
 from copy import deepcopy
 from functools import cached_property
 
-from localdflash.answers.fill.extent import AFTER, Extent, window
+from tree_sitter import Node
+
+from localdflash.answers.fill.extent import Extent
 from localdflash.answers.fill.indentation import Indentation
 from localdflash.text import syntax
 
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
+_PART = re.compile(r"\n(?=[^\s)\]}])")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
+
+
+CUT = 12_000  # characters: of so many after the cursor the last part may not be whole
+NEAR = 6  # lines above and below
 
 
 class Soundness:
@@ -21,9 +29,10 @@ class Soundness:
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent = extent
-        self._before = window(before)
-        self._after = after[: after.rfind("\n", 0, AFTER) + 1] if len(after) > AFTER else after
-        self._indentation = Indentation(extent, self._before) if extent.language == "python" else None
+        begins = _PART.search(before) if before[:1].isspace() else None  # it was cut
+        self._before = before[begins.start() + 1 :] if begins else before
+        self._after = after if len(after) < CUT else after[: _last_part(after)]
+        self._indentation = Indentation(extent, before) if extent.language == "python" else None
 
     def __call__(self, text: str) -> bool:
         """Whether the text may be shown."""
@@ -31,8 +40,19 @@ class Soundness:
             return False
         if self._indentation and not self._indentation.fits(text):
             return False
-        errors = syntax.errors(self._extent.language, self._before + text + self._after, self._most_errors)
-        return errors is None or errors <= self._most_errors
+        if not syntax.has_grammar(self._extent.language):
+            return True
+        found = syntax.errors(self._around.with_text(text))
+        return len(found) <= self._most_errors and not any(self._is_near(error, text) for error in found)
+
+    def _is_near(self, error: Node, text: str) -> bool:
+        """Whether an error may be the text's: it begins on one of its lines, or on few above or below."""
+        first = self._before.count("\n")
+        return first - NEAR <= error.start_point.row <= first + text.count("\n") + NEAR
+
+    @cached_property
+    def _around(self) -> syntax.Surroundings:
+        return syntax.Surroundings(self._extent.language, self._before, self._after)
 
     def _is_balanced(self, text: str) -> bool:
         """Whether the text closes what it opens, and ends neither in a string of its own nor with an operator."""
@@ -45,11 +65,17 @@ class Soundness:
                 return False  # the string that the cursor is in ends twice
         elif brackets.inside != extent.brackets.inside or not self._closes_the_string:
             return False
-        if len(brackets.stack) > len(extent.brackets.stack):
+        if len(brackets.stack) > self._most_open:
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
             return not _OPERATOR.search(text) or bool(_INCREMENT.search(text))
         return True
+
+    @cached_property
+    def _most_open(self) -> int:
+        """The brackets that may be open at the end: none of the cursor's line that the text after it leaves open."""
+        count = len(self._extent.brackets.stack)
+        return next((at for at in range(self._extent.outer, count) if at in self._extent.owed), count)
 
     @cached_property
     def _closes_the_string(self) -> bool:
@@ -60,9 +86,17 @@ class Soundness:
     @cached_property
     def _most_errors(self) -> int:
         """The errors that were there before the cursor's line was begun, or that it has now."""
-        language, line, rest = self._extent.language, self._extent.line, self._extent.rest
-        as_it_is = syntax.errors(language, self._before + self._after) or 0
+        as_it_is = len(syntax.errors(self._around.tree))
         if not as_it_is:
             return 0
-        without = self._before[: len(self._before) - len(line)] + self._after[len(rest) :]
-        return min(as_it_is, syntax.errors(language, without) or 0)
+        line, rest = self._extent.line, self._extent.rest
+        without = syntax.parse(
+            self._extent.language, self._before[: len(self._before) - len(line)] + self._after[len(rest) :]
+        )
+        return min(as_it_is, len(syntax.errors(without))) if without else as_it_is
+
+
+def _last_part(text: str) -> int:
+    """Where the last part of a cut text begins: at a line that is not indented."""
+    found = [part.start() + 1 for part in _PART.finditer(text)]
+    return found[-1] if found else len(text)

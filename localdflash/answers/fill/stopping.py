@@ -126,7 +126,7 @@ class Stopping:
         if start is not None:
             held = min(held, len(text[:start].rstrip()))
         if self._rest and not self._line:
-            tails = range(max(len(text) - len(self._rest), 0), len(text))
+            tails = range(max(len(text.rstrip()) - len(self._rest), 0), len(text))
             starts = [at for at in tails if self._rest.startswith(text[at:].rstrip())]
             held = min(held, len(text[: min(starts, default=held)].rstrip()))
         if self._doubtful:

@@ -24,6 +24,7 @@ from localdflash.server.api.streams import GONE, Disconnected, EventStream, even
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
+FIRST = 2  # tokens of an answer: those tell whether it will be accepted, all of them do not
 
 
 async def complete(http: HttpRequest) -> Response:
@@ -87,13 +88,14 @@ class _Told:
     parts: list[Event] = field(default_factory=list)  # that are not told yet
 
     def add(self, chosen: Sequence[Chosen]) -> None:
-        """Count tokens that became a part of the text."""
-        self.logprob += sum(one.logprob for one in chosen)
-        self.tokens += len(chosen)
+        """Count the first tokens that became a part of the text."""
+        first = chosen[: FIRST - self.tokens]
+        self.logprob += sum(one.logprob for one in first)
+        self.tokens += len(first)
 
     @property
     def confidence(self) -> float | None:
-        """The geometric mean of the tokens' probabilities; None if they are unknown."""
+        """The geometric mean of the first tokens' probabilities; None if they are unknown."""
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 

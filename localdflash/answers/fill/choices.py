@@ -1,0 +1,50 @@
+"""Different answers at one place: each begins with a token that none before it had there, and none is empty."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.answers.fill.healing import Healing
+
+
+class Different:
+    """A `Constraint`: after the word that the answer begins with, none of the tokens in `taken`, to which its own is
+    added.
+    """
+
+    conditional = False  # how likely a token is, is among all of them
+
+    def __init__(self, healing: Healing | None, vocab_size: int, taken: set[int]) -> None:
+        self._healing, self._size, self._taken = healing, vocab_size, taken
+        self._free = True  # the next token after the word is still to come
+
+    def mask(self) -> NDArray[np.bool_] | None:
+        """See `Constraint`."""
+        if self._healing and (spelled := self._healing.mask()) is not None:
+            return spelled
+        if not self._free:
+            return None
+        mask = np.ones(self._size, np.bool_)
+        mask[list(self._taken)] = False
+        return mask
+
+    def advance(self, token: int) -> None:
+        """See `Constraint`."""
+        if self._healing and not self._healing.done:
+            self._healing.advance(token)
+        elif self._free:
+            self._taken.add(token)
+            self._free = False
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """See `Constraint`."""
+        if not self._free:
+            return len(tokens)
+        if self._healing and not self._healing.done:
+            return min(self._healing.allowed(tokens), 1)  # the next step knows whether the word is complete
+        return 0 if tokens and tokens[0] in self._taken else len(tokens)
+
+    def forced(self) -> Sequence[int]:
+        """See `Constraint`."""
+        return ()
