@@ -29,6 +29,7 @@ class FimFormat:
     stop_strings: tuple[str, ...] = ()  # text that does
     telltale: str | None = None  # a further token that tells the family from others with the same markers
     model_name: str = ""  # a word of `general.name` that does, where no token can
+    longest: int = 1 << 30  # tokens of a prompt as it was trained with; longer ones are slower, and no better
     files: tuple[str, str] | None = None  # what stands before a repository's name and before each other file's
 
     @property
@@ -55,6 +56,7 @@ FORMATS: dict[str, FimFormat] = {
             order="spm",
             stops=("<|endoftext|>", "<file_sep>"),
             model_name="localdflash",
+            longest=1024,
             files=("<repo_name>", "<file_sep>"),
         ),
         FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum"),

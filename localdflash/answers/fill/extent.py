@@ -42,7 +42,7 @@ class Extent:
     line: str  # the cursor's, up to the cursor
     rest: str  # and from there on
     brackets: Brackets  # as they are at the cursor
-    outer: int  # how many of them are open where its line begins
+    outer: int  # how many of the open ones its line has not opened
     owed: frozenset[int]  # places in the stack of brackets
     begins_in_text: bool  # its line begins in a string or a comment
     opens_block: bool  # the last line with code before the cursor begins a block
@@ -62,7 +62,9 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     brackets = Brackets(language)
     brackets.feed(_short(before[: len(before) - len(line)]))
     outer, begins_in_text = len(brackets.stack), bool(brackets.inside)
-    brackets.feed(_short(line))
+    for char in _short(line):
+        brackets.feed(char)
+        outer = min(outer, len(brackets.stack))
     if not _is_text(language, before, brackets):
         brackets.inside, begins_in_text = "", False
     above = [one for one in before.split("\n")[:-1] if one.strip()][-ABOVE:]

@@ -102,7 +102,9 @@ class Filler:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find(hole.language, before, after, mode)
         place, context = _without(hole, word), self._loaded.context
-        prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word, most)
+        prompt = assemble(
+            self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
+        )
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
         first = Request(

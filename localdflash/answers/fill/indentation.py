@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 
+from localdflash.answers.fill.brackets import CLOSERS
 from localdflash.answers.fill.extent import Extent, indent_of, opens_block
 
 UNIT = 4  # blanks, where no line says how many
@@ -50,9 +51,11 @@ class Indentation:
 
     def _may_come_below(self, last: str, levels: list[int]) -> bool:
         """Whether the first line below the cursor's can follow the text's last one."""
-        below = next(iter(self._extent.below), "")
-        if not below or below.lstrip()[:1] in tuple("#)]}\"'"):
-            return bool(below) or not opens_block("python", last)
+        below = next((line for line in self._extent.below if not line.lstrip().startswith("#")), "")
+        if not below:
+            return bool(self._extent.below) or not opens_block("python", last)
+        if below.lstrip()[0] in CLOSERS:
+            return True
         indent, before = indent_of(below), indent_of(last)
         if opens_block("python", last):
             return indent > before

@@ -21,7 +21,7 @@ _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
 
 
 CUT = 12_000  # characters: of so many after the cursor the last part may not be whole
-NEAR = 6  # lines above and below
+NEAR = 12  # lines above and below
 
 
 class Soundness:
