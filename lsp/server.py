@@ -138,6 +138,8 @@ class SuggestionServer(LanguageServer):
         offers = [offer for offer in await session.offers(cursor) if not (target and target.is_lengthened_by(offer))]
         for offer in offers:
             self.tally.offered(offer.suggestion.name)
+        if manual and not offers and session.silence:
+            self._tell(session.silence)
         return offers
 
     def completable(self, uri: str) -> Document | None:
@@ -280,6 +282,10 @@ class SuggestionServer(LanguageServer):
 
     def _warn(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
+
+    def _tell(self, line: str) -> None:
+        """Show the user what was asked for."""
+        self.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _say(self, line: str) -> None:
         """Log at the client what happens but needs nobody."""

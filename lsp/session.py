@@ -7,7 +7,7 @@ nothing again but the newest token, and a generation that agrees with what is ty
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,8 @@ class Session:
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
         self._offered = ""  # what was typed when something was shown last
+        self._choices: Sequence[Suggestion] = ()  # what the user chooses from
+        self.silence = ""  # why the last request of a user got nothing
         self._dismissed: tuple[Spot, str] | None = None  # what is not to come again, from its spot on
 
     async def offers(self, cursor: Cursor) -> list[Offer]:
@@ -154,6 +156,9 @@ class Session:
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
+        if shown and rest is None and typed is not None:  # another one of those to choose from was taken
+            shown = next((one for one in self._choices if one.rest(typed)), shown)
+            self.shown, rest = shown, shown.rest(typed)
         if shown and rest is None:
             if shown.rest(before) and not is_closed_pair(text, spot, before):
                 self._pace.refused()
@@ -298,6 +303,7 @@ class Session:
         offers = [Offer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
+        self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(asked)
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
@@ -345,6 +351,15 @@ class Session:
             "copies": [text for text in copies if text.strip()],
             "max_tokens": LONGEST,
         }
+
+
+def _why_silent(asked: Sequence[Suggestion]) -> str:
+    """Why there is nothing to choose from; "" where the engine has failed, which is told otherwise."""
+    if any(suggestion.ended == FAILED for suggestion in asked):
+        return ""
+    if not all(suggestion.ended for suggestion in asked):
+        return f"the engine gave no text within {PATIENCE:.0f} seconds: try again"
+    return "the model has nothing to add here"
 
 
 def worth_asking(cursor: Cursor) -> bool:

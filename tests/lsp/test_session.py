@@ -244,6 +244,36 @@ def test_an_unsure_text_is_shown_only_to_who_asks() -> None:
     run(test())
 
 
+def test_a_word_of_another_choice_keeps_that_choice() -> None:
+    async def test() -> None:
+        desk = Desk()
+        manual = desk.ask(manual=True)
+        asked = await desk.asked(1)
+        for index, text in enumerate(["one(1)", "two(2)", "three(3)"]):
+            asked.say(text, end="line", index=index)
+        assert texts(await manual) == ["one(1)", "two(2)", "three(3)"]
+        assert desk.type("three") == "three"
+        assert texts(await desk.ask()) == ["(3)"]
+        assert len(desk.completer.asked) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
+def test_who_asks_and_gets_nothing_is_told_why(end: str, why: str) -> None:
+    async def test() -> None:
+        desk = Desk()
+        manual = desk.ask(manual=True)
+        asked = await desk.asked(1)
+        for index in range(3):
+            asked.say("", end=end, index=index)
+        assert await manual == []
+        assert why in desk.session.silence
+        assert bool(desk.session.silence) == bool(why)
+
+    run(test())
+
+
 @pytest.mark.parametrize(("before", "after"), [("value = na", "me + 1\n"), ("", ""), ("x", "\n")])
 def test_within_a_word_and_in_an_empty_document_there_is_silence(before: str, after: str) -> None:
     async def test() -> None:

@@ -9,10 +9,10 @@ from localdflash.answers.fill.choices import Different
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
-from localdflash.answers.fill.indentation import missing_blanks
 from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import MOST, FillContext, FillPrompt, Hole, assemble
+from localdflash.answers.fill.python_lines import missing_blanks
 from localdflash.answers.fill.sound import Soundness
 from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request

@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator
 
 from localdflash.answers.fill.extent import Extent
 from localdflash.answers.fill.names import Names
+from localdflash.answers.fill.repeats import stutter
 from localdflash.answers.fill.stopping import Stopping
 
 TRIED = 24  # ends of one answer: each costs a parse
-_END = re.compile(r"(?<=[\w)\]}\"'`;.!?])(?!\w)")
+_END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
+_WANTS_MORE = re.compile(
+    r"\b(?:return|yield|raise|throw|assert|del|import|from|with|for|while|elif|except|as|await|case|new|typeof|extends|"
+    r"const|let|var|def|class|function)\Z"
+)
 _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
@@ -85,16 +90,16 @@ class Presentable:
             kept = len(whole) - overlap
             yield kept, whole[:kept].rstrip()
         prose = self._extent.brackets.inside
-        if not (prose and self._stopping.reason == "unsure"):
+        ran_away = stutter(whole.rpartition("\n")[2])
+        if not ran_away and not (prose and self._stopping.reason == "unsure"):
             yield len(whole), whole
-        if self._stopping.reason == "repeat":  # its last line is where it ran away
-            ends = []
-        else:
-            ends = [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
-        ends += [found.start() for found in re.finditer("\n", whole)]
+        ends = [found.start() for found in re.finditer("\n", whole)]
+        if not ran_away:
+            ends += [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
         for end in sorted(set(ends), reverse=True):
-            if 0 < end < len(whole) and whole[:end].strip():
-                yield end, whole[:end]
+            text = whole[:end]
+            if end < len(whole) and text.strip() and not (not prose and _WANTS_MORE.search(text)):
+                yield end, text
 
     def _overlap(self, whole: str) -> int:
         """How much of the text's end stands after the cursor, too: as much as begins the rest of its line."""

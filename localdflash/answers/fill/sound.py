@@ -1,8 +1,8 @@
 """Whether a text can stand at the cursor as it is: nothing is open that does not close, and what follows still parses.
 
-Three readings, the cheapest first: brackets and strings, the indentation of Python, and a syntax tree of the file, or
-of as much of it as came. With the text it must have no more errors than without it, or without the cursor's line, which
-is being written.
+Three readings, the cheapest first: brackets and strings; the lines of Python, by its own parser; and a syntax tree of
+the file, or of as much of it as came. That must have no error near the cursor, and no more than without the text, or
+without the cursor's line, which is being written.
 """
 
 import re
@@ -12,7 +12,7 @@ from functools import cached_property
 from tree_sitter import Node
 
 from localdflash.answers.fill.extent import Extent
-from localdflash.answers.fill.indentation import Indentation
+from localdflash.answers.fill.python_lines import PythonLines
 from localdflash.text import syntax
 
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
@@ -32,13 +32,13 @@ class Soundness:
         begins = _PART.search(before) if before[:1].isspace() else None  # it was cut
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < CUT else after[: _last_part(after)]
-        self._indentation = Indentation(extent, before) if extent.language == "python" else None
+        self._python = PythonLines(extent, before) if extent.language == "python" else None
 
     def __call__(self, text: str) -> bool:
         """Whether the text may be shown."""
         if not self._is_balanced(text):
             return False
-        if self._indentation and not self._indentation.fits(text):
+        if self._python and not self._python.fit(text):
             return False
         if not syntax.has_grammar(self._extent.language):
             return True

@@ -1,0 +1,116 @@
+"""What may stand at a cursor. That a text breaks the file is known from `ast` or from what is missing, not from us."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.answers.fill.extent import find
+from localdflash.answers.fill.sound import Soundness
+
+
+def sound(text: str, before: str, after: str = "\n", language: str = "python") -> bool:
+    return Soundness(find(language, before, after), before, after)(text)
+
+
+CLASS = "class A:\n    def f(self):\n        "
+
+SOUND = {
+    "a statement": ("return 1", CLASS, "\n"),
+    "what closes the line's bracket": ("a, b)", "x = f(", "\n"),
+    "an argument whose bracket is closed after it": ("a", "x = f(", ")\n"),
+    "an element of a list over lines": ("2,", "x = [\n    1,\n    ", "\n]\n"),
+    "words in a docstring that is closed below": ("Return it.", 'def f():\n    """', '\n    """\n'),
+    "a block and its body": ("if a:\n            b()", CLASS, "\n"),
+    "an opener whose body is there": ("c:", "if ", "\n    pass\n"),
+    "a dedent to a block above": ("pass\n\n    def g(self):\n        pass", CLASS, "\n"),
+    "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
+}
+UNSOUND = {
+    "half of a call": ("peek(key, default=", "x = ", "\n"),
+    "an operator": ("a +", "x = ", "\n"),
+    "a word that wants another": ("not", "x = ", "\n"),
+    "a docstring that nothing closes": ('"""Return the', "def f():\n    ", "\n\n\nx = 1\n"),
+    "a string that nothing closes": ("abc", "x = 'a", "\n"),
+    "the line's own bracket left open": ("a", "x = f(", "\n"),
+    "the line's own bracket left open after another closed": ("str", "def f(\n    a,\n) -> list[", "\n    pass\n"),
+    "what stands after the cursor again": ("default=None", "def pop(self, key, ", "=None):\n    pass\n"),
+    "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
+    "a deeper line without an opener": ("a = 1\n            b = 2", CLASS, "\n"),
+    "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
+    "a line before a deeper one": ("a = 1", "def f():\n    ", "\n        b = 2\n"),
+    "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
+    "a bracket too many": ("a))", "x = f(", "\n"),
+}
+
+
+@pytest.mark.parametrize(("text", "before", "after"), SOUND.values(), ids=SOUND)
+def test_sound(text: str, before: str, after: str) -> None:
+    assert sound(text, before, after)
+
+
+@pytest.mark.parametrize(("text", "before", "after"), UNSOUND.values(), ids=UNSOUND)
+def test_unsound(text: str, before: str, after: str) -> None:
+    assert not sound(text, before, after)
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after", "expected"),
+    [
+        ("a, b) {\n  return a;\n}", "function f(", "\n", True),
+        ("a, b) {", "function f(", "\n", False),
+        ("x => x + 1", "const f = ", ";\n", True),
+        ("x => x +", "const f = ", "\n", False),
+        ("`a ${b", "const t = ", "\n", False),
+        ("i++", "", "\n", True),
+    ],
+)
+def test_javascript(text: str, before: str, after: str, expected: bool) -> None:
+    assert sound(text, before, after, "javascript") == expected
+
+
+def test_a_language_without_a_grammar_has_its_brackets() -> None:
+    assert sound("f(a)", "x = ", "\n", "")
+    assert not sound("f(a", "x = ", "\n", "")
+
+
+FILE = """import os
+
+
+class A:
+    def f(self, a):
+        if a:
+            return os.getcwd()
+        b = [
+            1,
+            2,
+        ]
+        return b
+
+
+x = A()
+"""
+
+
+@given(st.data())
+def test_what_is_sound_in_a_whole_file_parses(data: st.DataObject) -> None:
+    """A line is taken out; what is put there instead is made of other lines and pieces of lines."""
+    lines = FILE.splitlines()
+    number = data.draw(st.integers(0, len(lines) - 1))
+    cut = data.draw(st.integers(0, len(lines[number])))
+    before, after = "\n".join([*lines[:number], lines[number][:cut]]), "\n" + "\n".join(lines[number + 1 :]) + "\n"
+    pieces = st.sampled_from([*lines, *(line.strip() for line in lines), "(", ")", ":", "a", " ", "\n", "    ", "="])
+    text = "".join(data.draw(st.lists(pieces, min_size=1, max_size=4))).rstrip()
+    if not text.strip() or not sound(text, before, after) or _parses(before + text + after):
+        return
+    assert not _parses(before + after)
+    assert not _parses("\n".join([*lines[:number], *lines[number + 1 :]]))
+
+
+def _parses(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
