@@ -34,7 +34,7 @@ def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
     """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
-    wanted = list(_needed(pair))
+    wanted = list(needed(pair))
     here = {item.path: item.fulfilled() for item in wanted}
     jobs = [_plan(item) for item in wanted if not here[item.path]]
     check_space(jobs, models_folder())
@@ -45,7 +45,7 @@ def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
     return [Fetched(path, record, path in done) for path, record in files.items()]
 
 
-def _needed(pair: PairEntry) -> Iterator[Wanted]:
+def needed(pair: PairEntry) -> Iterator[Wanted]:
     """Every file that does not come with the package or the user; before one that is merged here, its base."""
     for source in pair.sources:
         if source.fetched_from is None:

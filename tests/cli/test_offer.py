@@ -10,7 +10,7 @@ from localdflash.cli import offer
 from localdflash.config import config_file
 from localdflash.errors import LocaldflashError
 from localdflash.pairs import fetching, hub
-from localdflash.pairs.defaults import CHAT
+from localdflash.pairs.defaults import CHAT, CODE
 from localdflash.pairs.pair import PairEntry
 
 Answers = Callable[[bool], None]
@@ -46,7 +46,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def pull(pair: PairEntry, _: object) -> list[object]:
         found.append(pair.id)
-        pair.target.path.parent.mkdir(parents=True)
+        pair.target.path.parent.mkdir(parents=True, exist_ok=True)
         pair.target.path.write_bytes(b"GGUF")
         return []
 
@@ -57,7 +57,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_yes_pulls_it(asked: list[str], answer: Answers, pulled: list[str]) -> None:
     answer(True)
     assert offer.with_offer("embedded") == CHAT
-    assert pulled == [CHAT]
+    assert pulled == [CHAT, CODE]
     assert "SmolLM2 135M Instruct (Apache-2.0), 93 MB." in asked[0]
 
 

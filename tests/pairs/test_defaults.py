@@ -5,16 +5,26 @@ from pathlib import Path
 import pytest
 
 from localdflash.config import config_file, load_config
-from localdflash.pairs.defaults import CHAT, chat_pair, completion_pair, worth_pulling
+from localdflash.pairs.defaults import CHAT, CODE, chat_pair, completion_pair, worth_pulling
 from localdflash.pairs.registry import load_registry
 
 
 @pytest.fixture
 def here(home: Path) -> None:
     """A file in the place of the chat's."""
-    path = load_registry().pair(CHAT).target.path
+    put(CHAT)
+
+
+def put(pair: str) -> None:
+    """Put a file in the place of a target."""
+    path = load_registry().pair(pair).target.path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")
+
+
+def worth() -> list[str]:
+    """What is worth pulling."""
+    return [found.id for found in worth_pulling(load_config())]
 
 
 def pairs(text: str = "") -> tuple[str, str]:
@@ -26,14 +36,18 @@ def pairs(text: str = "") -> tuple[str, str]:
 
 def test_the_chat_s_own_pair_where_it_is_here(here: None) -> None:
     assert pairs() == (CHAT, "embedded")
-    assert worth_pulling(load_config()) is None
+    assert worth() == [CODE]
+
+
+def test_that_of_completions_where_it_is_here() -> None:
+    put(CODE)
+    assert pairs() == ("embedded", CODE)
+    assert worth() == [CHAT]
 
 
 def test_the_embedded_one_otherwise() -> None:
     assert pairs() == ("embedded", "embedded")
-    found = worth_pulling(load_config())
-    assert found
-    assert found.id == CHAT
+    assert worth() == [CHAT, CODE]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +65,10 @@ def test_settings_come_first(settings: str, chat: str, completion: str, here: No
 
 
 def test_nothing_is_worth_pulling_where_another_is_chosen() -> None:
-    for settings in ("[model]\npair = 'embedded'\n", "[chat]\npair = 'b'\n"):
+    for settings, left in (
+        ("[model]\npair = 'embedded'\n", []),
+        ("[chat]\npair = 'b'\n", [CODE]),
+        ("[completion]\npair = 'c'\n", [CHAT]),
+    ):
         pairs(settings)
-        assert worth_pulling(load_config()) is None
-    pairs("[completion]\npair = 'c'\n")
-    assert worth_pulling(load_config())
+        assert worth() == left

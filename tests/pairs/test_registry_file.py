@@ -6,7 +6,7 @@ import pytest
 from localdflash.errors import ModelError
 from localdflash.pairs.pair import Package, models_folder
 from localdflash.pairs.registry import load_registry
-from tests.support.registry_entries import DRAFTER, HASH, PACKAGE, TARGET, VALID
+from tests.support.registry_entries import ADAPTED, DRAFTER, HASH, PACKAGE, TARGET, VALID
 
 
 @pytest.fixture
@@ -141,6 +141,18 @@ BAD: list[tuple[tuple[str, ...], str]] = [
         for key in ("version", "wheel_sha256", "wheel_size", "file", "sha256", "size")
     ),
     (('quantization = "Q4_K_M"', "wheel_size = 2  # HERE"), "wheel_size: goes with package only"),
+    # targets that are made here
+    ((TARGET, ADAPTED, '"embedded"', '"nobody"  # HERE'), "no pair 'nobody' is defined above"),
+    ((TARGET, ADAPTED, '"embedded"', '"mine"  # HERE'), "no pair 'mine' is defined above"),
+    ((TARGET, ADAPTED, '"embedded"', '"smollm2-135m-code"  # HERE'), "is adapted itself"),
+    ((TARGET, ADAPTED, '"a.safetensors"', '"a.gguf"  # HERE'), "pair.target.adapter: expected a .safetensors file"),
+    ((TARGET, ADAPTED, '"taught.gguf"', '"taught.bin"  # HERE'), "pair.target.file: expected a .gguf file"),
+    ((TARGET, ADAPTED, '"taught.gguf"', '"../taught.gguf"  # HERE'), "pair.target.file"),
+    ((TARGET, ADAPTED, "size = 2", 'size = 2\nrevision = "v"  # HERE'), "pair.target.revision: unknown key"),
+    *(
+        ((TARGET, ADAPTED, "[pair.target]", "[pair.target]  # HERE", f"{key} =", "#"), f"missing key {key!r}")
+        for key in ("adapter", "file", "sha256", "size")
+    ),
     # shapes
     ((VALID, "schema = 1\npair = 1  # HERE"), "pair: expected an array, found a whole number"),
     ((VALID, "schema = 1\npair = [  # HERE\n1]"), "pair: expected a table, found a whole number"),
@@ -186,6 +198,16 @@ def test_the_base_of_the_bad_entries_is_good(user_file: Path) -> None:
     assert (pair.drafter.kind, pair.drafter.format, pair.drafter.taps) == ("dflash", "safetensors", (1, 9, 17))
     assert pair.origin == user_file
     assert (pair.target.revision, pair.target.size) == (None, None)
+
+
+def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
+    user_file.write_text(VALID.replace(TARGET, ADAPTED))
+    pairs = load_registry().pairs
+    target = pairs["mine"].target
+    assert target.adapted
+    assert target.adapted.base == pairs["embedded"].target
+    assert target.adapted.adapter == str(user_file.parent / "a.safetensors")
+    assert target.path == models_folder() / "adapted" / "taught.gguf"
 
 
 def test_a_package_is_read(user_file: Path) -> None:

@@ -37,3 +37,12 @@ block_size = 16
 taps = [1, 9, 17]
 """
 VALID = HEAD + FACTS + TARGET + DRAFTER
+
+ADAPTED = f"""
+[pair.target]
+base = "embedded"
+adapter = "a.safetensors"
+file = "taught.gguf"
+sha256 = "{HASH}"
+size = 2
+"""
