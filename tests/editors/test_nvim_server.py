@@ -89,6 +89,47 @@ def test_a_file_saved_under_another_name(add: Scene) -> None:
     add.editor.until_ghost(WHOLE)
 
 
+def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        assert not servers(begun)
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("def")
+        begun.editor.until_ghost(WHOLE[3:])
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == WHOLE)
+        begun.editor.keys("<Esc>")
+        begun.editor.command(f"write {begun.folder / 'named.py'}")
+        begun.until_event("close", uri="file://")
+        begun.until_event("open", uri=(begun.folder / "named.py").as_uri())
+        begun.editor.until_attached()
+        begun.editor.keys("ccdef")
+        begun.editor.until(lambda: begun.editor.text().endswith("\ndef"))
+        last = begun.events("request")[-1]
+        assert last["text"] == begun.editor.text() + "\n"
+
+
+def test_two_buffers_without_a_name_are_not_mixed_up(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("first")
+        begun.editor.keys("<Esc>")
+        begun.editor.command("set hidden | enew")
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("d")
+        begun.editor.until_ghost(WHOLE[1:])
+        begun.editor.keys("<Esc>")
+        begun.editor.command("buffer 1")
+        begun.editor.keys("A")
+        begun.editor.until_attached()
+        begun.editor.type("!")
+        begun.until_event("request", text="first!\n")
+        begun.editor.keys("<C-u>def")
+        begun.editor.until_ghost(WHOLE[3:])
+
+
 def test_no_server_for_what_is_no_file(add: Scene) -> None:
     add.editor.keys("<Esc>")
     for command in (
