@@ -104,9 +104,7 @@ def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: 
         begun.until_event("open", uri=(begun.folder / "named.py").as_uri())
         begun.editor.until_attached()
         begun.editor.keys("ccdef")
-        begun.editor.until(lambda: begun.editor.text().endswith("\ndef"))
-        last = begun.events("request")[-1]
-        assert last["text"] == begun.editor.text() + "\n"
+        begun.until_event("request", text=f"{WHOLE.rpartition('    ')[0]}    def\n")
 
 
 def test_two_buffers_without_a_name_are_not_mixed_up(scene: Begin) -> None:
@@ -126,7 +124,7 @@ def test_two_buffers_without_a_name_are_not_mixed_up(scene: Begin) -> None:
         begun.editor.until_attached()
         begun.editor.type("!")
         begun.until_event("request", text="first!\n")
-        begun.editor.keys("<C-u>def")
+        begun.editor.keys("<BS>" * len("first!") + "def")
         begun.editor.until_ghost(WHOLE[3:])
 
 
@@ -242,6 +240,26 @@ def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
     add.editor.until(lambda: add.editor.lua(line) == "localdflash 0/0")
     add.tell("test/tell", kind="Warning", message="run: localdflash models pull x")
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
+
+
+def test_the_status_says_why_this_buffer_gets_nothing(scene: Begin) -> None:
+    line = "return require('localdflash').status()"
+    with scene(ADD, filetypes={"*": True, "text": False}) as begun:
+        begun.open("add.py")
+        begun.tell("test/tell", kind="Inactive", message=".gitignore names this file")
+        begun.editor.until(lambda: begun.editor.lua(line) == "localdflash: .gitignore names this file")
+        begun.tell("test/tell", kind="Normal", message="")
+        (begun.folder / "notes.txt").write_text("x")
+        begun.editor.command(f"edit {begun.folder / 'notes.txt'}")
+        assert begun.editor.lua(line) == "localdflash: off for text files"
+        assert "this buffer: off for text files" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
+        begun.editor.command("let b:localdflash_enabled = v:false")
+        assert begun.editor.lua(line) == "localdflash: off by b:localdflash_enabled"
+        (begun.folder / "large.py").write_text("x = 1\n" * 1_000_000)
+        begun.editor.command(f"edit {begun.folder / 'large.py'}")
+        assert begun.editor.lua(line) == "localdflash: larger than 4 MB"
+        begun.editor.command("enew | file scp://host/file.py")
+        assert "this buffer: not a file here" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
 
 
 def test_the_status_command_says_all_of_it(add: Scene) -> None:

@@ -36,23 +36,25 @@ local function say_once(text)
   end
 end
 
---- Whether completions are wanted in a buffer: a file, of a wanted type, of a size that can be sent.
-local function is_wanted(buf)
-  if not api.nvim_buf_is_loaded(buf) or vim.bo[buf].buftype ~= '' then
-    return false
-  end
+--- Why a buffer is not completed: no file, not of a wanted type, or too large to be sent. nil: it is.
+---@return string?
+function M.why_not(buf)
   local name = api.nvim_buf_get_name(buf)
-  if (name == '' and buf ~= unnamed) or name:find('^%a[%w+.-]+://') then
-    return false
+  if not api.nvim_buf_is_loaded(buf) or vim.bo[buf].buftype ~= '' or name:find('^%a[%w+.-]+://') then
+    return 'not a file here'
   end
-  if vim.b[buf].localdflash_enabled ~= nil then
-    return vim.b[buf].localdflash_enabled
-  end
-  local wanted = config.current.filetypes[vim.bo[buf].filetype]
+  local wanted, by = vim.b[buf].localdflash_enabled, 'off by b:localdflash_enabled'
   if wanted == nil then
-    wanted = config.current.filetypes['*']
+    local filetype, filetypes = vim.bo[buf].filetype, config.current.filetypes
+    wanted, by = filetypes[filetype], ('off for %s files'):format(filetype)
+    if wanted == nil then
+      wanted = filetypes['*']
+    end
+    if wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) > LARGEST then
+      wanted, by = false, 'larger than 4 MB'
+    end
   end
-  return wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) <= LARGEST
+  return not wanted and by or nil
 end
 
 --- Our client of a buffer, once it can be asked.
@@ -186,7 +188,8 @@ end
 
 --- Give a buffer a server, where one is wanted and can be had.
 function M.attach(buf)
-  if not M.enabled or waiting or M.of(buf) or not is_wanted(buf) then
+  local name = api.nvim_buf_get_name(buf)
+  if not M.enabled or waiting or M.of(buf) or (name == '' and buf ~= unnamed) or M.why_not(buf) then
     return
   end
   local program = config.current.cmd[1]
@@ -198,7 +201,6 @@ function M.attach(buf)
     local same = ours[client.id] ~= nil and client.config.root_dir == wanted.root_dir
     return same and not compat.call(client, 'is_stopped')
   end
-  local name = api.nvim_buf_get_name(buf)
   local root = vim.fs.root(name ~= '' and name or vim.fn.getcwd(), config.current.root_markers)
   if held[root or ''] then
     return
