@@ -242,7 +242,7 @@ def test_all_settings_are_there(window: Window) -> None:
     settings_of_the_machine(window)
     package = json.loads((ROOT / "editors" / "vscode" / "package.json").read_text("utf-8"))
     count = len(package["contributes"]["configuration"]["properties"])
-    window.page.get_by_text(f"{count} Settings Found").wait_for()
+    window.page.locator(".settings-count-widget", has_text=f"{count} Settings Found").wait_for()
     window.picture("settings")
 
 
