@@ -7,6 +7,7 @@ stands at the head of the prompt, so changing it costs reading the whole prompt 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,9 +21,11 @@ from localdflash.workspace.denied import is_secret
 from localdflash.workspace.edits import EditHistory
 from localdflash.workspace.gather import gather
 from localdflash.workspace.index import Workspace
+from localdflash.workspace.refusal import Refusal
 
 CHARACTERS = 6_000  # of other code; the engine cuts it to its budget of tokens
 REPLACED = 8  # texts that edits took away, as drafts
+CELL = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
 NEIGHBOURS = 8  # open files that are looked through
 
 
@@ -30,7 +33,7 @@ class EditorContext:
     """The context for all documents of a client. `documents` are the open ones."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
-        self._roots, self._documents = roots, documents
+        self._roots, self._documents, self._warn = list(roots), documents, warn
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
         self._parts: dict[str, list[ContextPiece]] = {}
@@ -45,10 +48,22 @@ class EditorContext:
         """Stop watching."""
         self._workspace.close()
 
+    def follow(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
+        """Take note that folders of the workspace were added and removed; their files are read in the background."""
+        kept = [root for root in self._roots if root not in removed]
+        self._roots = [*kept, *(root for root in added if root not in kept)]
+        self._workspace = Workspace(self._roots, self._warn, self._workspace)
+        self._workspace.start()
+
     def allowed(self, uri: str) -> bool:
-        """Whether a document may be completed: files of secrets may not."""
-        path = path_of(uri)
-        return self._workspace.allowed(path) if path else not is_secret(PurePosixPath(_elsewhere(uri)))
+        """Whether a document may be put into prompts."""
+        return self.refusal(uri) is None
+
+    def refusal(self, uri: str) -> Refusal | None:
+        """Why a document may not be put into prompts."""
+        if path := path_of(uri):
+            return self._workspace.refusal(path)
+        return Refusal.SECRET if is_secret(PurePosixPath(_elsewhere(uri))) else None
 
     def describe(self, uri: str) -> dict[str, Any]:
         """The fields of a request that describe the document and its surroundings."""
@@ -90,7 +105,7 @@ class EditorContext:
             if document is None:
                 return False
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
-            others = [self._file(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
+            others = [self._neighbour(self._documents[other]) for other in near[:NEIGHBOURS] if self.allowed(other)]
             parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
         if parts == self._parts.get(uri, []) or uri not in self._documents:
             return False
@@ -111,6 +126,11 @@ class EditorContext:
         name = self._name(document.uri)
         return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
+    def _neighbour(self, document: Document) -> OpenFile:
+        """A document beside the one that is completed: a cell has another name than the others of its notebook."""
+        file = self._file(document)
+        return replace(file, name=file.name + _cell(document.uri))
+
     def _name(self, uri: str) -> str:
         """A document's path as the prompt shows it: relative to its root."""
         path = path_of(uri)
@@ -123,15 +143,25 @@ class EditorContext:
 
 
 def path_of(uri: str) -> Path | None:
-    """The path that a file: URI names on this machine; None for any other URI."""
+    """The path that a file: URI names on this machine, or that of a notebook's cell; None for any other URI."""
     try:
         parts = urlsplit(uri)
     except ValueError:
         return None
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+    if parts.scheme == CELL:
+        uri = parts._replace(scheme="file", fragment="").geturl()
+    elif parts.scheme != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
         return None
     path = to_fs_path(uri)
     return Path(path) if path else None
+
+
+def _cell(uri: str) -> str:
+    """What tells a notebook's cell from the others of its file; "" for any other document."""
+    parts = urlsplit(uri)
+    return f"#{parts.fragment}" if parts.scheme == CELL else ""
 
 
 def _elsewhere(uri: str) -> str:

@@ -31,6 +31,10 @@ def register(server: "SuggestionServer") -> None:
     def initialized(_params: types.InitializedParams) -> None:
         server.ready()
 
+    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        server.folders_changed(params.event)
+
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def inline_completion(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         return await server.suggest(params)

@@ -27,13 +27,12 @@ from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
 from localdflash.lsp.settings import LspSettings
+from localdflash.lsp.silence import silence
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
+from localdflash.workspace.refusal import Refusal
 
-LARGEST = 4_000_000  # characters of a document that is worth completing
-LONGEST_LINE = 5_000  # characters: what has longer ones was not written by hand
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
-NOT_COMPLETED = "this file is not completed: it is ignored, may hold secrets, is not text, or is too large"
 STATUS_EVERY = 0.5  # seconds between two status notifications
 
 
@@ -99,17 +98,23 @@ class SuggestionServer(LanguageServer):
         if self._context:
             self._context.start()
 
+    def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
+        """Follow the folders that the editor has open."""
+        if self._context:
+            gone = [path_of(folder.uri) for folder in change.removed]
+            self._context.follow(_folders([folder.uri for folder in change.added]), gone)
+
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """The suggestions at a cursor."""
-        document = self.completable(params.text_document.uri)
-        self.tally.silent = "" if document else NOT_COMPLETED
-        if document is None:
+        manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
+        self.tally.silent = self._silence(params.text_document.uri, manual)
+        if self.tally.silent:
             self.show_status()
             return None
+        document = self.protocol.documents[params.text_document.uri]
         asked, place = document.version, document.place(params.position.line, params.position.character)
         target = _target(document, place, params.context.selected_completion_info)
         selected = params.context.selected_completion_info
-        manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
         offers = await self.offers(document, place, manual=manual, target=target if selected else None)
         if not offers:
             return None
@@ -143,11 +148,8 @@ class SuggestionServer(LanguageServer):
         return offers
 
     def completable(self, uri: str) -> Document | None:
-        """The open document, if suggestions make sense in it: text, of a size to edit, and no secrets."""
-        document = self.protocol.documents.get(uri)
-        if document is None or self._context is None or not self._context.allowed(uri):
-            return None
-        return document if document.is_text(LARGEST, LONGEST_LINE) else None
+        """The open document, if suggestions make sense in it that nobody asks for."""
+        return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
 
     def accepted(self, name: str) -> None:
         """Note that the user took a suggestion, or a part of it."""
@@ -179,6 +181,10 @@ class SuggestionServer(LanguageServer):
         """Log a defect of ours at the client, instead of showing it to the user at every key."""
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
+
+    def _silence(self, uri: str, manual: bool) -> str:
+        refusal = self._context.refusal(uri) if self._context else Refusal.OUTSIDE
+        return silence(self.protocol.documents.get(uri), refusal, manual=manual)
 
     def _session(self, document: Document) -> Session:
         session = self.sessions.get(document.uri)
@@ -306,5 +312,8 @@ def _target(document: Document, place: LineColumn, selected: types.SelectedCompl
 
 
 def _roots(params: types.InitializeParams) -> list[Path]:
-    uris = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
+    return _folders([folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""])
+
+
+def _folders(uris: Sequence[str]) -> list[Path]:
     return [path for path in map(path_of, uris) if path and path.is_dir()]

@@ -56,6 +56,15 @@ class Scene:
         code += "return vim.wait(5000, function() return done end, 1)"
         assert self.editor.lua(code, method, params or {"none": True})
 
+    @contextmanager
+    def answers_held(self) -> Iterator[None]:
+        """Keep answers back; what was asked for meanwhile is answered, and has arrived, when this ends."""
+        self.tell("test/hold")
+        yield
+        self.tell("test/release")
+        self.tell("test/hold")  # its answer comes after theirs
+        self.tell("test/release")
+
 
 @contextmanager
 def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings: Any) -> Iterator[Scene]:

@@ -5,7 +5,8 @@ follows in the documents that begin and end as the open one does at the cursor, 
 opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Every message that a
 client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the
 last answer (back: as if for that many versions earlier), `test/tell` sends didChangeStatus with its parameters,
-`test/set` {delay_ms, texts} changes what is answered.
+`test/set` {delay_ms, texts} changes what is answered, `test/hold` keeps answers back until `test/release`, which ends
+once all of them are sent.
 """
 
 import asyncio
@@ -30,6 +31,9 @@ class Scripted(LanguageServer):
     def __init__(self, texts: list[str], log: Path | None) -> None:
         super().__init__("scripted", "1")
         self.texts, self.log, self.delay = texts, log, 0.0
+        self.open = asyncio.Event()  # answers may go
+        self.open.set()
+        self.held = 0
         self.status = {"kind": "Normal", "busy": False, "message": "", "model": "scripted", "tau": 2.9}
         self.status |= {"tokensPerSecond": 41.0, "shown": 0, "accepted": 0}
         self.answered: dict[str, Any] = {}
@@ -93,6 +97,11 @@ def build(texts: list[str], log: Path | None) -> Scripted:
         found = items(ls, params)
         if ls.delay:
             await asyncio.sleep(ls.delay)
+        ls.held += 1
+        try:
+            await ls.open.wait()
+        finally:
+            ls.held -= 1
         return types.InlineCompletionList(found) if found else None
 
     for event in EVENTS:
@@ -148,6 +157,17 @@ def _controls(server: Scripted) -> None:
         given = params._asdict()
         ls.delay = given.get("delay_ms", 0) / 1e3
         ls.texts = given.get("texts", ls.texts)
+
+    @server.feature("test/hold")
+    def hold(ls: Scripted, _: Any) -> None:
+        ls.open.clear()
+
+    @server.feature("test/release")
+    async def release(ls: Scripted, _: Any) -> None:
+        ls.open.set()
+        while ls.held:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # each is sent by a callback of its task
 
     @server.feature("localdflash/status")
     def status(ls: Scripted, _: Any) -> dict[str, Any]:

@@ -54,13 +54,13 @@ GHOST = """() => {
 class Window:
     """A window on one folder."""
 
-    def __init__(self, page: Page, folder: Path) -> None:
-        self.page, self.folder = page, folder
+    def __init__(self, page: Page, folder: Path, data: Path) -> None:
+        self.page, self.folder, self._data = page, folder, data
 
     def open(self, name: str, line: int = 1, column: int = 1) -> None:
         """Open a file of the folder with the cursor at a place, both from 1."""
         self.press("Control+p")
-        self._pick(f"{name}:{line}:{column}", name)
+        self.pick(f"{name}:{line}:{column}", name)
         self.page.locator(f'.tab.active[data-resource-name="{name}"]').wait_for()
         self.page.locator(".editor-instance .monaco-editor.focused").wait_for()
 
@@ -76,7 +76,7 @@ class Window:
     def command(self, title: str) -> None:
         """Run a command from the palette."""
         self.press("F1")
-        self._pick(f">{title}", title)
+        self.pick(f">{title}", title)
 
     def ghost(self) -> str:
         """The suggestion that is painted; empty if there is none."""
@@ -95,7 +95,18 @@ class Window:
 
     def shows(self, ghost: str) -> None:
         """Wait until exactly this is suggested."""
-        until(lambda: self.ghost() == ghost, lambda: f"{self.ghost()!r} is shown, not {ghost!r}")
+        until(
+            lambda: self.ghost() == ghost, lambda: f"{self.ghost()!r} is shown, not {ghost!r}\n{self.circumstances()}"
+        )
+
+    def circumstances(self) -> str:
+        """All that may say why something is not shown: what has the focus, our item, messages, and the logs' ends."""
+        focus = self.page.evaluate("() => document.hasFocus() + ' ' + document.activeElement?.className")
+        lines = self.page.locator(".editor-instance .view-line").all_text_contents()
+        told = [f"focus: {focus}", f"item: {self.details()}", f"messages: {self.messages()}", *lines]
+        for log in sorted(self._data.rglob("logs/**/*localdflash*.log"), key=lambda path: path.stat().st_mtime)[-1:]:
+            told += [f"--- {log.name}", *log.read_text("utf-8").splitlines()[-30:]]
+        return "\n".join(told)
 
     def holds(self, name: str, text: str) -> None:
         """Wait until the document in front, saved, is exactly this."""
@@ -128,7 +139,8 @@ class Window:
     def _item(self) -> Locator:
         return self.page.locator('[id="localdflash.localdflash.localdflash"]')
 
-    def _pick(self, text: str, expected: str) -> None:
+    def pick(self, text: str, expected: str) -> None:
+        """Type into the box that is open, and take the entry that is expected to be the first."""
         box = self.page.locator(".quick-input-widget input.input")
         box.wait_for()
         box.fill(text)
@@ -150,9 +162,7 @@ class Studio:
         user = {**SETTINGS, "security.workspace.trust.enabled": restricted}
         named = {f"localdflash.{name}": value for name, value in ({"command": str(PROGRAM)} | machine).items()}
         for whose, settings in (("User", user), ("Machine", named)):
-            file = self._data / whose / "settings.json"
-            file.parent.mkdir(exist_ok=True, parents=True)
-            file.write_text(json.dumps(settings))
+            _replace(self._data / whose / "settings.json", json.dumps(settings))
 
     @contextmanager
     def window(self, folder: Path, **settings: object) -> Iterator[Window]:
@@ -166,7 +176,7 @@ class Studio:
         page.goto(f"{self._url}/?folder={folder}")
         try:
             page.locator(".monaco-workbench .part.statusbar").wait_for()
-            yield Window(page, folder)
+            yield Window(page, folder, self._data)
         finally:
             context.close()
 
@@ -183,6 +193,16 @@ class Studio:
             except psutil.Error:
                 continue
         return found
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file that windows watch: one who reads it half written takes it for no settings, and starts anew."""
+    if file.exists() and file.read_text("utf-8") == text:
+        return
+    file.parent.mkdir(exist_ok=True, parents=True)
+    new = file.with_suffix(".new")
+    new.write_text(text, "utf-8")
+    new.replace(file)
 
 
 @contextmanager

@@ -52,7 +52,14 @@ def _manifest(package: dict[str, Any]) -> str:
     properties = {
         "Microsoft.VisualStudio.Code.Engine": package["engines"]["vscode"],
         "Microsoft.VisualStudio.Code.ExtensionKind": ",".join(package["extensionKind"]),
+        "Microsoft.VisualStudio.Code.ExecutesCode": "true",
+        "Microsoft.VisualStudio.Services.Branding.Color": package["galleryBanner"]["color"],
+        "Microsoft.VisualStudio.Services.Branding.Theme": package["galleryBanner"]["theme"],
+        "Microsoft.VisualStudio.Services.Content.Pricing": package["pricing"],
+        "Microsoft.VisualStudio.Services.EnableMarketplaceQnA": str(package["qna"]).lower(),
+        "Microsoft.VisualStudio.Services.GitHubFlavoredMarkdown": "true",
     }
+    flags = "Public Preview" if package.get("preview") else "Public"
     assets = {
         "Code.Manifest": "package.json",
         "Content.Details": "README.md",
@@ -73,7 +80,7 @@ def _manifest(package: dict[str, Any]) -> str:
 <Description xml:space="preserve">{escape(package["description"])}</Description>
 <Tags>{escape(",".join(package["keywords"]))}</Tags>
 <Categories>{escape(",".join(package["categories"]))}</Categories>
-<GalleryFlags>Public</GalleryFlags>
+<GalleryFlags>{flags}</GalleryFlags>
 <Properties>
 {listed}
 </Properties>

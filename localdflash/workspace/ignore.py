@@ -51,28 +51,35 @@ class IgnoreRules:
 
     def ignored(self, name: str, folder: bool = False) -> bool:
         """Whether rules leave out a path below the root, or a folder that it lies in."""
+        return bool(self.ignored_by(name, folder))
+
+    def ignored_by(self, name: str, folder: bool = False) -> str:
+        """The kind of file of rules that leaves it out, our own before git's; "" where none does."""
         parts = (*self._above, *name.split("/"))
         first = len(self._above) + 1
-        return any(self._verdict(parts[:end], folder or end < len(parts)) for end in range(first, len(parts) + 1))
+        kinds = {self._verdict(parts[:end], folder or end < len(parts)) for end in range(first, len(parts) + 1)}
+        return next((kind for kind in IGNORE_FILES if kind in kinds), "")
 
     def ignored_entry(self, name: str, folder: bool = False) -> bool:
-        """The same for a path whose folder is known not to be ignored."""
-        return self._verdict((*self._above, *name.split("/")), folder)
+        """Whether rules leave out a path whose folder is known not to be ignored."""
+        return bool(self._verdict((*self._above, *name.split("/")), folder))
 
     def forget(self) -> None:
         """Read the files again when they are next needed."""
         self._rules = {}
 
-    def _verdict(self, parts: tuple[str, ...], folder: bool) -> bool:
-        """The last matching rule of the deepest file of rules that has one; our own files are asked first."""
+    def _verdict(self, parts: tuple[str, ...], folder: bool) -> str:
+        """The kind of the file whose rule ignores it, or "". That is the last matching rule of the deepest file of
+        rules that has one; our own files are asked first.
+        """
         end = "/" if folder else ""
         for kind in IGNORE_FILES:
             for depth in range(len(parts) - 1, -1, -1):
                 if rules := self._read("/".join(parts[:depth]), kind):
                     path = "/".join(parts[depth:]) + end
                     if rule := next((one for one in rules if one.names(path)), None):
-                        return rule.ignores
-        return False
+                        return kind if rule.ignores else ""
+        return ""
 
     def _read(self, folder: str, kind: str) -> tuple[_Rule, ...]:
         rules = self._rules  # forget() puts another in its place: what is read meanwhile is not kept

@@ -22,8 +22,9 @@ from localdflash.workspace.changes import Changes
 from localdflash.workspace.definitions import Definition, definitions
 from localdflash.workspace.denied import is_secret
 from localdflash.workspace.files import LARGEST, clean, read_text, signature
-from localdflash.workspace.ignore import IGNORE_FILES, IgnoreRules
+from localdflash.workspace.ignore import IGNORE_FILES, OWN, IgnoreRules
 from localdflash.workspace.listing import SKIPPED, entries_of, may_enter
+from localdflash.workspace.refusal import Refusal
 from localdflash.workspace.store import FileStore, IndexedFile
 
 MOST_FILES = 20_000
@@ -38,16 +39,20 @@ class _Root(NamedTuple):
 
 
 class Workspace:
-    """The folders that an editor has open. `warn` gets each warning once, from any thread."""
+    """The folders that an editor has open. `warn` gets each warning once, from any thread.
 
-    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None]) -> None:
+    `before` is a workspace that this one takes the place of, with what it knows of the folders that stay.
+    """
+
+    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], before: "Workspace | None" = None) -> None:
         self._roots: list[_Root] = []
         for given in sorted((os.path.abspath(root) for root in roots), key=len):
             real = os.path.realpath(given)
             if self._root_of(real) is None:  # one within another is part of it
                 self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
-        self._warn, self._warned = warn, set[str]()
-        self._store, self._changes = FileStore(), Changes()
+        self._before = before
+        self._warn, self._warned = warn, before._warned if before else set[str]()
+        self._store, self._changes = before._store if before else FileStore(), Changes()
         self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()
@@ -60,32 +65,37 @@ class Workspace:
         self._changes.start()
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop; what is known stays. May be called again."""
+    def close(self, patience: float | None = 1.0) -> None:
+        """Stop, and wait so many seconds for that; what is known stays. May be called again."""
         self._stop.set()
         self._changes.close()
         if self._thread.is_alive():
-            self._thread.join(1.0)
+            self._thread.join(patience)
 
     def settled(self, timeout: float) -> bool:
         """Wait, not on an event loop, until all changes seen are in the index; False after so many seconds."""
         return self._changes.settled(timeout)
 
     def allowed(self, path: Path) -> bool:
-        """Whether a file may be read, indexed or put into a prompt: no secret, not ignored, no link out of its root.
+        """Whether a file may be read, indexed or put into a prompt."""
+        return self.refusal(path) is None
+
+    def refusal(self, path: Path) -> Refusal | None:
+        """Why a file may not be used: it holds secrets, is ignored, or a link leads out of its root.
 
         Of files outside all roots, which an editor may have open, only secrets are refused.
         """
         try:
             lexical, real = os.path.abspath(path), os.path.realpath(path)
         except ValueError:  # a NUL in its name
-            return False
+            return Refusal.OUTSIDE
         if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
-            return False
+            return Refusal.SECRET
         root = self._root_of(real)
         if root is None:
-            return self._root_of(lexical) is None
-        return not root.rules.ignored(_below(root, real))
+            return None if self._root_of(lexical) is None else Refusal.OUTSIDE
+        kind = root.rules.ignored_by(_below(root, real))
+        return {"": None, OWN: Refusal.OURS}.get(kind, Refusal.GIT)
 
     def allowed_name(self, name: str) -> bool:
         """The same for a path relative to a root, whichever root that is."""
@@ -157,6 +167,8 @@ class Workspace:
         return next(holders, None)
 
     def _run(self) -> None:
+        if self._before:
+            self._follow(self._before)
         self._watch()
         for root in self._roots:
             self._scan(root, "")
@@ -166,6 +178,14 @@ class Workspace:
             if self._unwatched.is_set():
                 self._stop_watching()
         self._stop_watching()
+
+    def _follow(self, before: "Workspace") -> None:
+        """Wait until the workspace before this one has ended, and forget the folders that only it had."""
+        before.close(None)
+        for root in before._roots:
+            if self._root_of(root.path) is None:
+                self._store.drop(root.path)  # the folders that remain in it are read again
+        self._before = None
 
     def _watch(self) -> None:
         listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)

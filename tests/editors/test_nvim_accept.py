@@ -105,6 +105,28 @@ def test_undo_takes_back_just_what_was_accepted(typed: Scene, key: str) -> None:
     assert typed.editor.text() == ""
 
 
+@pytest.mark.parametrize("key", ["<Tab>", "<C-Right>", "<C-End>"])
+def test_a_dot_repeats_what_was_typed_and_accepted(typed: Scene, key: str) -> None:
+    typed.editor.keys(key)
+    accepted = {"<Tab>": WHOLE, "<C-Right>": "def add", "<C-End>": "def add(first, second):"}[key]
+    typed.editor.until(lambda: typed.editor.text() == accepted)
+    typed.editor.type("  # mine")
+    typed.editor.keys("<Esc>")
+    typed.editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, false, {''}); vim.cmd('normal! G')")
+    typed.editor.keys(".")
+    again = f"{accepted}  # mine"
+    typed.editor.until(lambda: typed.editor.text() == f"{again}\n{again}")
+    typed.editor.keys("u")
+    assert typed.editor.text() == f"{again}\n"
+
+
+def test_another_paste_is_the_users_own_again(typed: Scene) -> None:
+    typed.editor.lua("vim.paste = function(lines) pasted = lines; return true end")
+    typed.editor.keys("<Tab>")
+    typed.editor.until(lambda: typed.editor.text() == WHOLE)
+    assert typed.editor.lua("vim.api.nvim_paste('mine', false, -1); return pasted") == ["mine"]
+
+
 def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
     typed.editor.keys("<C-]>")
     assert typed.editor.ghost() == ""
@@ -114,13 +136,12 @@ def test_dismissed_it_stays_away_until_the_next_key(typed: Scene) -> None:
 
 
 def test_neither_a_late_answer_nor_a_push_brings_it_back(typed: Scene) -> None:
-    typed.tell("test/set", delay_ms=100)
     asked = len(typed.events("request"))
-    typed.editor.keys(" ")
-    typed.editor.until(lambda: len(typed.events("request")) > asked)
-    typed.editor.keys("<C-]>")
+    with typed.answers_held():
+        typed.editor.keys(" ")
+        typed.editor.until(lambda: len(typed.events("request")) > asked)
+        typed.editor.keys("<C-]>")
     typed.tell("test/push", text=" more")
-    typed.editor.lua("vim.wait(200)")
     assert typed.editor.ghost() == ""
 
 

@@ -55,11 +55,11 @@ def test_it_stays_while_what_is_typed_agrees(add: Scene, delay: int) -> None:
 def test_it_goes_at_once_when_another_key_is_typed(add: Scene) -> None:
     add.editor.type("d")
     add.editor.until_ghost("ef add(first, second):\n" + BODY)
-    add.tell("test/set", delay_ms=2000)
     begun = len(add.editor.screen.pictures)
-    add.editor.keys("x")
-    assert add.editor.ghost() == ""
-    add.editor.until(lambda: add.editor.screen.rows()[0] == "  1 dx")
+    with add.answers_held():
+        add.editor.keys("x")
+        assert add.editor.ghost() == ""
+        add.editor.until(lambda: add.editor.screen.rows()[0] == "  1 dx")
     for picture in add.editor.screen.pictures[begun:]:
         assert not any("dx" in row and "ef add" in row for row in picture)
     assert add.until_event("didRejectCompletion")["text"].startswith("def add")
@@ -74,24 +74,22 @@ def test_backspace_within_it_keeps_it(add: Scene) -> None:
 
 def test_an_answer_for_an_earlier_text_is_never_shown(add: Scene) -> None:
     add.editor.type("x")
-    add.tell("test/set", delay_ms=150)
     asked, begun = len(add.events("request")), len(add.editor.screen.pictures)
-    add.editor.keys("<BS>")
-    add.editor.until(lambda: len(add.events("request")) > asked)  # its answer is not there yet, and a suggestion
-    add.editor.type("y")
-    add.tell("test/set", delay_ms=0)
-    add.editor.lua("vim.wait(300)")
+    with add.answers_held():
+        add.editor.keys("<BS>")
+        add.editor.until(lambda: len(add.events("request")) > asked)  # a suggestion would be its answer
+        add.editor.type("y")
     assert add.editor.ghost() == ""
     assert not any("add(" in row for picture in add.editor.screen.pictures[begun:] for row in picture)
 
 
 def test_an_answer_that_comes_before_the_change_was_noticed(add: Scene) -> None:
     add.editor.type("x")
-    add.tell("test/set", delay_ms=100)
     asked = len(add.events("request"))
-    add.editor.keys("<BS>")
-    add.editor.until(lambda: len(add.events("request")) > asked)
-    add.editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, false, {'z'}) vim.wait(300)")
+    with add.answers_held():
+        add.editor.keys("<BS>")
+        add.editor.until(lambda: len(add.events("request")) > asked)
+        add.editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, false, {'z'})")
     assert add.editor.ghost() == ""
 
 
@@ -233,6 +231,34 @@ def test_another_menu_can_say_that_it_is_open(scene: Begin) -> None:
         begun.editor.until_ghost(" add(first, second):\n" + BODY)
 
 
+@pytest.mark.parametrize("windows", ["", "split", "set scrolloff=3", "set winbar=above"])
+def test_in_the_last_row_there_is_room_for_it(scene: Begin, windows: str) -> None:
+    head = "".join(f"# {number}\n" for number in range(60))
+    with scene(head + ADD) as begun:
+        begun.open("add.py", head + "\n")
+        begun.editor.command(windows)
+        begun.editor.keys("Gi")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)  # all of it is drawn
+        rows = begun.editor.screen.rows()
+        (at,) = (row for row, text in enumerate(rows) if text == " 61 def add(first, second):")
+        assert rows[at - 1 : at + 3] == [" 60 # 59", rows[at], *("    " + line for line in BODY.split("\n"))]
+        assert begun.editor.screen.cursor == (at, len(" 61 def"))
+        begun.editor.type(" ")  # it does not jump about
+        assert begun.editor.screen.rows()[at].startswith(" 61 def add")
+
+
+def test_where_it_is_taller_than_the_window_the_cursor_stays_on_the_screen(scene: Begin) -> None:
+    head = "".join(f"# {number}\n" for number in range(60))
+    with scene(head + "def f():\n" + "    x\n" * 30) as begun:
+        begun.open("f.py", head + "\n")
+        begun.editor.keys("Gi")
+        begun.editor.type("def f():")
+        begun.editor.until(lambda: begun.editor.ghost() != "")
+        begun.editor.until(lambda: begun.editor.screen.rows()[0] == " 61 def f():")
+        assert begun.editor.screen.rows()[5] == "        x"
+
+
 def test_macros_are_played_without_it(add: Scene) -> None:
     add.editor.keys("<Esc>")
     add.editor.lua("vim.fn.setreg('q', 'idef' .. vim.keycode('<Esc>'))")
@@ -257,10 +283,10 @@ def test_a_closing_bracket_that_comes_by_itself_ends_it(add: Scene) -> None:
     add.editor.command("inoremap ( ()<Left>")
     add.editor.type("def add")
     add.editor.until_ghost("(first, second):\n" + BODY)
-    add.tell("test/set", delay_ms=2000)
-    add.editor.keys("(")
-    assert add.editor.text() == "def add()"
-    assert add.editor.ghost() == ""
+    with add.answers_held():
+        add.editor.keys("(")
+        assert add.editor.text() == "def add()"
+        assert add.editor.ghost() == ""
 
 
 def test_keys_that_come_faster_than_answers(scene: Begin) -> None:

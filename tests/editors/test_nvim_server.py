@@ -89,6 +89,45 @@ def test_a_file_saved_under_another_name(add: Scene) -> None:
     add.editor.until_ghost(WHOLE)
 
 
+def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        assert not servers(begun)
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("def")
+        begun.editor.until_ghost(WHOLE[3:])
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == WHOLE)
+        begun.editor.keys("<Esc>")
+        begun.editor.command(f"write {begun.folder / 'named.py'}")
+        begun.until_event("close", uri="file://")
+        begun.until_event("open", uri=(begun.folder / "named.py").as_uri())
+        begun.editor.until_attached()
+        begun.editor.keys("ccdef")
+        begun.until_event("request", text=f"{WHOLE.rpartition('    ')[0]}    def\n")
+
+
+def test_two_buffers_without_a_name_are_not_mixed_up(scene: Begin) -> None:
+    with scene(ADD) as begun:
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("first")
+        begun.editor.keys("<Esc>")
+        begun.editor.command("set hidden | enew")
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("d")
+        begun.editor.until_ghost(WHOLE[1:])
+        begun.editor.keys("<Esc>")
+        begun.editor.command("buffer 1")
+        begun.editor.keys("A")
+        begun.editor.until_attached()
+        begun.editor.type("!")
+        begun.until_event("request", text="first!\n")
+        begun.editor.keys("<BS>" * len("first!") + "def")
+        begun.editor.until_ghost(WHOLE[3:])
+
+
 def test_no_server_for_what_is_no_file(add: Scene) -> None:
     add.editor.keys("<Esc>")
     for command in (
@@ -201,6 +240,26 @@ def test_the_status_line_shows_what_the_server_reports(add: Scene) -> None:
     add.editor.until(lambda: add.editor.lua(line) == "localdflash 0/0")
     add.tell("test/tell", kind="Warning", message="run: localdflash models pull x")
     add.editor.until(lambda: add.editor.lua(line) == "localdflash: run: localdflash models pull x")
+
+
+def test_the_status_says_why_this_buffer_gets_nothing(scene: Begin) -> None:
+    line = "return require('localdflash').status()"
+    with scene(ADD, filetypes={"*": True, "text": False}) as begun:
+        begun.open("add.py")
+        begun.tell("test/tell", kind="Inactive", message=".gitignore names this file")
+        begun.editor.until(lambda: begun.editor.lua(line) == "localdflash: .gitignore names this file")
+        begun.tell("test/tell", kind="Normal", message="")
+        (begun.folder / "notes.txt").write_text("x")
+        begun.editor.command(f"edit {begun.folder / 'notes.txt'}")
+        assert begun.editor.lua(line) == "localdflash: off for text files"
+        assert "this buffer: off for text files" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
+        begun.editor.command("let b:localdflash_enabled = v:false")
+        assert begun.editor.lua(line) == "localdflash: off by b:localdflash_enabled"
+        (begun.folder / "large.py").write_text("x = 1\n" * 1_000_000)
+        begun.editor.command(f"edit {begun.folder / 'large.py'}")
+        assert begun.editor.lua(line) == "localdflash: larger than 4 MB"
+        begun.editor.command("enew | file scp://host/file.py")
+        assert "this buffer: not a file here" in begun.editor.lua("return vim.fn.execute('Localdflash status')")
 
 
 def test_the_status_command_says_all_of_it(add: Scene) -> None:

@@ -1,5 +1,6 @@
 """VS Code itself, with our extension and our language server: what a person types, sees and gets."""
 
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from bench.editors.fetch_vscode import ROOT, tools
-from bench.editors.vscode import Studio, Window, studio, until
+from bench.editors.vscode import PROGRAM, Studio, Window, studio, until
 
 pytestmark = pytest.mark.editors
 
@@ -217,6 +218,87 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: Window,
     window.shows(METHOD[11:])
 
 
+def test_the_program_is_named_in_settings_that_this_window_has(code: Studio, window: Window) -> None:
+    code.configure(command="/nowhere/localdflash")
+    until(window.messages)
+    window.page.get_by_role("button", name="It Is Somewhere Else").click()
+    settings_of_the_machine(window)
+    command = window.page.locator('.setting-item-contents[data-key="localdflash.command"] input')
+    until(lambda: command.input_value() == "/nowhere/localdflash")
+    window.picture("somewhere-else")
+    command.fill(str(PROGRAM))
+    ready(window)
+
+
+def settings_of_the_machine(window: Window) -> None:
+    """Wait for the settings editor with the machine's own settings, where extensions run elsewhere than the window."""
+    tab = window.page.locator(".settings-tabs-widget .action-item .checked")
+    tab.wait_for()
+    assert "Remote" in (tab.text_content() or "")
+
+
+def test_all_settings_are_there(window: Window) -> None:
+    window.command("localdflash: Open Settings")
+    settings_of_the_machine(window)
+    package = json.loads((ROOT / "editors" / "vscode" / "package.json").read_text("utf-8"))
+    count = len(package["contributes"]["configuration"]["properties"])
+    window.page.locator(".settings-count-widget", has_text=f"{count} Settings Found").wait_for()
+    window.picture("settings")
+
+
+def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Window) -> None:
+    window.command("localdflash: Choose the Model")
+    rows = window.page.locator(".quick-input-list .monaco-list-row")
+    rows.filter(has_text="embedded").wait_for()
+    assert "on this machine" in (rows.filter(has_text="embedded").text_content() or "")
+    assert rows.filter(has_text="qwen3.5-27b").count() == 0  # nothing runs it
+    window.picture("models")
+    before = code.servers()
+    rows.filter(has_text="embedded").click()
+    until(lambda: code.servers() and not set(code.servers()) & set(before))
+    ready(window)
+    assert all("embedded" in psutil.Process(process).cmdline() for process in code.servers())
+
+
+def test_a_snooze_is_silent_until_it_ends(window: Window) -> None:
+    window.command("localdflash: Snooze Completions")
+    window.page.locator(".quick-input-list .monaco-list-row", has_text="15 minutes").click()
+    until(lambda: "snoozed until" in window.status(), window.status)
+    window.page.locator(".editor-instance .monaco-editor.focused").wait_for()
+    window.type("    def ar")
+    window.page.wait_for_timeout(500)
+    assert window.ghost() == ""
+    window.press("Alt+\\")  # asked by hand, it answers
+    window.shows(METHOD[10:])
+    window.press("Escape")
+    window.command("localdflash: End the Snooze")
+    ready(window)
+    window.page.locator(".editor-instance .monaco-editor.focused").wait_for()
+    window.type("e")
+    window.shows(METHOD[11:])
+    until(lambda: window.status() == "oracle: ready", window.status)
+
+
+def test_cells_of_a_notebook_are_completed(code: Studio, folder: Path) -> None:
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cells = [cell | {"id": f"c{number}", "source": [text]} for number, text in enumerate(("", BEFORE))]
+    about = {"language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "book.ipynb").write_text(json.dumps(notebook))
+    with code.window(folder) as window:
+        window.press("Control+p")
+        window.pick("book.ipynb", "book.ipynb")
+        second = window.page.locator(".notebook-editor .cell .monaco-editor").nth(1)
+        second.click()
+        ready(window)
+        window.press("Control+End")
+        window.type("    def ar")
+        window.shows(METHOD[10:])
+        window.picture("notebook")
+        window.press("Tab")
+        until(lambda: "1 accepted" in window.details(), window.details)
+
+
 @pytest.mark.parametrize("restricted", [False, True])
 def test_a_folder_does_not_choose_what_is_executed(code: Studio, folder: Path, restricted: bool) -> None:
     trap, sprung = folder / "localdflash", folder / "sprung"
@@ -264,7 +346,7 @@ def test_the_item_in_the_status_bar_opens_a_menu(window: Window) -> None:
     rows = window.page.locator(".quick-input-list .monaco-list-row")
     rows.first.wait_for()
     window.picture("menu")
-    assert rows.count() == 6
+    assert rows.count() == 8
     rows.filter(has_text="First steps").click()
     window.page.get_by_text("Install localdflash").first.wait_for()
 

@@ -1,8 +1,10 @@
 /** The extension: one language server for the window, an item in the status bar, a few commands. */
 
 import * as vscode from 'vscode';
+import * as models from './models';
 import { Server } from './server';
 import * as settings from './settings';
+import { Snooze } from './snooze';
 import { present, type State } from './state';
 import { StatusBar } from './status_bar';
 
@@ -12,14 +14,18 @@ let server: Server | undefined;
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
     const log = vscode.window.createOutputChannel('localdflash', { log: true });
-    const started = (server = new Server(log));
+    const snooze = new Snooze();
+    const silent = (document: vscode.TextDocument, asked: boolean): boolean =>
+        !settings.enabledFor(document) || (snooze.until !== undefined && !asked);
+    const started = (server = new Server(log, silent));
     context.subscriptions.push(
         log,
+        snooze,
         started,
-        new StatusBar(started),
+        new StatusBar(started, snooze),
         started.onDidChange(setContexts),
         vscode.workspace.onDidChangeConfiguration((change) => settings.needsRestart(change) && started.restart()),
-        ...Object.entries(commands(started, log)).map(([name, run]) =>
+        ...Object.entries(commands(started, snooze, log)).map(([name, run]) =>
             vscode.commands.registerCommand(`localdflash.${name}`, run),
         ),
     );
@@ -30,10 +36,10 @@ export async function deactivate(): Promise<void> {
     await server?.stop();
 }
 
-function commands(server: Server, log: vscode.LogOutputChannel): Record<string, () => unknown> {
+function commands(server: Server, snooze: Snooze, log: vscode.LogOutputChannel): Record<string, () => unknown> {
     const run = vscode.commands.executeCommand;
     return {
-        menu: () => menu(server),
+        menu: () => menu(server, snooze),
         trigger: () => run('editor.action.inlineSuggest.trigger'),
         acceptWord: () => run('editor.action.inlineSuggest.acceptNextWord'),
         acceptLine: () => run('editor.action.inlineSuggest.acceptNextLine'),
@@ -42,9 +48,13 @@ function commands(server: Server, log: vscode.LogOutputChannel): Record<string, 
             const editor = vscode.window.activeTextEditor;
             return editor && settings.toggleLanguage(editor.document);
         },
+        snooze: () => snooze.begin(),
+        wake: () => snooze.wake(),
+        chooseModel: () => models.choose(log),
         restart: () => server.restart(),
         showLog: () => log.show(),
-        openSettings: () => run('workbench.action.openSettings', '@ext:localdflash.localdflash'),
+        locate: () => settings.open('localdflash.command'),
+        openSettings: () => settings.open('@ext:localdflash.localdflash'),
         openWalkthrough: () => openWalkthrough(server),
     };
 }
@@ -69,7 +79,7 @@ async function openWalkthrough(server: Server): Promise<void> {
     setContexts(server.state);
 }
 
-async function menu(server: Server): Promise<void> {
+async function menu(server: Server, snooze: Snooze): Promise<void> {
     const document = vscode.window.activeTextEditor?.document;
     const on = settings.enabled();
     const items = [{ label: on ? '$(circle-slash) Turn completions off' : '$(zap) Turn completions on', command: 'toggle' }];
@@ -77,13 +87,18 @@ async function menu(server: Server): Promise<void> {
         const turn = settings.enabledFor(document) ? 'off' : 'on';
         items.push({ label: `$(code) Turn them ${turn} for ${document.languageId}`, command: 'toggleLanguage' });
     }
+    if (on) {
+        const end = { label: '$(bell) End the snooze', command: 'wake' };
+        items.push(snooze.until ? end : { label: '$(bell-slash) Snooze', command: 'snooze' });
+    }
     items.push(
+        { label: `$(server) Choose the model (now: ${settings.pair() || 'default'})`, command: 'chooseModel' },
         { label: '$(debug-restart) Restart the server', command: 'restart' },
         { label: '$(output) Show the log', command: 'showLog' },
-        { label: '$(gear) Open settings', command: 'openSettings' },
+        { label: '$(gear) All settings', command: 'openSettings' },
         { label: '$(book) First steps', command: 'openWalkthrough' },
     );
-    const { level, lines } = present(server.state, '');
+    const { level, lines } = present(server.state);
     const title = level === 'normal' ? 'localdflash' : `localdflash: ${lines[0]}`;
     const chosen = await vscode.window.showQuickPick(items, { title, placeHolder: 'What to do?' });
     if (chosen) {

@@ -20,7 +20,11 @@ export class Server implements vscode.Disposable {
     private turn: Promise<void> = Promise.resolve();
     private now: State = { is: 'off' };
 
-    constructor(private readonly log: vscode.LogOutputChannel) {}
+    /** `silent`: whether nothing is to be shown in a document; `asked` by hand or not. */
+    constructor(
+        private readonly log: vscode.LogOutputChannel,
+        private readonly silent: (document: vscode.TextDocument, asked: boolean) => boolean,
+    ) {}
 
     get state(): State {
         return this.now;
@@ -73,8 +77,8 @@ export class Server implements vscode.Disposable {
 
     private options(deadlineMs: number, ended: () => void): LanguageClientOptions {
         return {
-            // Not cells of notebooks, not what lies elsewhere than on disk: the server reads around a file.
-            documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }],
+            // Not what lies elsewhere than on disk: the server reads around a file.
+            documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }, { scheme: 'vscode-notebook-cell' }],
             initializationOptions: { push: false, status: true, deadlineMs },
             outputChannel: this.log,
             initializationFailedHandler: () => false,
@@ -86,8 +90,10 @@ export class Server implements vscode.Disposable {
                 },
             },
             middleware: {
-                provideInlineCompletionItems: (document, position, context, token, next) =>
-                    settings.enabledFor(document) ? next(document, position, context, token) : null,
+                provideInlineCompletionItems: (document, position, context, token, next) => {
+                    const asked = context.triggerKind === vscode.InlineCompletionTriggerKind.Invoke;
+                    return this.silent(document, asked) ? null : next(document, position, context, token);
+                },
             },
         };
     }
@@ -131,7 +137,7 @@ export class Server implements vscode.Disposable {
     }
 
     private async tell(reason: string): Promise<void> {
-        const actions = { 'Try Again': 'restart', 'Show Log': 'showLog', 'First Steps': 'openWalkthrough' } as const;
+        const actions = { 'Try Again': 'restart', 'It Is Somewhere Else': 'locate', 'Show Log': 'showLog' } as const;
         const titles = Object.keys(actions) as (keyof typeof actions)[];
         const chosen = await vscode.window.showErrorMessage(`localdflash: ${reason}`, ...titles);
         if (chosen) {

@@ -19,12 +19,28 @@ export interface Launch {
 /** How to start the server. */
 export function launch(): Launch {
     const settings = vscode.workspace.getConfiguration(SECTION);
-    const pair = settings.get<string>('pair', '').trim();
+    const chosen = pair();
     return {
         command: home(settings.get<string>('command', '').trim() || 'localdflash'),
-        args: ['lsp', ...(pair ? ['--pair', home(pair)] : []), ...settings.get<string[]>('arguments', [])],
+        args: ['lsp', ...(chosen ? ['--pair', home(chosen)] : []), ...settings.get<string[]>('arguments', [])],
         deadlineMs: settings.get<number>('deadlineMs', 350),
     };
+}
+
+/** The model; empty for what localdflash itself is set to. */
+export function pair(): string {
+    return vscode.workspace.getConfiguration(SECTION).get<string>('pair', '').trim();
+}
+
+export async function setPair(chosen: string): Promise<void> {
+    const settings = vscode.workspace.getConfiguration(SECTION);
+    await settings.update('pair', chosen || undefined, vscode.ConfigurationTarget.Global);
+}
+
+/** Open the settings where they can be changed: what is executed over SSH, in WSL or in a container is set there. */
+export async function open(query: string): Promise<void> {
+    const which = vscode.env.remoteName ? 'openRemoteSettings' : 'openSettings';
+    await vscode.commands.executeCommand(`workbench.action.${which}`, { query });
 }
 
 export function enabled(): boolean {

@@ -37,38 +37,47 @@ export const UNKNOWN: Status = {
     accepted: 0,
 };
 
-/** `silent` is why there is nothing to see in the present editor although the server runs; empty when there is no reason. */
-export function present(state: State, silent: string): Presentation {
+/** What keeps completions from the present editor although the server runs. */
+export interface Silence {
+    /** A few words for the status bar. */
+    state: string;
+    why: string;
+}
+
+export function present(state: State, silence?: Silence): Presentation {
     switch (state.is) {
         case 'off':
-            return { text: '$(circle-slash) localdflash', lines: ['Completions are off.'], level: 'normal' };
+            return { text: '$(circle-slash) localdflash: off', lines: ['Completions are off.'], level: 'normal' };
         case 'starting':
-            return { text: '$(loading~spin) localdflash', lines: ['The server is starting.'], level: 'normal' };
+            return { text: '$(loading~spin) localdflash: starting', lines: ['The server is starting.'], level: 'normal' };
         case 'failed':
-            return { text: '$(error) localdflash', lines: [state.reason], level: 'error' };
+            return { text: '$(error) localdflash: not running', lines: [state.reason], level: 'error' };
         case 'running':
-            return running(state.status, silent);
+            return running(state.status, silence);
     }
 }
 
-function running(status: Status, silent: string): Presentation {
-    const icon = silent ? 'circle-slash' : status.busy ? 'loading~spin' : ICONS[status.kind];
-    const said = [silent, status.message, status.model && `Model: ${status.model}`, speed(status), use(status)];
+function running(status: Status, silence?: Silence): Presentation {
+    const [icon, word] = silence ? ['circle-slash', silence.state] : stateOf(status);
+    const said = [silence?.why ?? '', status.message, status.model && `Model: ${status.model}`, speed(status), use(status)];
     const lines = said.filter((line) => line !== '');
     return {
-        text: `$(${icon}) ${figures(status) || 'localdflash'}`,
+        text: `$(${icon}) ${status.model || 'localdflash'}: ${word}`,
         lines: lines.length ? lines : ['Ready.'],
         level: LEVELS[status.kind],
     };
 }
 
-const ICONS = { Normal: 'zap', Warning: 'warning', Error: 'error', Inactive: 'circle-slash' } as const;
+const STATES = {
+    Normal: ['zap', 'ready'],
+    Warning: ['warning', 'warning'],
+    Error: ['error', 'error'],
+    Inactive: ['circle-slash', 'silent here'],
+} as const;
 const LEVELS = { Normal: 'normal', Warning: 'warning', Error: 'error', Inactive: 'normal' } as const;
 
-function figures(status: Status): string {
-    const tau = status.tau === null ? '' : `τ ${status.tau.toFixed(1)}`;
-    const rate = status.tokensPerSecond === null ? '' : `${Math.round(status.tokensPerSecond)} tok/s`;
-    return [tau, rate].filter((part) => part !== '').join(' · ');
+function stateOf(status: Status): readonly [string, string] {
+    return status.busy && status.kind === 'Normal' ? ['loading~spin', 'thinking'] : STATES[status.kind];
 }
 
 function speed(status: Status): string {

@@ -3,7 +3,8 @@
 import * as vscode from 'vscode';
 import * as settings from './settings';
 import type { Server } from './server';
-import { present, type State } from './state';
+import type { Snooze } from './snooze';
+import { present, type Silence, type State } from './state';
 
 const CALM = 400; // milliseconds that work must last to be shown: most answers are there sooner
 
@@ -12,13 +13,17 @@ export class StatusBar implements vscode.Disposable {
     private readonly parts: vscode.Disposable[];
     private timer: NodeJS.Timeout | undefined;
 
-    constructor(private readonly server: Server) {
+    constructor(
+        private readonly server: Server,
+        private readonly snooze: Snooze,
+    ) {
         this.item.name = 'localdflash';
         this.item.command = 'localdflash.menu';
         const refresh = (): void => this.refresh();
         this.parts = [
             this.item,
             server.onDidChange(refresh),
+            snooze.onDidChange(refresh),
             vscode.window.onDidChangeActiveTextEditor(refresh),
             vscode.workspace.onDidOpenTextDocument(refresh), // also where a document changes its language
             vscode.workspace.onDidChangeConfiguration(refresh),
@@ -44,7 +49,7 @@ export class StatusBar implements vscode.Disposable {
     }
 
     private show(state: State): void {
-        const { text, lines, level } = present(state, silence());
+        const { text, lines, level } = present(state, silence(this.snooze.until));
         this.item.text = text;
         this.item.tooltip = new vscode.MarkdownString().appendText(['localdflash', ...lines].join('\n\n'));
         this.item.accessibilityInformation = { label: ['localdflash', ...lines].join('. ') };
@@ -54,16 +59,20 @@ export class StatusBar implements vscode.Disposable {
 }
 
 /** Why the present editor gets no completions. */
-function silence(): string {
+function silence(snoozed: Date | undefined): Silence | undefined {
+    if (snoozed) {
+        const time = snoozed.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+        return { state: `snoozed until ${time}`, why: `Completions are snoozed until ${time}.` };
+    }
     const document = vscode.window.activeTextEditor?.document;
     if (!document) {
-        return '';
+        return undefined;
     }
     if (!settings.enabledFor(document)) {
-        return `Completions are off for ${document.languageId}.`;
+        return { state: 'off here', why: `Completions are off for ${document.languageId}.` };
     }
     if (!vscode.workspace.getConfiguration('editor', document).get<boolean>('inlineSuggest.enabled', true)) {
-        return 'The editor shows no inline suggestions: editor.inlineSuggest.enabled is off.';
+        return { state: 'off here', why: 'The editor shows no inline suggestions: editor.inlineSuggest.enabled is off.' };
     }
-    return '';
+    return undefined;
 }

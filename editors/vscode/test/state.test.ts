@@ -2,39 +2,42 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Endings, isOn, present, UNKNOWN } from '../src/state';
 
-test('figures appear when there are some', () => {
-    const fresh = present({ is: 'running', status: UNKNOWN }, '');
-    assert.deepEqual(fresh, { text: '$(zap) localdflash', lines: ['Ready.'], level: 'normal' });
+test('the item names the model and its state', () => {
+    const fresh = present({ is: 'running', status: UNKNOWN });
+    assert.deepEqual(fresh, { text: '$(zap) localdflash: ready', lines: ['Ready.'], level: 'normal' });
     const status = { ...UNKNOWN, tau: 3.24, tokensPerSecond: 57.6, model: 'qwen3-8b', shown: 8, accepted: 2 };
-    const shown = present({ is: 'running', status }, '');
-    assert.equal(shown.text, '$(zap) τ 3.2 · 58 tok/s');
+    const shown = present({ is: 'running', status });
+    assert.equal(shown.text, '$(zap) qwen3-8b: ready');
     assert.deepEqual(shown.lines, [
         'Model: qwen3-8b',
         '57.6 tokens per second, 3.24 for each pass of the model (τ)',
         '8 suggestions shown, 2 accepted (25 %)',
     ]);
-});
-
-test('plain decoding has no τ', () => {
-    const status = { ...UNKNOWN, tokensPerSecond: 12 };
-    assert.equal(present({ is: 'running', status }, '').text, '$(zap) 12 tok/s');
+    assert.equal(present({ is: 'running', status: { ...status, busy: true } }).text, '$(loading~spin) qwen3-8b: thinking');
+    assert.equal(present({ is: 'off' }).text, '$(circle-slash) localdflash: off');
+    assert.equal(present({ is: 'starting' }).text, '$(loading~spin) localdflash: starting');
 });
 
 test('what is wrong comes first and has a colour', () => {
     const status = { ...UNKNOWN, kind: 'Error', message: 'the model is not here' } as const;
-    assert.deepEqual(present({ is: 'running', status }, ''), {
-        text: '$(error) localdflash',
+    assert.deepEqual(present({ is: 'running', status }), {
+        text: '$(error) localdflash: error',
         lines: ['the model is not here'],
         level: 'error',
     });
-    assert.equal(present({ is: 'failed', reason: 'not found' }, '').level, 'error');
+    const failed = present({ is: 'failed', reason: 'not found' });
+    assert.deepEqual(failed, { text: '$(error) localdflash: not running', lines: ['not found'], level: 'error' });
 });
 
-test('silence in this editor is shown, work is too', () => {
-    const busy = { is: 'running', status: { ...UNKNOWN, busy: true } } as const;
-    assert.match(present(busy, '').text, /loading/);
-    assert.match(present(busy, 'off for markdown').text, /circle-slash/);
-    assert.deepEqual(present(busy, 'off for markdown').lines, ['off for markdown']);
+test('silence in this editor is shown before work is', () => {
+    const busy = { is: 'running', status: { ...UNKNOWN, busy: true, model: 'embedded' } } as const;
+    const silent = present(busy, { state: 'off here', why: 'Completions are off for markdown.' });
+    assert.equal(silent.text, '$(circle-slash) embedded: off here');
+    assert.deepEqual(silent.lines, ['Completions are off for markdown.', 'Model: embedded']);
+    const ignored = { ...UNKNOWN, kind: 'Inactive', message: '.gitignore names it', model: 'embedded' } as const;
+    const shown = present({ is: 'running', status: ignored });
+    assert.equal(shown.text, '$(circle-slash) embedded: silent here');
+    assert.equal(shown.lines[0], '.gitignore names it');
 });
 
 test('five endings within three minutes are enough', () => {

@@ -12,8 +12,12 @@ local LARGEST = 4 * 1024 * 1024 -- bytes of a buffer that is worth sending
 local FIRST_WAIT, LONGEST_WAIT = 250, 60000 -- milliseconds before a server is started again
 local LIVED = 60000 -- milliseconds after which a server's end is no failed start
 
----@type table<integer, { began: integer, stopping: boolean? }> our clients
+---@type table<integer, true> our clients
 local ours = {}
+---@type table<string, 'stopped'|'starting'> roots whose server the user stopped, or starts again (:lsp)
+local held = {}
+---@type integer? the one buffer without a name that has a server: they would all have the same URI
+local unnamed
 ---@type table<string, true> what was said once
 local said = {}
 local failures = 0
@@ -32,23 +36,25 @@ local function say_once(text)
   end
 end
 
---- Whether completions are wanted in a buffer: a file, of a wanted type, of a size that can be sent.
-local function is_wanted(buf)
-  if not api.nvim_buf_is_loaded(buf) or vim.bo[buf].buftype ~= '' then
-    return false
-  end
+--- Why a buffer is not completed: no file, not of a wanted type, or too large to be sent. nil: it is.
+---@return string?
+function M.why_not(buf)
   local name = api.nvim_buf_get_name(buf)
-  if name == '' or name:find('^%a[%w+.-]+://') then
-    return false
+  if not api.nvim_buf_is_loaded(buf) or vim.bo[buf].buftype ~= '' or name:find('^%a[%w+.-]+://') then
+    return 'not a file here'
   end
-  if vim.b[buf].localdflash_enabled ~= nil then
-    return vim.b[buf].localdflash_enabled
-  end
-  local wanted = config.current.filetypes[vim.bo[buf].filetype]
+  local wanted, by = vim.b[buf].localdflash_enabled, 'off by b:localdflash_enabled'
   if wanted == nil then
-    wanted = config.current.filetypes['*']
+    local filetype, filetypes = vim.bo[buf].filetype, config.current.filetypes
+    wanted, by = filetypes[filetype], ('off for %s files'):format(filetype)
+    if wanted == nil then
+      wanted = filetypes['*']
+    end
+    if wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) > LARGEST then
+      wanted, by = false, 'larger than 4 MB'
+    end
   end
-  return wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) <= LARGEST
+  return not wanted and by or nil
 end
 
 --- Our client of a buffer, once it can be asked.
@@ -67,17 +73,29 @@ function M.owns(id)
   return ours[id] ~= nil
 end
 
-local function ended(id, how)
-  local client = ours[id]
-  ours[id] = nil
-  if not client or client.stopping or vim.v.exiting ~= vim.NIL then
+--- The user ended a server: those of other projects stay, and without any completions are off.
+local function ended_by_user(root)
+  if held[root] == 'stopped' and next(ours) == nil then
+    M.enabled = false
+    status.set({ kind = 'Inactive' })
+  end
+end
+
+local function ended(client)
+  ours[client.id] = nil
+  if vim.v.exiting ~= vim.NIL then
     return
   end
   require('localdflash.completion').clear()
+  local server, root = client.rpc, client.config.root_dir or ''
+  if server.asked_to_end then
+    return ended_by_user(root)
+  end
+  held[root] = nil
   status.set({ kind = 'Error', message = 'the server ended' })
-  failures = vim.uv.now() - client.began > LIVED and 1 or failures + 1
+  failures = vim.uv.now() - server.began > LIVED and 1 or failures + 1
   if failures == 1 then
-    local why = how.signal ~= 0 and 'signal ' .. how.signal or 'exit code ' .. how.code
+    local why = server.signal ~= 0 and 'signal ' .. server.signal or 'exit code ' .. server.code
     say(('the server ended (%s) and is started again; :checkhealth localdflash says more'):format(why))
   end
   waiting = true
@@ -99,8 +117,54 @@ local HANDLERS = {
   end,
 }
 
+--- Start a server. What it is returned as also says when it began, how it ended, and whether it was asked to.
+local function start(root, dispatchers)
+  local server
+  local on_exit = dispatchers.on_exit
+  -- Neovim has a message of its own for every end of a server; ours comes once.
+  dispatchers.on_exit = function(code, signal)
+    server.code, server.signal = code, signal
+    on_exit(0, 0)
+  end
+  -- Not in the project: where PYTHONPATH has an empty part, Python would run modules that lie there.
+  server = vim.lsp.rpc.start(config.current.cmd, dispatchers, { cwd = vim.uv.os_homedir() })
+  server.began = vim.uv.now()
+  if held[root] then
+    held[root] = 'starting' -- by :lsp restart
+  end
+  local function asked_to_end()
+    if not server.asked_to_end then
+      server.asked_to_end, held[root] = true, 'stopped'
+    end
+  end
+  local request, terminate = server.request, server.terminate
+  server.request = function(method, ...)
+    if method == 'shutdown' then
+      asked_to_end()
+    end
+    return request(method, ...)
+  end
+  server.terminate = function()
+    asked_to_end()
+    return terminate()
+  end
+  return server
+end
+
+local function began(client)
+  ours[client.id], held[client.config.root_dir or ''] = true, nil
+  if vim.lsp.inline_completion then
+    vim.lsp.inline_completion.enable(false, { client_id = client.id })
+  end
+  compat.call(client, 'request', 'localdflash/status', vim.empty_dict(), function(_, result)
+    if result then
+      status.set(result)
+    end
+  end)
+  M.attach_all()
+end
+
 local function configuration(root)
-  local how = { code = 0, signal = 0 }
   local capabilities = vim.lsp.protocol.make_client_capabilities()
   capabilities.textDocument.inlineCompletion = { dynamicRegistration = false }
   return {
@@ -109,29 +173,14 @@ local function configuration(root)
     capabilities = capabilities,
     init_options = { push = true, status = true },
     handlers = HANDLERS,
-    -- Neovim has a message of its own for every end of a server; ours comes once.
     cmd = function(dispatchers)
-      local on_exit = dispatchers.on_exit
-      dispatchers.on_exit = function(code, signal)
-        how.code, how.signal = code, signal
-        on_exit(0, 0)
-      end
-      -- Not in the project: where PYTHONPATH has an empty part, Python would run modules that lie there.
-      return vim.lsp.rpc.start(config.current.cmd, dispatchers, { cwd = vim.uv.os_homedir() })
+      return start(root or '', dispatchers)
     end,
-    on_init = function(client)
-      if vim.lsp.inline_completion then
-        vim.lsp.inline_completion.enable(false, { client_id = client.id })
-      end
-      compat.call(client, 'request', 'localdflash/status', vim.empty_dict(), function(_, result)
-        if result then
-          status.set(result)
-        end
-      end)
-    end,
+    on_init = began,
     on_exit = function(_, _, id)
+      local client = vim.lsp.get_client_by_id(id)
       vim.schedule(function()
-        ended(id, how)
+        ended(client)
       end)
     end,
   }
@@ -139,7 +188,8 @@ end
 
 --- Give a buffer a server, where one is wanted and can be had.
 function M.attach(buf)
-  if not M.enabled or waiting or M.of(buf) or not is_wanted(buf) then
+  local name = api.nvim_buf_get_name(buf)
+  if not M.enabled or waiting or M.of(buf) or (name == '' and buf ~= unnamed) or M.why_not(buf) then
     return
   end
   local program = config.current.cmd[1]
@@ -151,12 +201,27 @@ function M.attach(buf)
     local same = ours[client.id] ~= nil and client.config.root_dir == wanted.root_dir
     return same and not compat.call(client, 'is_stopped')
   end
+  local root = vim.fs.root(name ~= '' and name or vim.fn.getcwd(), config.current.root_markers)
+  if held[root or ''] then
+    return
+  end
   keeper.keep(buf)
-  local root = vim.fs.root(buf, config.current.root_markers)
   local id = vim.lsp.start(configuration(root), { bufnr = buf, reuse_client = reuse })
   if id then
-    ours[id] = ours[id] or { began = vim.uv.now() }
+    ours[id] = true
   end
+end
+
+--- Give a buffer without a name a server, now that somebody types there; the one that had it before has none then.
+function M.attach_unnamed(buf)
+  if buf == unnamed or api.nvim_buf_get_name(buf) ~= '' or not vim.bo[buf].buflisted then
+    return
+  end
+  if unnamed and api.nvim_buf_is_valid(unnamed) and api.nvim_buf_get_name(unnamed) == '' then
+    M.detach(unnamed)
+  end
+  unnamed = buf
+  M.attach(buf)
 end
 
 function M.attach_all()
@@ -173,10 +238,16 @@ function M.detach(buf)
   end
 end
 
+--- Complete everywhere again, also where the user stopped a server.
+function M.enable()
+  M.enabled, held = true, {}
+  M.attach_all()
+end
+
 --- End our servers.
 function M.stop()
-  for id, client in pairs(ours) do
-    client.stopping = true
+  M.enabled = false
+  for id in pairs(ours) do
     local running = vim.lsp.get_client_by_id(id)
     if running then
       compat.call(running, 'stop')

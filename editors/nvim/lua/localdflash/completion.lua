@@ -209,6 +209,18 @@ local CUTS = {
   line = [[^\n*[^\n]*]],
 }
 
+--- Insert a text at the cursor as a paste, which `.` repeats. Neovim's own handler would draw in between.
+local function insert(text)
+  local handler = vim.paste
+  vim.paste = function(lines)
+    api.nvim_put(lines, 'c', false, true)
+    return true
+  end
+  local done, why = pcall(api.nvim_paste, text, false, -1)
+  vim.paste = handler
+  assert(done, why)
+end
+
 --- Put a part of the suggestion into the buffer: 'all', 'word' or 'line'.
 ---@param part string
 function M.accept(part)
@@ -219,11 +231,7 @@ function M.accept(part)
   local piece = part == 'all' and rest or vim.fn.matchstr(rest, CUTS[part])
   piece = piece == '' and rest or piece
   local length = live:length_with(piece)
-  local lines = vim.split(piece, '\n', { plain = true })
-  local cursor = api.nvim_win_get_cursor(0)
-  local row, column = cursor[1] - 1, cursor[2]
-  api.nvim_buf_set_text(live.buf, row, column, row, column, lines)
-  api.nvim_win_set_cursor(0, { row + #lines, (#lines == 1 and column or 0) + #lines[#lines] })
+  insert(piece)
   local client, item = live.client, live:item().raw
   if piece ~= rest then
     compat.call(client, 'notify', 'textDocument/didPartiallyAcceptCompletion', { item = item, acceptedLength = length })

@@ -26,6 +26,19 @@ local function expanded(text, column, tabstop)
   return table.concat(parts)
 end
 
+--- Scroll as far as `count` lines below the cursor's need, and leave its own on the screen.
+local function make_room(row, count)
+  local info = vim.fn.getwininfo(api.nvim_get_current_win())[1]
+  local room = info.height - info.winbar - count
+  local top, last = info.topline - 1, math.max(row - vim.wo.scrolloff, info.topline - 1)
+  while top < last and api.nvim_win_text_height(0, { start_row = top, end_row = row }).all > room do
+    top = top + 1
+  end
+  if top >= info.topline then
+    vim.fn.winrestview({ topline = top + 1 })
+  end
+end
+
 --- Show `text` at the cursor, which is in `buf`, in place of what is shown.
 ---@param buf integer
 ---@param text string
@@ -60,6 +73,9 @@ function M.show(buf, text, count)
     hl_mode = moves and 'replace' or 'combine',
   })
   shown = buf
+  if #below > 0 then
+    make_room(row, #below)
+  end
 end
 
 function M.hide()

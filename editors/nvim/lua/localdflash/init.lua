@@ -14,10 +14,10 @@ function M.setup(settings)
     api.nvim_create_autocmd(events, { group = group, pattern = pattern, callback = callback })
   end
 
-  on({ 'FileType', 'BufEnter', 'BufFilePost' }, function(event)
+  on({ 'FileType', 'BufEnter', 'BufFilePost', 'BufWritePost' }, function(event)
     clients.attach(event.buf)
   end)
-  on('BufFilePre', function(event)
+  on({ 'BufFilePre', 'BufDelete' }, function(event) -- a buffer without a name is "deleted" when it is written
     clients.detach(event.buf)
   end)
   on('LspAttach', function(event)
@@ -28,27 +28,34 @@ function M.setup(settings)
   end)
   on({ 'TextChangedI', 'TextChangedP', 'CursorMovedI' }, completion.update)
   on({ 'CompleteChanged', 'CompleteDone' }, completion.retry)
-  on('InsertEnter', function()
+  on('InsertEnter', function(event)
+    clients.attach_unnamed(event.buf)
     vim.schedule(completion.update) -- the cursor may still move
   end)
   on('ModeChanged', completion.clear, 'i*:[^i]*')
   on({ 'BufLeave', 'WinLeave' }, completion.clear)
+  if vim.lsp.config then -- `:lsp enable localdflash` turns these completions on, not Neovim's own
+    vim.lsp.config('localdflash', {
+      cmd = require('localdflash.config').current.cmd,
+      root_dir = function()
+        if not clients.enabled then
+          M.enable()
+        end
+      end,
+    })
+  end
   M.enable()
 end
 
 --- Start completing, in all buffers where it is wanted.
 function M.enable()
-  local clients = require('localdflash.clients')
-  clients.enabled = true
-  clients.attach_all()
+  require('localdflash.clients').enable()
 end
 
 --- Stop completing and end the servers.
 function M.disable()
-  local clients = require('localdflash.clients')
-  clients.enabled = false
   require('localdflash.completion').clear()
-  clients.stop()
+  require('localdflash.clients').stop()
   require('localdflash.status').set({ kind = 'Inactive' })
 end
 

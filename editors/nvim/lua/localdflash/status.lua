@@ -27,11 +27,22 @@ function M.set(reported)
   end)
 end
 
+--- Why there is nothing to see: of a buffer that has no server though it is a file, or what the server says.
+local function silence()
+  local clients = require('localdflash.clients')
+  if not clients.enabled then
+    return nil
+  end
+  local said = last.kind ~= 'Normal' and last.message ~= '' and last.message
+  return (vim.bo.buftype == '' and clients.why_not(0)) or said or nil
+end
+
 --- One line: the model, τ, tokens a second, suggestions shown and accepted; or what is wrong.
 ---@return string
 function M.line()
-  if last.kind == 'Error' or last.kind == 'Warning' then
-    return (('localdflash: ' .. plain(last.message or '')):gsub('%%', '%%%%'))
+  local why = silence()
+  if why then
+    return (('localdflash: ' .. plain(why)):gsub('%%', '%%%%'))
   end
   if last.kind == 'Inactive' then
     return 'localdflash off'
@@ -53,13 +64,18 @@ end
 ---@return string[]
 function M.lines()
   local message = last.message and last.message ~= '' and ', ' .. plain(last.message) or ''
-  return {
+  local why_not = require('localdflash.clients').why_not(0)
+  local lines = {
     'state: ' .. plain(last.kind) .. message,
     'model: ' .. model('unknown'),
     'tokens a verify (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
     'tokens a second: ' .. (number(last.tokensPerSecond, '%.1f') or 'unknown'),
     ('suggestions: %d shown, %d accepted'):format(last.shown or 0, last.accepted or 0),
   }
+  if why_not then
+    table.insert(lines, 2, 'this buffer: ' .. plain(why_not))
+  end
+  return lines
 end
 
 return M

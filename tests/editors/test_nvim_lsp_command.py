@@ -1,0 +1,103 @@
+"""Neovim's own `:lsp` with the plugin's server: what it stops stays stopped, what it starts again comes back."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from bench.editors.nvim_scene import ADD, BODY, SETUP, Scene
+from tests.editors.test_nvim_server import servers
+
+pytestmark = pytest.mark.editors
+Begin = Callable[..., AbstractContextManager[Scene]]
+WHOLE = "def add(first, second):\n" + BODY
+OFF = "localdflash off"
+STATUS = "return require('localdflash').status()"
+
+
+def clients(scene: Scene) -> int:
+    return int(scene.editor.lua("return #vim.lsp.get_clients({bufnr = 0})"))
+
+
+def stays_away(scene: Scene) -> None:
+    """Do all that gives a buffer a server otherwise, and see that there is none."""
+    scene.editor.until(lambda: not servers(scene))
+    scene.editor.until(lambda: scene.editor.lua(STATUS) == OFF)
+    assert scene.editor.ghost() == ""
+    scene.editor.keys("<Esc>")
+    (scene.folder / "other.py").write_text("")
+    scene.editor.command(f"edit {scene.folder / 'other.py'}")
+    scene.editor.command("buffer add.py")
+    scene.editor.keys("A")
+    scene.editor.type("d")
+    assert clients(scene) == 0
+    assert not servers(scene)
+    assert scene.editor.messages() == []
+
+
+@pytest.mark.parametrize("command", ["lsp stop", "lsp stop localdflash", "lsp disable", "lsp disable localdflash"])
+def test_what_is_stopped_stays_away_until_it_is_turned_on(add: Scene, command: str) -> None:
+    add.editor.command(command)
+    stays_away(add)
+    add.editor.command("Localdflash enable")
+    add.editor.until_attached()
+    add.editor.type("ef")
+    add.editor.until_ghost(WHOLE[3:])
+
+
+def test_neovim_turns_it_on_as_well(add: Scene) -> None:
+    add.editor.command("lsp disable localdflash")
+    stays_away(add)
+    add.editor.command("lsp enable localdflash")
+    add.editor.until_attached()
+    add.editor.type("ef")
+    add.editor.until_ghost(WHOLE[3:])
+    assert len(servers(add)) == 1
+
+
+@pytest.mark.parametrize("command", ["lsp restart", "lsp restart localdflash"])
+def test_a_new_server_for_the_old_one(add: Scene, command: str) -> None:
+    for typed in ("d", "ef"):
+        (before,) = servers(add)
+        add.editor.command(command)
+        (add.folder / "other.py").write_text("")
+        add.editor.command(f"badd {add.folder / 'other.py'}")
+        add.editor.until(lambda: [s.pid for s in servers(add)] not in ([], [before.pid]))  # noqa: B023
+        add.editor.until_attached()
+        assert len(servers(add)) == 1
+        add.editor.type(typed)
+    add.editor.until_ghost(WHOLE[3:])
+    add.editor.keys("<Tab>")
+    add.editor.until(lambda: add.editor.text() == WHOLE)
+    assert add.editor.messages() == []
+    assert add.editor.lua("return require('localdflash.clients').enabled") is True
+
+
+def test_another_project_keeps_its_server(add: Scene) -> None:
+    add.editor.keys("<Esc>")
+    project = add.folder.parent / "second"
+    (project / ".git").mkdir(parents=True)
+    (project / "add.py").write_text("")
+    add.editor.command(f"edit {project / 'add.py'}")
+    add.editor.until_attached()
+    assert len(servers(add)) == 2
+    add.editor.command("lsp stop")
+    add.editor.until(lambda: len(servers(add)) == 1)
+    add.editor.until(lambda: clients(add) == 0)
+    add.editor.command(f"edit {add.folder / 'add.py'}")
+    add.editor.keys("i")
+    add.editor.until_ghost(WHOLE)
+    add.editor.keys("<Esc>")
+    add.editor.command(f"edit {project / 'add.py'}")
+    assert clients(add) == 0
+
+
+def test_both_ways_at_once_start_one_server(scene: Begin) -> None:
+    enabled = "vim.lsp.config('localdflash', { cmd = {settings}.cmd }); vim.lsp.enable('localdflash')"
+    with scene(ADD, setup=f"{SETUP}\n{enabled}") as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(WHOLE[3:])
+        assert len(begun.events("initialize")) == 1
+        assert len(servers(begun)) == 1
