@@ -86,7 +86,7 @@ class Filler:
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
         spellings = self._ready_spellings() if heals else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
-        place, context = _without(hole, word), self._loaded.context
+        place, context = hole.without(word), self._loaded.context
         prompt = assemble(self._encoder, self._form, context, place, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
@@ -131,12 +131,3 @@ def _choice(first: Request, number: int, constraint: Healing | None) -> Request:
 
 def _with_line_feeds(text: str) -> str:
     return text.replace("\r\n", "\n")
-
-
-def _without(hole: Hole, word: str) -> Hole:
-    """The place without a word that stands at the cursor."""
-    length = len(word)
-    if len(hole.middle) >= length:
-        return replace(hole, middle=hole.middle[: len(hole.middle) - length])
-    kept = len(hole.prefix) - (length - len(hole.middle))
-    return replace(hole, prefix=hole.prefix[:kept], middle="")

@@ -1,0 +1,119 @@
+"""llama-server: a prompt of ours for its /completion where we know the model's format, and its /infill where not.
+
+Code goes in as text and markers as ids, so a file that spells a marker cannot change the prompt. The end of the
+cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from localdflash.answers.fill.healing import unfinished_word
+from localdflash.lsp.foreign.pieces import Piece, Reply
+from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.lsp.foreign.prompt import Marker, Prompts, Sides
+from localdflash.lsp.foreign.wire import Saying, decoder
+from localdflash.server.address import Address
+from localdflash.server.stream import Connection
+
+
+class _Probability(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _Timings(msgspec.Struct):
+    predicted_per_second: float | None = None
+
+
+class _Said(Saying):
+    content: str = ""
+    tokens: list[int] = msgspec.field(default_factory=list)
+    stop: bool = False
+    stop_type: str = ""
+    completion_probabilities: list[_Probability] = msgspec.field(default_factory=list)
+    timings: _Timings = msgspec.field(default_factory=_Timings)
+
+
+class _Native:
+    """One connection to llama-server's own endpoints. `ends` are ids that end a text, besides those it knows."""
+
+    def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
+        self.model, self._ends = model, ends
+        self._connection = Connection(address, decoder(_Said))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    async def _pieces(self, target: str, body: Mapping[str, object], place: Place, draw: Draw) -> AsyncGenerator[Piece]:
+        asked = {
+            "n_predict": place.max_tokens,
+            "temperature": draw.temperature,
+            "seed": draw.seed,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "n_probs": 1,
+            "cache_prompt": True,
+            "stream": True,
+            **body,
+        }
+        async with aclosing(self._connection.events(target, asked)) as events:
+            async for said in events:
+                yield self._piece(said)
+
+    def _piece(self, said: _Said) -> Piece:
+        if said.stop:
+            end = "length" if said.stop_type == "limit" else "stop"
+            return Piece(said.content, tokens=0, end=end, rate=said.timings.predicted_per_second or 0.0)
+        if self._ends.intersection(said.tokens):
+            return Piece("", tokens=0, end="stop")
+        logprobs = tuple(one.logprob for one in said.completion_probabilities if one.logprob is not None)
+        return Piece(said.content, logprobs, len(said.tokens))
+
+
+class RawLlama(_Native):
+    """llama-server with a model whose format we know. `ids` are the markers that its vocabulary has."""
+
+    def __init__(self, address: Address, model: str, prompts: Prompts, ids: Mapping[str, int]) -> None:
+        form = prompts.form
+        super().__init__(address, model, frozenset(ids[one] for one in (*form.markers, *form.stops) if one in ids))
+        self._prompts, self._ids = prompts, ids
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """See `FillServer`."""
+        word = unfinished_word(place.before.rpartition("\n")[2])
+        body: dict[str, object] = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
+        if word:
+            body["grammar"] = begins_with(word)
+        return Reply(self._pieces("/completion", body, place, draw), word)
+
+    def _prompt(self, place: Place, word: str) -> list[str | int]:
+        """Strings and ids. The first is a string in any case: the server puts the beginning of text before a string."""
+        first, *others = self._prompts.parts(place, word)
+        mixed: list[str | int] = [first.spelling] if isinstance(first, Marker) else [*self._prompts.broken(first)]
+        for part in others:
+            mixed += [self._ids[part.spelling]] if isinstance(part, Marker) else self._prompts.broken(part)
+        return mixed
+
+
+class InfillLlama(_Native):
+    """llama-server with a model whose markers only it knows."""
+
+    def __init__(self, address: Address, model: str, context: int) -> None:
+        super().__init__(address, model)
+        self._sides = Sides(context)
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """See `FillServer`."""
+        before, after = self._sides.of(place)
+        body: dict[str, Any] = {"input_prefix": before, "input_suffix": after, "input_extra": []}
+        return Reply(self._pieces("/infill", body, place, draw))
+
+
+def begins_with(word: str) -> str:
+    """A grammar of llama.cpp for any text that begins with a word."""
+    return f"root ::= {json.dumps(word)} .*"

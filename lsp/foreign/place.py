@@ -1,0 +1,62 @@
+"""What a request for a completion asks of another server: the place, and how to draw the text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localdflash.answers.fill.extent import Extent, Mode, find
+from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.text.syntax import language_of
+
+VARIED = 0.8  # temperature of all texts of a place but the first
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How the tokens of one text are drawn; greedy at temperature 0."""
+
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cursor, other code, and how far a text may go. No tokens: the server may read the prompt ahead of a request."""
+
+    hole: Hole
+    others: tuple[FillContext, ...]
+    mode: Mode
+    max_tokens: int
+    count: int
+    least_sure: float
+    draw: Draw
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> "Place":
+        """The place in the body of a POST /complete, which is what our own engine would be sent."""
+        path = " ".join(body.get("path", "").split())
+        texts = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
+        return cls(
+            Hole(path, language_of(path, body.get("language", "")), *texts, body.get("first_line", 0)),
+            tuple(FillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
+            body.get("mode", "auto"),
+            body["max_tokens"],
+            body.get("count", 1) if body["max_tokens"] else 1,
+            body.get("least_sure", 0.0),
+            Draw(body.get("temperature", 0.0), body.get("seed") or 0),
+        )
+
+    @property
+    def before(self) -> str:
+        """All text before the cursor."""
+        return self.hole.prefix + self.hole.middle
+
+    def extent(self) -> Extent:
+        """What ends a text here."""
+        return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+
+    def draws(self) -> list[Draw]:
+        """How to draw each of the texts that are asked for: the first as asked, others varied."""
+        first = self.draw
+        varied = (Draw(max(first.temperature, VARIED), first.seed + number) for number in range(1, self.count))
+        return [first, *varied]
