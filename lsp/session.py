@@ -256,7 +256,7 @@ class Session:
     def _ahead(self, suggestion: Suggestion) -> None:
         """Generate what follows a shown suggestion, before it is accepted."""
         typed = suggestion.typed + suggestion.text
-        if suggestion is not self.shown or self._generator.busy:
+        if suggestion is not self.shown or self._generator.busy or not self._pace.spare:
             return
         if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED:
             return

@@ -19,13 +19,11 @@ from localdflash.lsp.foreign.wire import Saying, decoder
 from localdflash.server.address import Address
 from localdflash.server.stream import Connection
 
+NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
+
 
 class _Probability(msgspec.Struct):
     logprob: float | None = None
-
-
-class _Timings(msgspec.Struct):
-    predicted_per_second: float | None = None
 
 
 class _Said(Saying):
@@ -34,7 +32,6 @@ class _Said(Saying):
     stop: bool = False
     stop_type: str = ""
     completion_probabilities: list[_Probability] = msgspec.field(default_factory=list)
-    timings: _Timings = msgspec.field(default_factory=_Timings)
 
 
 class _Native:
@@ -51,11 +48,8 @@ class _Native:
     async def _pieces(self, target: str, body: Mapping[str, object], place: Place, draw: Draw) -> AsyncGenerator[Piece]:
         asked = {
             "n_predict": place.max_tokens,
-            "temperature": draw.temperature,
-            "seed": draw.seed,
-            "top_k": 0,
-            "top_p": 1.0,
-            "min_p": 0.0,
+            **NEUTRAL,
+            **with_penalty(draw),
             "n_probs": 1,
             "cache_prompt": True,
             "stream": True,
@@ -68,7 +62,7 @@ class _Native:
     def _piece(self, said: _Said) -> Piece:
         if said.stop:
             end = "length" if said.stop_type == "limit" else "stop"
-            return Piece(said.content, tokens=0, end=end, rate=said.timings.predicted_per_second or 0.0)
+            return Piece(said.content, tokens=0, end=end)
         if self._ends.intersection(said.tokens):
             return Piece("", tokens=0, end="stop")
         logprobs = tuple(one.logprob for one in said.completion_probabilities if one.logprob is not None)
@@ -112,6 +106,12 @@ class InfillLlama(_Native):
         before, after = self._sides.of(place)
         body: dict[str, Any] = {"input_prefix": before, "input_suffix": after, "input_extra": []}
         return Reply(self._pieces("/infill", body, place, draw))
+
+
+def with_penalty(draw: Draw) -> dict[str, object]:
+    """How to draw, as llama.cpp and what is built on it name it."""
+    fields = draw.fields()
+    return {"repeat_penalty" if name == "repetition_penalty" else name: value for name, value in fields.items()}
 
 
 def begins_with(word: str) -> str:

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from localdflash.lsp.foreign.llama import NEUTRAL, with_penalty
 from localdflash.lsp.foreign.pieces import Piece, Reply
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.prompt import Prompts, Sides
@@ -21,8 +22,6 @@ class _Said(Saying):
     response: str = ""
     done: bool = False
     done_reason: str = ""
-    eval_count: int = 0
-    eval_duration: int = 0  # ns
     logprobs: list[_Probability] | None = None
 
 
@@ -49,11 +48,7 @@ class Ollama:
                 yield _piece(said)
 
     def _body(self, place: Place, draw: Draw) -> dict[str, object]:
-        options: dict[str, object] = {
-            "num_predict": place.max_tokens,
-            "temperature": draw.temperature,
-            "seed": draw.seed,
-        }
+        options: dict[str, object] = {"num_predict": place.max_tokens, **NEUTRAL, **with_penalty(draw)}
         body: dict[str, object] = {"model": self.model, "stream": True, "logprobs": True, "options": options}
         if isinstance(self._how, Prompts):
             form = self._how.form
@@ -65,7 +60,6 @@ class Ollama:
 
 def _piece(said: _Said) -> Piece:
     if said.done:
-        rate = said.eval_count / said.eval_duration * 1e9 if said.eval_duration else 0.0
-        return Piece(said.response, tokens=0, end="length" if said.done_reason == "length" else "stop", rate=rate)
+        return Piece(said.response, tokens=0, end="length" if said.done_reason == "length" else "stop")
     logprobs = tuple(one.logprob for one in said.logprobs or () if one.logprob is not None)
     return Piece(said.response, logprobs)

@@ -58,11 +58,11 @@ class OpenAi:
         body: dict[str, object] = {
             "model": self.model,
             "max_tokens": place.max_tokens,
-            "temperature": draw.temperature,
             "stream": True,
+            **(
+                draw.fields() if draw.temperature else {"temperature": 0.0}
+            ),  # some servers refuse what they do not need
         }
-        if draw.temperature:
-            body["seed"] = draw.seed
         if self._logprobs:
             body["logprobs"] = 1
         if isinstance(self._how, Prompts):

@@ -10,6 +10,7 @@ LONGEST_DELAY = 0.5  # seconds
 LONGEST_PATIENCE = 3.0  # seconds that are waited for an answer besides what the client says
 LEARNED = 0.3  # weight of the newest answer: there are fewer of them
 FIRST = 0.4  # seconds that an answer takes, as far as nothing is known
+QUICK = 0.15  # seconds
 SHARE = 0.5  # of the time of an answer that no key must have come
 
 
@@ -34,3 +35,8 @@ class ForeignPace(TypingPace):
     def patience(self) -> float:
         """See `TypingPace`."""
         return min(2 * self._answer, LONGEST_PATIENCE)
+
+    @property
+    def spare(self) -> bool:
+        """See `TypingPace`: only a quick server is done before the next key, and hardly notices."""
+        return self._answer < QUICK

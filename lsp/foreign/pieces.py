@@ -5,6 +5,7 @@ by syntax the connection is closed, which stops the server.
 """
 
 import math
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,13 +17,12 @@ from localdflash.lsp.foreign.place import Draw, Place
 
 
 class Piece(NamedTuple):
-    """A part of a text. `logprobs` are those of its tokens, as far as they are told; `rate` is in tokens a second."""
+    """A part of a text. `logprobs` are those of its tokens, as far as they are told."""
 
     text: str
     logprobs: tuple[float, ...] = ()
     tokens: int = 1
     end: str = ""  # why the server ended it: "stop" or "length"
-    rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ class FillSource:
 async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Event]:
     stopping = Stopping(place.extent(), len(reply.word), place.least_sure)
     logprobs: list[float] = []
-    tokens, rate, finish = 0, 0.0, "stop"
+    tokens, finish, began = 0, "stop", 0.0
     async with aclosing(reply.pieces) as pieces:
         async for piece in pieces:
-            tokens, rate, finish = tokens + piece.tokens, piece.rate, piece.end or finish
+            began = began or time.monotonic()
+            tokens, finish = tokens + piece.tokens, piece.end or finish
             logprobs += piece.logprobs
             text = stopping.push(piece.text, piece.logprobs[0] if len(piece.logprobs) == 1 else None)
             if text:
@@ -81,7 +82,9 @@ async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Even
     if not stopping.ended and (text := stopping.finish()):
         yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
     end: Event = {"index": index, "text": "", "finish": stopping.reason or finish, "tokens": tokens}
-    yield end | {"timings": {"predicted_per_second": rate}} if rate else end
+    if tokens > 1 and (took := time.monotonic() - began):
+        end["timings"] = {"predicted_per_second": (tokens - 1) / took}
+    yield end
 
 
 def _confidence(logprobs: list[float]) -> float | None:

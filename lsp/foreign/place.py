@@ -1,22 +1,28 @@
 """What a request for a completion asks of another server: the place, and how to draw the text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.prompt import FillContext, Hole
 from localdflash.text.syntax import language_of
 
+SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")
 VARIED = 0.8  # temperature of all texts of a place but the first
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How the tokens of one text are drawn; greedy at temperature 0."""
+    """How the tokens of one text are drawn; greedy at temperature 0. `shaping`: other parameters, as we name them."""
 
     temperature: float = 0.0
     seed: int = 0
+    shaping: Mapping[str, float] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, object]:
+        """These as most servers name them."""
+        return {"temperature": self.temperature, "seed": self.seed, **self.shaping}
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Place:
             body["max_tokens"],
             body.get("count", 1) if body["max_tokens"] else 1,
             body.get("least_sure", 0.0),
-            Draw(body.get("temperature", 0.0), body.get("seed") or 0),
+            Draw(
+                body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
+            ),
         )
 
     @property
@@ -58,5 +66,5 @@ class Place:
     def draws(self) -> list[Draw]:
         """How to draw each of the texts that are asked for: the first as asked, others varied."""
         first = self.draw
-        varied = (Draw(max(first.temperature, VARIED), first.seed + number) for number in range(1, self.count))
-        return [first, *varied]
+        hot = max(first.temperature, VARIED)
+        return [first, *(replace(first, temperature=hot, seed=first.seed + one) for one in range(1, self.count))]
