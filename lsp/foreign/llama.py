@@ -4,7 +4,6 @@ Code goes in as text and markers as ids, so a file that spells a marker cannot c
 cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
 """
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -116,4 +115,5 @@ def with_penalty(draw: Draw) -> dict[str, object]:
 
 def begins_with(word: str) -> str:
     """A grammar of llama.cpp for any text that begins with a word."""
-    return f"root ::= {json.dumps(word)} .*"
+    spelled = "".join(f"\\U{ord(one):08X}" for one in word)
+    return f'root ::= "{spelled}" .*'
