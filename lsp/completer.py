@@ -63,11 +63,11 @@ class Asker(ABC):
                 self._tell("")
                 return
             except EngineGone:
-                self._source = None
+                self._drop()
                 if begun:
                     break
             except LocaldflashError as error:
-                self._source = None  # it may be another engine meanwhile
+                self._drop()  # it may be another engine meanwhile
                 self._fail(str(error), self.refused_patience)
                 return
         self._fail(self.gone)
@@ -84,8 +84,12 @@ class Asker(ABC):
         """Close the connection."""
         if self._connecting:
             self._connecting.cancel()
+        self._drop()
+
+    def _drop(self) -> None:
         if self._source:
             self._source.close()
+        self._source = None
 
     async def _connected(self) -> Source | None:
         """An engine that is ready; None if there is none."""
@@ -102,8 +106,8 @@ class Asker(ABC):
         finally:
             self._connecting = None
 
-    def _fail(self, line: str, patience: float = PATIENCE) -> None:
-        self._not_before = time.monotonic() + patience
+    def _fail(self, line: str, patience: float | None = None) -> None:
+        self._not_before = time.monotonic() + (PATIENCE if patience is None else patience)
         self._tell(line)
 
     def _tell(self, line: str) -> None:

@@ -5,13 +5,12 @@ completion needs. A prompt of ours comes first, wherever the server takes one as
 """
 
 import asyncio
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from localdflash.errors import EngineGone, LocaldflashError, ModelError
 from localdflash.lsp.completer import Daemon, Source
 from localdflash.lsp.foreign import families
-from localdflash.lsp.foreign.llama import InfillLlama, RawLlama
+from localdflash.lsp.foreign.llama import InfillLlama, RawLlama, model_of
 from localdflash.lsp.foreign.ollama import Ollama
 from localdflash.lsp.foreign.openai import OpenAi
 from localdflash.lsp.foreign.pieces import FillServer, FillSource
@@ -56,7 +55,7 @@ async def _llama(probe: Probe, _model: str) -> FillServer | None:
         return None
     context = settings.get("n_ctx")
     context = context if isinstance(context, int) else 0
-    name = _file_name(str(props.get("model_alias") or props.get("model_path") or ""))
+    name = model_of(props)
     ids = await _marker_ids(probe)
     try:
         form = detect(Pieces(ids, name))
@@ -184,11 +183,6 @@ def _are_tokens(form: FimFormat, counted: Any) -> bool:
 
 def _name(one: Json) -> str:
     return str(one.get("name") or one.get("model") or "")
-
-
-def _file_name(model: str) -> str:
-    """A model's name without the folder and the ending of its file."""
-    return PureWindowsPath(PurePosixPath(model).name).name.removesuffix(".gguf")
 
 
 def _cannot(probe: Probe, *models: str) -> ModelError:

@@ -4,13 +4,16 @@ Code goes in as text and markers as ids, so a file that spells a marker cannot c
 cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
 """
 
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import msgspec
 
 from localdflash.answers.fill.healing import unfinished_word
+from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.lsp.foreign.pieces import Piece, Reply
 from localdflash.lsp.foreign.place import Draw, Place
 from localdflash.lsp.foreign.prompt import Marker, Prompts, Sides
@@ -18,6 +21,7 @@ from localdflash.lsp.foreign.wire import Saying, decoder
 from localdflash.server.address import Address
 from localdflash.server.stream import Connection
 
+FRESH = 5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
 
 
@@ -37,8 +41,9 @@ class _Native:
     """One connection to llama-server's own endpoints. `ends` are ids that end a text, besides those it knows."""
 
     def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
-        self.model, self._ends = model, ends
+        self.model, self._ends, self._address = model, ends, address
         self._connection = Connection(address, decoder(_Said))
+        self._known = time.monotonic()  # when the model was still the same
 
     def close(self) -> None:
         """Close the connection."""
@@ -54,9 +59,25 @@ class _Native:
             "stream": True,
             **body,
         }
+        await self._check()
         async with aclosing(self._connection.events(target, asked)) as events:
             async for said in events:
                 yield self._piece(said)
+        self._known = time.monotonic()
+
+    async def _check(self) -> None:
+        """Find out, after a while, whether it is still the same model: it may have been started with another one, whose
+        markers are other ids.
+        """
+        if time.monotonic() - self._known < FRESH:
+            return
+        try:
+            model = model_of(await self._connection.get("/props"))
+        except LocaldflashError:
+            model = ""
+        if model != self.model:
+            raise EngineGone(f"{self._address.place} is not the same server any more")
+        self._known = time.monotonic()
 
     def _piece(self, said: _Said) -> Piece:
         if said.stop:
@@ -105,6 +126,12 @@ class InfillLlama(_Native):
         before, after = self._sides.of(place)
         body: dict[str, Any] = {"input_prefix": before, "input_suffix": after, "input_extra": []}
         return Reply(self._pieces("/infill", body, place, draw))
+
+
+def model_of(props: Mapping[str, Any]) -> str:
+    """The model's name, without the folder and the ending of its file."""
+    told = str(props.get("model_alias") or props.get("model_path") or "")
+    return PureWindowsPath(PurePosixPath(told).name).name.removesuffix(".gguf")
 
 
 def with_penalty(draw: Draw) -> dict[str, object]:

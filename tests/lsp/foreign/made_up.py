@@ -50,6 +50,7 @@ class MadeUp:
     asked: list[tuple[str, Json]] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)  # a client hung up within an answer
     connections: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -65,6 +66,7 @@ class MadeUp:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         try:
             while await self._one(reader, writer):
                 pass
@@ -118,8 +120,9 @@ async def serving(answers: dict[str, Answer], key: str = "", port: int = 0) -> A
     async with await asyncio.start_server(made_up.connected, "127.0.0.1", port) as server:
         made_up.port = server.sockets[0].getsockname()[1]
         yield made_up
-        server.close()
-        server.close_clients() if hasattr(server, "close_clients") else None
+    for writer in made_up.writers:
+        writer.transport.abort()
+    await asyncio.sleep(0)
 
 
 # What the kinds of server say, as llama-server of llama.cpp 0.3.36's sources said it, and as the others document it.
@@ -151,12 +154,16 @@ LLAMA_END = {"index": 0, "content": "", "tokens": [], "stop": True, "stop_type":
 
 
 def llama(
-    *events: Json, markers: Mapping[str, int] = QWEN, blank: str = "", n_ctx: int = 4096, **more: Answer
+    *events: Json,
+    markers: Mapping[str, int] = QWEN,
+    blank: str = "",
+    model: str = "/models/Qwen2.5-Coder-1.5B-Q8_0.gguf",
+    **more: Answer,
 ) -> dict[str, Answer]:
     """llama-server with a model of these markers, whose answers are these events."""
     props = {
-        "default_generation_settings": {"n_ctx": n_ctx, "params": {}},
-        "model_alias": "/models/Qwen2.5-Coder-1.5B-Q8_0.gguf",
+        "default_generation_settings": {"n_ctx": 4096, "params": {}},
+        "model_alias": model,
     }
     return {
         "/props": Said(props),

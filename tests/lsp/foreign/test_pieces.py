@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def text_of(found: list[Event], index: int = 0) -> str:
 
 def cut(text: str, places: Sequence[int]) -> list[Piece]:
     ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [Piece(text[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [Piece(text[start:end]) for start, end in pairwise(ends)]
 
 
 def test_a_text_ends_with_its_statement_and_the_server_is_stopped() -> None:

@@ -1,4 +1,4 @@
-"""Prompts for servers whose vocabulary is not here: the same as for our own engine, and what code spells is no marker."""
+"""Prompts for servers whose vocabulary is not here: as for our own engine, and what code spells is no marker."""
 
 import re
 from pathlib import Path

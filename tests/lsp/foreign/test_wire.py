@@ -17,9 +17,9 @@ from tests.lsp.foreign.made_up import (
     QWEN,
     Answer,
     Said,
+    lines,
     llama,
     llama_said,
-    lines,
     ollama,
     openai,
     serving,
@@ -243,7 +243,7 @@ def test_an_error_of_ollama(wrong: Said) -> None:
     async def test() -> None:
         async with serving(ollama(generate=wrong)) as server:
             source = await find(server.address, "")
-            with pytest.raises(LocaldflashError, match="model runner|no"):
+            with pytest.raises(LocaldflashError, match=r"model runner|no"):
                 await text_of(source)
             source.close()
 
