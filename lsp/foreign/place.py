@@ -41,9 +41,9 @@ class Place:
     def of(cls, body: Mapping[str, Any]) -> "Place":
         """The place in the body of a POST /complete, which is what our own engine would be sent."""
         path = " ".join(body.get("path", "").split())
-        texts = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
+        prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
         return cls(
-            Hole(path, language_of(path, body.get("language", "")), *texts, body.get("first_line", 0)),
+            Hole(path, language_of(path, body.get("language", "")), prefix, middle, suffix, body.get("first_line", 0)),
             tuple(FillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
             body.get("mode", "auto"),
             body["max_tokens"],

@@ -201,13 +201,16 @@ QWEN_SHOWN = {
 
 
 def openai(
-    *texts: str, models: tuple[str, ...] = ("some-model",), suffix: bool = True, **more: Any
+    *texts: str,
+    models: tuple[str, ...] = ("some-model",),
+    suffix: bool = True,
+    markers: Mapping[str, int] | None = None,
+    completions: Answer | None = None,
 ) -> dict[str, Answer]:
     """A server of OpenAI's completions; `suffix`: it counts it. `markers` are tokens of its vocabulary."""
-    markers: Mapping[str, int] = more.pop("markers", {})
 
     def count(text: str) -> int:
-        for marker in markers:
+        for marker in markers or ():
             text = text.replace(marker, "\0")
         return len(text)
 
@@ -223,8 +226,7 @@ def openai(
 
     return {
         "/v1/models": Said({"object": "list", "data": [{"id": name} for name in models]}),
-        "/v1/completions": complete,
-        **more,
+        "/v1/completions": completions or complete,
     }
 
 

@@ -155,7 +155,7 @@ def test_openai_that_refuses_the_suffix_is_refused() -> None:
     def no_suffix(body: dict[str, Any]) -> Said:
         return Said({"error": {"message": "suffix is not currently supported"}}, 400)
 
-    assert "does not fill in the middle" in str(refused(openai(**{"/v1/completions": no_suffix})))
+    assert "does not fill in the middle" in str(refused(openai(completions=no_suffix)))
 
 
 def test_openai_without_a_model() -> None:
@@ -168,7 +168,7 @@ def test_openai_that_knows_no_probabilities_is_not_asked_for_them() -> None:
             return Said({"error": {"message": "logprobs is not supported"}}, 422)
         return Said({"choices": [{"text": "x"}], "usage": {"prompt_tokens": 9 + len(body.get("suffix", ""))}})
 
-    assert not server_of(found(openai(**{"/v1/completions": picky})))._logprobs
+    assert not server_of(found(openai(completions=picky)))._logprobs
 
 
 @pytest.mark.parametrize("answers", [llama(), ollama(), openai()])
@@ -182,7 +182,7 @@ def test_a_key_that_is_missing_or_wrong(answers: dict[str, Answer]) -> None:
 def test_a_key_that_only_completions_need() -> None:
     """llama-server's list of models is public."""
     denied = Said({"error": {"message": "Invalid API Key"}}, 401)
-    assert "wants a key" in str(refused(openai(**{"/v1/completions": denied})))
+    assert "wants a key" in str(refused(openai(completions=denied)))
 
 
 def test_with_the_right_key_it_is_found() -> None:

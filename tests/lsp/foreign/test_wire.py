@@ -141,7 +141,7 @@ def test_openai_tells_how_sure_each_token_is() -> None:
         return sse({"choices": [choice]}) if body.get("stream") else Said(probe)
 
     async def test() -> None:
-        async with serving(openai(**{"/v1/completions": complete})) as server:
+        async with serving(openai(completions=complete)) as server:
             source = await find(server.address, "")
             events = [event async for event in source.complete(BODY)]
             assert server.bodies("/v1/completions")[-1]["logprobs"] == 1
