@@ -4,6 +4,7 @@ Code goes in as text and markers as ids, so a file that spells a marker cannot c
 cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
 """
 
+import math
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -22,11 +23,16 @@ from localdflash.server.address import Address
 from localdflash.server.stream import Connection
 
 FRESH = 5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
+LIKELIEST = 16  # tokens by which it is judged how likely one of those is that fit
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
 
 
-class _Probability(msgspec.Struct):
+class Probability(msgspec.Struct):
+    """A token's, with those of the likeliest in its place."""
+
     logprob: float | None = None
+    token: str = ""
+    top_logprobs: "list[Probability]" = msgspec.field(default_factory=list)
 
 
 class _Said(Saying):
@@ -34,7 +40,7 @@ class _Said(Saying):
     tokens: list[int] = msgspec.field(default_factory=list)
     stop: bool = False
     stop_type: str = ""
-    completion_probabilities: list[_Probability] = msgspec.field(default_factory=list)
+    completion_probabilities: list[Probability] = msgspec.field(default_factory=list)
 
 
 class _Native:
@@ -49,20 +55,25 @@ class _Native:
         """Close the connection."""
         self._connection.close()
 
-    async def _pieces(self, target: str, body: Mapping[str, object], place: Place, draw: Draw) -> AsyncGenerator[Piece]:
+    def _reply(self, target: str, body: Mapping[str, object], place: Place, draw: Draw, word: str) -> Reply:
         asked = {
             "n_predict": place.max_tokens,
             **NEUTRAL,
             **with_penalty(draw),
-            "n_probs": 1,
+            "n_probs": LIKELIEST if word else 1,
             "cache_prompt": True,
             "stream": True,
             **body,
+            **({"grammar": begins_with(word)} if word else {}),
         }
+        return Reply(self._pieces(target, asked, word), word)
+
+    async def _pieces(self, target: str, asked: Mapping[str, object], word: str) -> AsyncGenerator[Piece]:
         await self._check()
         async with aclosing(self._connection.events(target, asked)) as events:
             async for said in events:
-                yield self._piece(said)
+                yield self._piece(said, word)
+                word = word[len(said.content) :]
         self._known = time.monotonic()
 
     async def _check(self) -> None:
@@ -79,13 +90,14 @@ class _Native:
             raise EngineGone(f"{self._address.place} is not the same server any more")
         self._known = time.monotonic()
 
-    def _piece(self, said: _Said) -> Piece:
+    def _piece(self, said: _Said, word: str) -> Piece:
         if said.stop:
             end = "length" if said.stop_type == "limit" else "stop"
             return Piece(said.content, tokens=0, end=end)
         if self._ends.intersection(said.tokens):
             return Piece("", tokens=0, end="stop")
-        logprobs = tuple(one.logprob for one in said.completion_probabilities if one.logprob is not None)
+        told = (logprob_of(one, word) for one in said.completion_probabilities)
+        logprobs = tuple(logprob for logprob in told if logprob is not None)
         return Piece(said.content, logprobs, len(said.tokens))
 
 
@@ -99,11 +111,9 @@ class RawLlama(_Native):
 
     def fill(self, place: Place, draw: Draw) -> Reply:
         """See `FillServer`."""
-        word = unfinished_word(place.before.rpartition("\n")[2])
-        body: dict[str, object] = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
-        if word:
-            body["grammar"] = begins_with(word)
-        return Reply(self._pieces("/completion", body, place, draw), word)
+        word = unfinished_word(place.line)
+        body = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
+        return self._reply("/completion", body, place, draw, word)
 
     def _prompt(self, place: Place, word: str) -> list[str | int]:
         """Strings and ids. The first is a string in any case: the server puts the beginning of text before a string."""
@@ -123,9 +133,10 @@ class InfillLlama(_Native):
 
     def fill(self, place: Place, draw: Draw) -> Reply:
         """See `FillServer`."""
-        before, after = self._sides.of(place)
-        body: dict[str, Any] = {"input_prefix": before, "input_suffix": after, "input_extra": []}
-        return Reply(self._pieces("/infill", body, place, draw))
+        word = unfinished_word(place.line)
+        before, after = self._sides.of(place, word)
+        body = {"input_prefix": before, "input_suffix": after, "input_extra": []}
+        return self._reply("/infill", body, place, draw, word)
 
 
 def model_of(props: Mapping[str, Any]) -> str:
@@ -138,6 +149,22 @@ def with_penalty(draw: Draw) -> dict[str, object]:
     """How to draw, as llama.cpp and what is built on it name it."""
     fields = draw.fields()
     return {"repeat_penalty" if name == "repetition_penalty" else name: value for name, value in fields.items()}
+
+
+def logprob_of(drawn: Probability, word: str) -> float | None:
+    """How likely a token was; where a word has to come, among the likeliest that can begin it."""
+    if drawn.logprob is None or not word:
+        return drawn.logprob
+    fitting = {
+        one.token: one.logprob for one in drawn.top_logprobs if one.logprob is not None and fits(one.token, word)
+    }
+    fitting[drawn.token] = drawn.logprob
+    return drawn.logprob - math.log(math.fsum(map(math.exp, fitting.values())))
+
+
+def fits(token: str, word: str) -> bool:
+    """Whether a text that begins with a word can begin with this token."""
+    return bool(token) and (token.startswith(word) or word.startswith(token))
 
 
 def begins_with(word: str) -> str:

@@ -68,10 +68,9 @@ class FillSource:
 async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Event]:
     stopping = Stopping(place.extent(), len(reply.word), place.least_sure)
     logprobs: list[float] = []
-    tokens, finish, began = 0, "stop", 0.0
+    tokens, finish, began = 0, "stop", time.monotonic()
     async with aclosing(reply.pieces) as pieces:
         async for piece in pieces:
-            began = began or time.monotonic()
             tokens, finish = tokens + piece.tokens, piece.end or finish
             logprobs += piece.logprobs
             text = stopping.push(piece.text, piece.logprobs[0] if len(piece.logprobs) == 1 else None)
@@ -82,8 +81,8 @@ async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Even
     if not stopping.ended and (text := stopping.finish()):
         yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
     end: Event = {"index": index, "text": "", "finish": stopping.reason or finish, "tokens": tokens}
-    if tokens > 1 and (took := time.monotonic() - began):
-        end["timings"] = {"predicted_per_second": (tokens - 1) / took}
+    if took := time.monotonic() - began:
+        end["timings"] = {"predicted_per_second": tokens / took}  # with what the prompt took: only that is known here
     yield end
 
 

@@ -59,6 +59,11 @@ class Place:
         """All text before the cursor."""
         return self.hole.prefix + self.hole.middle
 
+    @property
+    def line(self) -> str:
+        """The cursor's line, up to the cursor."""
+        return self.before.rpartition("\n")[2]
+
     def extent(self) -> Extent:
         """What ends a text here."""
         return find(self.hole.language, self.before, self.hole.suffix, self.mode)

@@ -118,10 +118,12 @@ class Sides:
     def __init__(self, context: int = 0) -> None:
         self._prompts = Prompts(PLAIN, context=context)
 
-    def of(self, place: Place) -> tuple[str, str]:
-        """What to send of the text before the cursor, other code at its head, and of the text after it."""
+    def of(self, place: Place, word: str = "") -> tuple[str, str]:
+        """What to send of the text before the cursor, other code at its head, and of the text after it; see
+        `Prompts.parts`.
+        """
         before, after, side = "", "", 0
-        for part in self._prompts.parts(place):
+        for part in self._prompts.parts(place, word):
             if isinstance(part, Marker):
                 side += part.spelling == PLAIN.suffix
                 side -= part.spelling == PLAIN.middle

@@ -1,6 +1,7 @@
 """What each kind of server is sent, and what is read from its answers; a client that leaves stops it."""
 
 import asyncio
+import math
 from contextlib import aclosing
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.lsp.completer import Source
 from localdflash.lsp.foreign.finding import find
-from localdflash.lsp.foreign.llama import begins_with
+from localdflash.lsp.foreign.llama import Probability, begins_with, logprob_of
 from tests.lsp.desk import run
 from tests.lsp.foreign.made_up import (
     BODY,
@@ -76,16 +77,26 @@ def test_the_grammar_spells_any_word_in_escapes(word: str) -> None:
     assert spelled.encode().decode("unicode_escape") == word
 
 
+def test_how_likely_a_word_is_that_has_to_come_is_judged_among_those_that_can() -> None:
+    likeliest = [Probability(math.log(p), token) for token, p in (("x", 0.9), ("return", 0.06), ("ret", 0.02))]
+    drawn = Probability(math.log(0.06), "return", likeliest)
+    assert logprob_of(drawn, "retu") == pytest.approx(math.log(0.06 / 0.08))
+    assert logprob_of(drawn, "") == pytest.approx(math.log(0.06))
+    assert logprob_of(Probability(math.log(1e-6), "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
+    assert logprob_of(Probability(None, "return"), "retu") is None
+
+
 def test_llama_server_reads_the_prompt_ahead_of_a_request() -> None:
     text, body = asked(llama(), "/completion", max_tokens=0)
     assert (text, body["n_predict"]) == ("", 0)
 
 
 def test_infill_gets_both_sides() -> None:
-    answers = llama(markers={}, infill=lambda body: sse(llama_said("rn x\n")) if body.get("stream") else Said({}))
+    answers = llama(markers={}, infill=lambda body: sse(llama_said("return x\n")) if body.get("stream") else Said({}))
     text, body = asked(answers, "/infill")
     assert text == "rn x"
-    assert body["input_prefix"].endswith(BODY["prefix"] + BODY["middle"])
+    assert body["input_prefix"].endswith(BODY["prefix"] + "    ")
+    assert body["grammar"] == begins_with("retu")
     assert body["input_suffix"] == BODY["suffix"]
 
 
