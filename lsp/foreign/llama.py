@@ -155,11 +155,10 @@ def logprob_of(drawn: Probability, word: str) -> float | None:
     """How likely a token was; where a word has to come, among the likeliest that can begin it."""
     if drawn.logprob is None or not word:
         return drawn.logprob
-    fitting = {
-        one.token: one.logprob for one in drawn.top_logprobs if one.logprob is not None and fits(one.token, word)
-    }
-    fitting[drawn.token] = drawn.logprob
-    return drawn.logprob - math.log(math.fsum(map(math.exp, fitting.values())))
+    likeliest = {one.token: one.logprob for one in drawn.top_logprobs if one.logprob is not None}
+    fitting = [drawn.logprob, *(likeliest[one] for one in likeliest if one != drawn.token and fits(one, word))]
+    best = max(fitting)
+    return drawn.logprob - best - math.log(math.fsum(math.exp(one - best) for one in fitting))
 
 
 def fits(token: str, word: str) -> bool:

@@ -83,6 +83,7 @@ def test_how_likely_a_word_is_that_has_to_come_is_judged_among_those_that_can() 
     assert logprob_of(drawn, "retu") == pytest.approx(math.log(0.06 / 0.08))
     assert logprob_of(drawn, "") == pytest.approx(math.log(0.06))
     assert logprob_of(Probability(math.log(1e-6), "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
+    assert logprob_of(Probability(-3.4e38, "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
     assert logprob_of(Probability(None, "return"), "retu") is None
 
 
