@@ -286,7 +286,7 @@ class Session:
         """Different suggestions to choose from."""
         self._ask(spot, typed, CHOICES)
         asked, loop = self._generator.growing, asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
+        until = loop.time() + PATIENCE + self._pace.patience
         while current() and not all(suggestion.ended for suggestion in asked) and (left := until - loop.time()) > 0:
             await self._pulse.wait(left)
         if not current():

@@ -17,13 +17,14 @@ LINES = "application/x-ndjson"
 
 @dataclass
 class Said:
-    """An answer: JSON, or with `stream` the parts of a stream; `hangs`: it does not end by itself."""
+    """An answer: JSON, or with `stream` the parts of a stream; `hangs`: it does not end by itself. `delay` is in s."""
 
     content: Any = None
     status: int = 200
     stream: list[bytes] | None = None
     kind: str = "application/json"
     hangs: bool = False
+    delay: float = 0.0
 
 
 def sse(*parts: object) -> Said:
@@ -84,6 +85,7 @@ class MadeUp:
         body = json.loads(data) if data else {}
         self.asked.append((path, body))
         said = self._said(path, body, headers)
+        await asyncio.sleep(said.delay)
         if said.stream is None:
             writer.write(_whole(said))
             return True

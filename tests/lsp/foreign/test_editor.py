@@ -1,12 +1,14 @@
 """An editor whose settings name another server: its suggestions, its status, what it is told when there are none."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lsp.conftest import until
-from tests.lsp.foreign.made_up import Said, llama, llama_said, serving
+from tests.lsp.foreign.made_up import LLAMA_END, Said, llama, llama_said, openai, serving, sse
 from tests.lsp.test_server import inserted, run
 from tests.support import daemons
 
@@ -49,8 +51,6 @@ def test_no_engine_of_our_own_is_started(editor: Any, monkeypatch: pytest.Monkey
 
 
 def test_the_model_can_be_asked_for(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.lsp.foreign.made_up import openai
-
     async def test() -> None:
         async with serving(openai("rn x\n", models=("one", "two"))) as server:
             monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
@@ -93,5 +93,24 @@ def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest.Monke
                 assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
             assert server.bodies("/completion")
             assert "canary" not in str(server.asked)
+
+    run(test())
+
+
+def test_a_slow_server_is_waited_for_and_not_asked_for_every_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        slow = replace(sse(llama_said("return first\n"), LLAMA_END), delay=0.6)
+        async with serving(llama(completion=slow)) as server:
+            monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
+            async with editor() as e:  # an editor that cannot be told later: it is answered once
+                e.open("def add(first, second):\n    \n")
+                typing = []
+                for column, key in enumerate("retu", 4):
+                    e.edit(1, column, key)
+                    typing.append(asyncio.create_task(e.ask(1, column + 1)))
+                    await asyncio.sleep(0.04)
+                answers = await asyncio.gather(*typing)
+                assert inserted(answers[-1]) == "    return first"
+                assert len(server.bodies("/completion")) <= 2
 
     run(test())
