@@ -1,13 +1,16 @@
-"""The daemon as the language server uses it: one generation at a time, its text growing on the event loop.
+"""An engine as the language server uses it: one generation at a time, its text growing on the event loop.
 
-The daemon is started if it is missing and found again if it went away. A failure is reported once, not for every key:
-until it is over there is nothing to suggest, and the next try waits `PATIENCE` seconds.
+It is found at the first request and again if it went away; the daemon is started if it is missing. A failure is
+reported once, not for every key: until it is over there is nothing to suggest, and the next try waits `PATIENCE`
+seconds.
 """
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from typing import Protocol
 
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files import paths
@@ -20,82 +23,91 @@ from localdflash.server.wanted import Wanted
 PATIENCE = 5.0  # seconds
 
 
-class Completer:
-    """Connects on the first request. `tell` is called with what is wrong, and with "" when all is well again."""
+class Source(Protocol):
+    """What suggestions come from, once it is found. `model` is the one that answers."""
 
-    def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        self._wanted, self._say, self._tell_changes = wanted, say, tell
-        self._connection: Connection[Event] | None = None
+    model: str
+
+    def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """The events of one completion. Closing the iterator stops the engine."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Asker(ABC):
+    """Finds an engine on the first request. `tell` is called with what is wrong, and with "" when all is well again."""
+
+    gone = "the engine ended before its answer did"
+    refused_patience = 0.0  # seconds until the next try after an answer that was an error
+
+    def __init__(self, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        self._say, self._tell_changes = say, tell
+        self._source: Source | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._told = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """The events of one completion; none if there is no engine. Closing the iterator stops the engine."""
-        for _ in range(2):  # a daemon that left since the last request is started again
-            connection = await self._connected()
-            if connection is None:
+        for _ in range(2):  # an engine that left since the last request is found again
+            source = await self._connected()
+            if source is None:
                 return
             begun = False
             try:
-                async with aclosing(connection.events("/complete", body)) as events:
+                async with aclosing(source.complete(body)) as events:
                     async for event in events:
                         begun = True
                         yield event
                 self._tell("")
                 return
             except EngineGone:
-                self._connection = None
+                self._drop()
                 if begun:
                     break
             except LocaldflashError as error:
-                self._connection = None  # it may be another daemon meanwhile
-                self._tell(str(error))
+                self._drop()  # it may be another engine meanwhile
+                self._fail(str(error), self.refused_patience)
                 return
-        self._fail(f"the engine ended before its answer did: its log is {paths.engine_log()}")
+        self._fail(self.gone)
 
+    @abstractmethod
+    async def find(self) -> Source:
+        """Find the engine, or start it."""
+
+    @abstractmethod
     async def model(self) -> str:
-        """The pair that is loaded; "" if there is no engine."""
-        connection = _connection()
-        try:
-            return str((await connection.get("/ps"))["pair"])
-        except (LocaldflashError, KeyError):
-            return ""
-        finally:
-            connection.close()
+        """The model that answers; "" if there is no engine."""
 
     def close(self) -> None:
         """Close the connection."""
         if self._connecting:
             self._connecting.cancel()
-        if self._connection:
-            self._connection.close()
+        self._drop()
 
-    async def _connected(self) -> Connection[Event] | None:
-        """A connection to a daemon that is loaded as wanted; it is started if there is none."""
-        if self._connection is None and time.monotonic() >= self._not_before:
+    def _drop(self) -> None:
+        if self._source:
+            self._source.close()
+        self._source = None
+
+    async def _connected(self) -> Source | None:
+        """An engine that is ready; None if there is none."""
+        if self._source is None and time.monotonic() >= self._not_before:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
             await asyncio.shield(self._connecting)  # who gives up meanwhile leaves it to the next request
-        return self._connection
+        return self._source
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        def say(line: str) -> None:
-            loop.call_soon_threadsafe(self._say, line)
-
         try:
-            await asyncio.to_thread(connect, self._wanted, say)
-            self._connection = _connection()
+            self._source = await self.find()
         except (LocaldflashError, OSError) as error:
             self._fail(str(error))
-        except (KeyError, TypeError, ValueError):
-            self._fail(f"what listens at {paths.engine_socket()} is no engine of localdflash")
         finally:
             self._connecting = None
 
-    def _fail(self, line: str) -> None:
-        self._not_before = time.monotonic() + PATIENCE
+    def _fail(self, line: str, patience: float | None = None) -> None:
+        self._not_before = time.monotonic() + (PATIENCE if patience is None else patience)
         self._tell(line)
 
     def _tell(self, line: str) -> None:
@@ -104,5 +116,51 @@ class Completer:
             self._tell_changes(line)
 
 
-def _connection() -> Connection[Event]:
-    return Connection(Address(paths.engine_socket()), decode)
+class Completer(Asker):
+    """Asks the daemon on this machine, which is started as `wanted`."""
+
+    def __init__(self, wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        super().__init__(say, tell)
+        self._wanted = wanted
+        self.gone = f"{Asker.gone}: its log is {paths.engine_log()}"
+
+    async def find(self) -> Source:
+        """See `Asker`."""
+        loop = asyncio.get_running_loop()
+
+        def say(line: str) -> None:
+            loop.call_soon_threadsafe(self._say, line)
+
+        try:
+            await asyncio.to_thread(connect, self._wanted, say)
+        except (KeyError, TypeError, ValueError):
+            raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
+        return Daemon(Address(paths.engine_socket()))
+
+    async def model(self) -> str:
+        """See `Asker`."""
+        connection = Connection(Address(paths.engine_socket()), decode)
+        try:
+            return str((await connection.get("/ps"))["pair"])
+        except (LocaldflashError, KeyError):
+            return ""
+        finally:
+            connection.close()
+
+
+class Daemon:
+    """A daemon of localdflash, here or elsewhere: the `Source` that makes prompts and ends itself."""
+
+    def __init__(self, address: Address, model: str = "") -> None:
+        self.model = model
+        self._connection = Connection(address, decode)
+
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        """See `Source`."""
+        async with aclosing(self._connection.events("/complete", body)) as events:
+            async for event in events:
+                yield event
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._connection.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from localdflash.lsp.completer import Completer
+from localdflash.lsp.completer import Asker
 from localdflash.lsp.events import Event, Timings
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
@@ -21,7 +21,7 @@ class Ended:
     """What the engine reported at the end of a generation."""
 
     tokens: int
-    tau: float
+    tau: float | None  # None: the engine does not tell
     tokens_per_second: float
 
 
@@ -34,7 +34,7 @@ class Generator:
 
     def __init__(
         self,
-        completer: Completer,
+        completer: Asker,
         beat: Callable[[], None],
         begun: Callable[[float], None],
         ended: Callable[[Ended], None],
@@ -99,7 +99,7 @@ class Generator:
             suggestion.ended = finish
             timings = event.get("timings", Timings())
             if tokens := event.get("tokens"):
-                self._ended(Ended(tokens, event.get("tau", 1.0), timings.get("predicted_per_second", 0.0)))
+                self._ended(Ended(tokens, event.get("tau"), timings.get("predicted_per_second", 0.0)))
 
 
 def _cut_off(suggestions: Sequence[Suggestion], reason: str) -> None:

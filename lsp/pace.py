@@ -41,6 +41,16 @@ class TypingPace:
             return 0.0
         return max(self._last_key + min(self._gap / 2, LONGEST_DELAY) - now, 0.0)
 
+    @property
+    def patience(self) -> float:
+        """How many seconds an answer may take besides what the client says."""
+        return 0.0
+
+    @property
+    def spare(self) -> bool:
+        """Whether the engine may generate what nobody has asked for yet."""
+        return True
+
     def accepted(self) -> None:
         """Count a suggestion, or a part of one, that the user took."""
         self._learn(WANTED - 1)

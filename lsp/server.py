@@ -19,9 +19,10 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
-from localdflash.lsp.completer import Completer
+from localdflash.lsp.completer import Asker, Completer
 from localdflash.lsp.context import EditorContext, path_of
 from localdflash.lsp.document import Document, LineColumn, line_feeds
+from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.lsp.generation import Ended, Generator
 from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
@@ -58,12 +59,13 @@ class SuggestionServer(LanguageServer):
 
     protocol: DocumentProtocol
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, engine: Wanted | NamedEngine) -> None:
         super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
         self.settings = LspSettings()
-        self.pace, self.tally = TypingPace(), Tally()
+        self._engine = engine
+        self.tally = Tally()
         self.sessions: dict[str, Session] = {}
-        self._completer = Completer(wanted, self._say, self._trouble)
+        self._completer, self.pace = self._of(engine)
         self._pulse = Pulse()
         self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
         self._active: Session | None = None
@@ -77,6 +79,14 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_close = self._closed
         self.protocol.on_save = self._saved
         private.register(self)
+
+    def _of(self, engine: Wanted | NamedEngine) -> tuple[Asker, TypingPace]:
+        if isinstance(engine, Wanted):
+            return Completer(engine, self._say, self._trouble), TypingPace()
+        from localdflash.lsp.foreign.completer import ForeignCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.foreign.pace import ForeignPace
+
+        return ForeignCompleter(engine, self._say, self._trouble), ForeignPace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
         """Take what this client can do and wants, before capabilities are announced."""
@@ -97,6 +107,8 @@ class SuggestionServer(LanguageServer):
         """Read the workspace of a client that has finished starting."""
         if self._context:
             self._context.start()
+        if isinstance(self._engine, NamedEngine):
+            self._spawn(self._learn_model())  # finds out what the server can do, before the first key
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Follow the folders that the editor has open."""
@@ -137,7 +149,7 @@ class SuggestionServer(LanguageServer):
             line_feeds(after),
             manual=manual,
             current=lambda: document.version == asked and self.protocol.documents.get(document.uri) is document,
-            deadline=self.settings.deadline_ms / 1e3,
+            deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
             grows=self.settings.push,
         )
         offers = [offer for offer in await session.offers(cursor) if not (target and target.is_lengthened_by(offer))]

@@ -261,7 +261,7 @@ class Session:
     def _ahead(self, suggestion: Suggestion) -> None:
         """Generate what follows a shown suggestion, before it is accepted."""
         typed = suggestion.typed + suggestion.text
-        if suggestion is not self.shown or self._generator.busy:
+        if suggestion is not self.shown or self._generator.busy or not self._pace.spare:
             return
         if suggestion.ended == STOPPED or len(typed) > LONGEST_TYPED:
             return
@@ -291,7 +291,7 @@ class Session:
         """Different suggestions to choose from."""
         self._ask(spot, typed, CHOICES)
         asked, loop = self._generator.growing, asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
+        until = loop.time() + PATIENCE + self._pace.patience
         while current() and not all(suggestion.ended for suggestion in asked) and (left := until - loop.time()) > 0:
             await self._pulse.wait(left)
         if not current():

@@ -16,6 +16,7 @@ from localdflash.cli.remote import Filled, fill, fill_by_another, sampling_field
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
+from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
@@ -135,23 +136,21 @@ def _fill_by_server(
     place: FillPlace, ctx: click.Context, options: dict[str, Any], explain: bool, interrupt: Interrupt
 ) -> Filled:
     """Complete with the shared engine, or the server that the settings name."""
-    config, fields = load_config(), sampling_fields(place.params, place.max_tokens)
-    if config.server.url:
-        if explain:
-            raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
-        model = options["pair"] if "pair" in given(ctx, options) else None
-        fields |= {"stop": ["\n"]} if place.one_line else {}
-        return fill_by_another(config, model, place.prefix, place.suffix, fields, interrupt)
     body = {
-        **fields,
+        **sampling_fields(place.params, place.max_tokens),
         "path": place.name,
         "prefix": place.prefix,
+        "middle": "",
         "suffix": place.suffix,
         "context": place.context,
         "mode": place.mode,
-        "explain": True,
     }
-    return fill(ctx, options, body, interrupt)
+    named = NamedEngine.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
+    if named is None:
+        return fill(ctx, options, {**body, "explain": True}, interrupt)
+    if explain:
+        raise UsageError("--explain works with localdflash's own engine only: add --no-daemon")
+    return fill_by_another(named, body, interrupt)
 
 
 def offset_of(text: str, line: int, column: int) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.options import completion_pair_options, wanted
+from localdflash.cli.options import completion_pair_options, given, wanted
+from localdflash.config import load_config
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
 from localdflash.pairs import defaults
@@ -33,14 +34,16 @@ if TYPE_CHECKING:
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
-    """Serve completions to an editor over stdin and stdout, from the shared engine."""
+    """Serve completions to an editor over stdin and stdout, from the shared engine or the server of the settings."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say
     from localdflash.lsp import transport
+    from localdflash.lsp.foreign.named import NamedEngine
     from localdflash.lsp.server import SuggestionServer
 
-    engine = wanted(ctx, options, defaults.chat_pair)
+    model = options["pair"] if "pair" in given(ctx, options) else ""
+    engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, defaults.chat_pair)
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: SuggestionServer(engine))

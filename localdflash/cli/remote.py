@@ -3,24 +3,27 @@
 A request holds everything that decides the text, so that it can be repeated: the answer is the same one.
 """
 
+import asyncio
 import secrets
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import wanted
 from localdflash.cli.output import say
-from localdflash.config import Config, load_config
+from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
 from localdflash.pairs import defaults
-from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.key import read_key
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect
+
+if TYPE_CHECKING:
+    from localdflash.lsp.events import Event
+    from localdflash.lsp.foreign.named import NamedEngine
 
 RESTARTS = 2  # that one answer may need
 GONE = "The engine went away: started again."
@@ -57,21 +60,37 @@ def fill(ctx: click.Context, options: dict[str, Any], body: Mapping[str, object]
     raise AssertionError
 
 
-def fill_by_another(
-    config: Config, model: str | None, prefix: str, suffix: str, fields: Mapping[str, object], interrupt: Interrupt
-) -> Filled:
-    """A completion by any server that speaks OpenAI's completions; its first model unless one is asked for."""
-    key = read_key(config.server.key_file) if config.server.key_file else ""
-    client = Client(Address.of_url(config.server.url, key))
-    if model is None:
-        models = client.get("/v1/models").get("data") or [{}]
-        model = str(models[0].get("id", "default"))
-    prompt = {"prompt": prefix.replace("\r\n", "\n"), "suffix": suffix.replace("\r\n", "\n")}
-    body = {**fields, **prompt, "model": model, "stream_options": {"include_usage": True}}
+def fill_by_another(engine: "NamedEngine", body: Mapping[str, object], interrupt: Interrupt) -> Filled:
+    """A completion by the server that the settings name, ended as by our engine; if interrupted, what came of it."""
+    text, finish = "", "cancelled"
+    numbers: dict[str, Any] = {}
     try:
-        return _asked(client, "/v1/completions", body, interrupt)
-    except (EngineGone, DeviceFailed) as error:
+        with interrupt:
+            for event in interrupt.each(_events_of(engine, body)):
+                text += event["text"]
+                finish = event.get("finish", finish)
+                if "finish" in event:
+                    numbers = {"tokens": event.get("tokens", 0)}
+    except EngineGone as error:
         raise _again(error) from None
+    return Filled(text, finish, numbers, {})
+
+
+def _events_of(engine: "NamedEngine", body: Mapping[str, object]) -> "Generator[Event, None, None]":
+    from localdflash.lsp.foreign.finding import find
+
+    with asyncio.Runner() as runner:
+        source = runner.run(find(engine.address(), engine.model))
+        events = source.complete(body)
+
+        async def following() -> "Event | None":
+            return await anext(events, None)
+
+        try:
+            while event := runner.run(following()):
+                yield event
+        finally:
+            source.close()
 
 
 def _again(error: Exception) -> EngineGone:

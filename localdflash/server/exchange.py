@@ -25,11 +25,11 @@ BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
 
 class Exchange:
     """The requests of one connection, each answer read to its end before the next. `tolerant`: no status is an
-    error.
+    error. `stream` is the media type of a stream.
     """
 
-    def __init__(self, address: Address, *, tolerant: bool = False) -> None:
-        self._address, self._tolerant = address, tolerant
+    def __init__(self, address: Address, *, tolerant: bool = False, stream: bytes = b"text/event-stream") -> None:
+        self._address, self._tolerant, self._stream = address, tolerant, stream
         self._http = h11.Connection(h11.CLIENT)
         self._streams = False
         self._refused = b""
@@ -71,7 +71,7 @@ class Exchange:
     def _begin(self, answer: h11.Response) -> None:
         self.status = answer.status_code
         kind = dict(answer.headers).get(b"content-type", b"")
-        if self._streams and self.status < 300 and not kind.startswith(b"text/event-stream"):
+        if self._streams and self.status < 300 and not kind.startswith(self._stream):
             raise LocaldflashError(f"{self._address.place}: not a stream of events: is this its address?")
 
     def _checked(self, body: bytes) -> bytes:
@@ -88,6 +88,8 @@ class Exchange:
 
 class Events:
     """Splits a body that comes in pieces into the data of server-sent events."""
+
+    kind = b"text/event-stream"
 
     def __init__(self) -> None:
         self._line: list[bytes] = []  # the parts of one that is not complete

@@ -19,10 +19,20 @@ Event = TypeVar("Event")
 
 
 class Connection(Generic[Event]):
-    """One connection, reused as long as its answers are read to their end. `decode` reads the data of an event."""
+    """One connection, reused as long as its answers are read to their end.
 
-    def __init__(self, address: Address, decode: Callable[[bytes], Event]) -> None:
-        self._address, self._decode = address, decode
+    `decode` reads the data of an event, and `events` tells one event from the next. `tolerant`: see `Exchange`.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        decode: Callable[[bytes], Event],
+        events: type[Events] = Events,
+        *,
+        tolerant: bool = False,
+    ) -> None:
+        self._address, self._decode, self._splitter, self._tolerant = address, decode, events, tolerant
         self._http: Exchange | None = None
         self._used = 0.0
         self._reader: asyncio.StreamReader
@@ -30,7 +40,7 @@ class Connection(Generic[Event]):
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """POST, and yield the events of the answer. Whoever stops reading before the end closes the connection."""
-        events = Events()
+        events = self._splitter()
         async with self._asked("POST", target, body, streams=True) as (http, first):
             piece = first
             while True:
@@ -52,11 +62,15 @@ class Connection(Generic[Event]):
         return await self._json("POST", target, body)
 
     async def _json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        return json_object((await self.answer(method, target, body))[1])
+
+    async def answer(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, bytes]:
+        """The status and the body of an answer."""
         async with self._asked(method, target, body) as (http, first):
             parts = [first]
             while not http.ended:
                 parts.append(await self._more(http))
-        return json_object(b"".join(parts))
+        return http.status, b"".join(parts)
 
     def close(self) -> None:
         """Close the connection at once, whatever is under way; the next request opens another one."""
@@ -87,7 +101,7 @@ class Connection(Generic[Event]):
                 return await self._send(self._http, request(self._http))
         self.close()
         self._reader, self._writer = await _open(self._address)
-        self._http = Exchange(self._address)
+        self._http = Exchange(self._address, tolerant=self._tolerant, stream=self._splitter.kind)
         return await self._send(self._http, request(self._http))
 
     async def _send(self, http: Exchange, request: bytes) -> tuple[Exchange, bytes]:

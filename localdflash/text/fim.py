@@ -10,10 +10,25 @@ mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from localdflash.errors import ModelError
-from localdflash.text.tokenizer import Tokenizer
+
+
+class Vocabulary(Protocol):
+    """What prompts need of a vocabulary; see `Tokenizer`."""
+
+    ends: frozenset[int]
+
+    def encode(self, text: str, *, continues: bool = False) -> list[int]: ...  # noqa: D102
+
+    def special(self, spelling: str) -> int: ...  # noqa: D102
+
+    def has_special(self, spelling: str) -> bool: ...  # noqa: D102
+
+    def bos(self) -> int | None: ...  # noqa: D102
+
+    def metadata(self, key: str) -> str | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ FORMATS: dict[str, FimFormat] = {
 }
 
 
-def detect(tokenizer: Tokenizer) -> FimFormat:
+def detect(tokenizer: Vocabulary) -> FimFormat:
     """The format whose markers are single tokens of this vocabulary; ModelError if there is none."""
     model_name = (tokenizer.metadata("general.name") or "").lower()
     for fim in FORMATS.values():
@@ -89,7 +104,7 @@ def detect(tokenizer: Tokenizer) -> FimFormat:
     raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
 
 
-def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
+def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str) -> list[int]:
     """The prompt after which the model writes the middle; ModelError if a marker is not a single token."""
     before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
     return arrange(fim, tokenizer, (), before, after)
@@ -97,7 +112,7 @@ def build(fim: FimFormat, tokenizer: Tokenizer, prefix: str, suffix: str) -> lis
 
 def arrange(
     fim: FimFormat,
-    tokenizer: Tokenizer,
+    tokenizer: Vocabulary,
     head: Sequence[int],
     prefix: Sequence[int],
     suffix: Sequence[int],
@@ -145,7 +160,7 @@ class FimHead:
     end: Sequence[int] = ()
 
 
-def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> FimHead:
+def head_of_files(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
     """The head ids of this format; empty if it has no file separators."""
     if not fim.files:
         return FimHead()
@@ -154,7 +169,7 @@ def head_of_files(fim: FimFormat, tokenizer: Tokenizer) -> FimHead:
     return FimHead([repository, *begin], [separator], [separator, *end])
 
 
-def stop_ids(fim: FimFormat, tokenizer: Tokenizer) -> frozenset[int]:
+def stop_ids(fim: FimFormat, tokenizer: Vocabulary) -> frozenset[int]:
     """The ids that end the middle: those that end any answer, the format's markers and those stops the model has."""
     own = (*fim.markers, *fim.stops)
     return tokenizer.ends.union(tokenizer.special(stop) for stop in own if tokenizer.has_special(stop))

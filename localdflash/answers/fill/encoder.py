@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.fim import Vocabulary
 
 REMEMBERED = 16_384  # lines
 LONG_LINE = 1024  # characters; longer ones are not remembered
@@ -23,7 +23,7 @@ def lines_of(text: str) -> Iterator[str]:
 class Encoder:
     """An encoder for one vocabulary; safe to use from several threads."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Vocabulary) -> None:
         self.tokenizer = tokenizer
         self._remembered = lru_cache(REMEMBERED)(self._encode)
 

@@ -101,7 +101,7 @@ class Filler:
         if lead:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find(hole.language, before, after, mode)
-        place, context = _without(hole, word), self._loaded.context
+        place, context = hole.without(word), self._loaded.context
         prompt = assemble(
             self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.longest)
         )
@@ -145,12 +145,3 @@ class Filler:
 
 def _with_line_feeds(text: str) -> str:
     return text.replace("\r\n", "\n")
-
-
-def _without(hole: Hole, word: str) -> Hole:
-    """The place without a word that stands at the cursor."""
-    length = len(word)
-    if len(hole.middle) >= length:
-        return replace(hole, middle=hole.middle[: len(hole.middle) - length])
-    kept = len(hole.prefix) - (length - len(hole.middle))
-    return replace(hole, prefix=hole.prefix[:kept], middle="")

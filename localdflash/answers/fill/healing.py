@@ -8,11 +8,13 @@ So the word, the signs or the blank are taken out of the prompt, and what is dra
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.text.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from localdflash.text.tokenizer import Tokenizer  # loads llama.cpp's library
 
 # As pre-tokenizers cut: letters with the one character before them that is none, signs with a blank, or a blank.
 _WORD = re.compile(r"(?:[^\r\n\w]|_)?[^\W\d_]+\Z| ?[^\w\s]+\Z|(?<=\S) \Z")
@@ -33,7 +35,7 @@ def unfinished_word(line: str) -> str:
 class Spellings:
     """The tokens of a vocabulary by their bytes; made once for each, in about 0.7 s for 150 000 tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+    def __init__(self, tokenizer: "Tokenizer", vocab_size: int) -> None:
         self.size = vocab_size
         pieces = ((tokenizer.piece(token), token) for token in range(min(tokenizer.vocab_size, vocab_size)))
         spelled = sorted((piece, token) for piece, token in pieces if piece)

@@ -45,6 +45,14 @@ class Hole:
     suffix: str
     first_line: int = 0
 
+    def without(self, word: str) -> "Hole":
+        """The place without a word that stands at the cursor."""
+        length = len(word)
+        if len(self.middle) >= length:
+            return replace(self, middle=self.middle[: len(self.middle) - length])
+        kept = len(self.prefix) - (length - len(self.middle))
+        return replace(self, prefix=self.prefix[:kept], middle="")
+
 
 @dataclass(frozen=True)
 class PromptPart:

@@ -1,0 +1,1 @@
+"""Completions by another server, the one that `[server] url` names."""

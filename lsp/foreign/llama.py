@@ -1,0 +1,172 @@
+"""llama-server: a prompt of ours for its /completion where we know the model's format, and its /infill where not.
+
+Code goes in as text and markers as ids, so a file that spells a marker cannot change the prompt. The end of the
+cursor's line is drawn again, as our engine does it, by a grammar that only says how the text begins.
+"""
+
+import math
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+import msgspec
+
+from localdflash.answers.fill.healing import unfinished_word
+from localdflash.errors import EngineGone, LocaldflashError
+from localdflash.lsp.foreign.pieces import Piece, Reply
+from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.lsp.foreign.prompt import Marker, Prompts, Sides
+from localdflash.lsp.foreign.wire import Saying, decoder
+from localdflash.server.address import Address
+from localdflash.server.stream import Connection
+
+FRESH = 5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
+LIKELIEST = 16  # tokens by which it is judged how likely one of those is that fit
+NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
+
+
+class Probability(msgspec.Struct):
+    """A token's, with those of the likeliest in its place."""
+
+    logprob: float | None = None
+    token: str = ""
+    top_logprobs: "list[Probability]" = msgspec.field(default_factory=list)
+
+
+class _Said(Saying):
+    content: str = ""
+    tokens: list[int] = msgspec.field(default_factory=list)
+    stop: bool = False
+    stop_type: str = ""
+    completion_probabilities: list[Probability] = msgspec.field(default_factory=list)
+
+
+class _Native:
+    """One connection to llama-server's own endpoints. `ends` are ids that end a text, besides those it knows."""
+
+    def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
+        self.model, self._ends, self._address = model, ends, address
+        self._connection = Connection(address, decoder(_Said))
+        self._known = time.monotonic()  # when the model was still the same
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _reply(self, target: str, body: Mapping[str, object], place: Place, draw: Draw, word: str) -> Reply:
+        asked = {
+            "n_predict": place.max_tokens,
+            **NEUTRAL,
+            **with_penalty(draw),
+            "n_probs": LIKELIEST if word else 1,
+            "cache_prompt": True,
+            "stream": True,
+            **body,
+            **({"grammar": begins_with(word)} if word else {}),
+        }
+        return Reply(self._pieces(target, asked, word), word)
+
+    async def _pieces(self, target: str, asked: Mapping[str, object], word: str) -> AsyncGenerator[Piece]:
+        await self._check()
+        async with aclosing(self._connection.events(target, asked)) as events:
+            async for said in events:
+                yield self._piece(said, word)
+                word = word[len(said.content) :]
+        self._known = time.monotonic()
+
+    async def _check(self) -> None:
+        """Find out, after a while, whether it is still the same model: it may have been started with another one, whose
+        markers are other ids.
+        """
+        if time.monotonic() - self._known < FRESH:
+            return
+        try:
+            model = model_of(await self._connection.get("/props"))
+        except LocaldflashError:
+            model = ""
+        if model != self.model:
+            raise EngineGone(f"{self._address.place} is not the same server any more")
+        self._known = time.monotonic()
+
+    def _piece(self, said: _Said, word: str) -> Piece:
+        if said.stop:
+            end = "length" if said.stop_type == "limit" else "stop"
+            return Piece(said.content, tokens=0, end=end)
+        if self._ends.intersection(said.tokens):
+            return Piece("", tokens=0, end="stop")
+        told = (logprob_of(one, word) for one in said.completion_probabilities)
+        logprobs = tuple(logprob for logprob in told if logprob is not None)
+        return Piece(said.content, logprobs, len(said.tokens))
+
+
+class RawLlama(_Native):
+    """llama-server with a model whose format we know. `ids` are the markers that its vocabulary has."""
+
+    def __init__(self, address: Address, model: str, prompts: Prompts, ids: Mapping[str, int]) -> None:
+        form = prompts.form
+        super().__init__(address, model, frozenset(ids[one] for one in (*form.markers, *form.stops) if one in ids))
+        self._prompts, self._ids = prompts, ids
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """See `FillServer`."""
+        word = unfinished_word(place.line)
+        body = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
+        return self._reply("/completion", body, place, draw, word)
+
+    def _prompt(self, place: Place, word: str) -> list[str | int]:
+        """Strings and ids. The first is a string in any case: the server puts the beginning of text before a string."""
+        first, *others = self._prompts.parts(place, word)
+        mixed: list[str | int] = [first.spelling] if isinstance(first, Marker) else [*self._prompts.broken(first)]
+        for part in others:
+            mixed += [self._ids[part.spelling]] if isinstance(part, Marker) else self._prompts.broken(part)
+        return mixed
+
+
+class InfillLlama(_Native):
+    """llama-server with a model whose markers only it knows."""
+
+    def __init__(self, address: Address, model: str, context: int) -> None:
+        super().__init__(address, model)
+        self._sides = Sides(context)
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """See `FillServer`."""
+        word = unfinished_word(place.line)
+        before, after = self._sides.of(place, word)
+        body = {"input_prefix": before, "input_suffix": after, "input_extra": []}
+        return self._reply("/infill", body, place, draw, word)
+
+
+def model_of(props: Mapping[str, Any]) -> str:
+    """The model's name, without the folder and the ending of its file."""
+    told = str(props.get("model_alias") or props.get("model_path") or "")
+    return PureWindowsPath(PurePosixPath(told).name).name.removesuffix(".gguf")
+
+
+def with_penalty(draw: Draw) -> dict[str, object]:
+    """How to draw, as llama.cpp and what is built on it name it."""
+    fields = draw.fields()
+    return {"repeat_penalty" if name == "repetition_penalty" else name: value for name, value in fields.items()}
+
+
+def logprob_of(drawn: Probability, word: str) -> float | None:
+    """How likely a token was; where a word has to come, among the likeliest that can begin it."""
+    if drawn.logprob is None or not word:
+        return drawn.logprob
+    likeliest = {one.token: one.logprob for one in drawn.top_logprobs if one.logprob is not None}
+    fitting = [drawn.logprob, *(likeliest[one] for one in likeliest if one != drawn.token and fits(one, word))]
+    best = max(fitting)
+    return drawn.logprob - best - math.log(math.fsum(math.exp(one - best) for one in fitting))
+
+
+def fits(token: str, word: str) -> bool:
+    """Whether a text that begins with a word can begin with this token."""
+    return bool(token) and (token.startswith(word) or word.startswith(token))
+
+
+def begins_with(word: str) -> str:
+    """A grammar of llama.cpp for any text that begins with a word."""
+    spelled = "".join(f"\\U{ord(one):08X}" for one in word)
+    return f'root ::= "{spelled}" .*'

@@ -1,0 +1,65 @@
+"""Ollama: a raw prompt of ours where the model's format is known, else `suffix`, which its template places."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from localdflash.lsp.foreign.llama import NEUTRAL, with_penalty
+from localdflash.lsp.foreign.pieces import Piece, Reply
+from localdflash.lsp.foreign.place import Draw, Place
+from localdflash.lsp.foreign.prompt import Prompts, Sides
+from localdflash.lsp.foreign.wire import JsonLines, Saying, decoder
+from localdflash.server.address import Address
+from localdflash.server.stream import Connection
+
+
+class _Probability(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _Said(Saying):
+    response: str = ""
+    done: bool = False
+    done_reason: str = ""
+    logprobs: list[_Probability] | None = None
+
+
+class Ollama:
+    """One connection to Ollama. `how` makes its prompts."""
+
+    def __init__(self, address: Address, model: str, how: Prompts | Sides) -> None:
+        self.model, self._how = model, how
+        self._connection = Connection(address, decoder(_Said), JsonLines)
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """See `FillServer`."""
+        return Reply(self._pieces(place, draw))
+
+    def close(self) -> None:
+        """See `FillServer`."""
+        self._connection.close()
+
+    async def _pieces(self, place: Place, draw: Draw) -> AsyncGenerator[Piece]:
+        if not place.max_tokens:
+            return
+        async with aclosing(self._connection.events("/api/generate", self._body(place, draw))) as lines:
+            async for said in lines:
+                yield _piece(said)
+
+    def _body(self, place: Place, draw: Draw) -> dict[str, object]:
+        options: dict[str, object] = {"num_predict": place.max_tokens, **NEUTRAL, **with_penalty(draw)}
+        body: dict[str, object] = {"model": self.model, "stream": True, "logprobs": True, "options": options}
+        if isinstance(self._how, Prompts):
+            form = self._how.form
+            options["stop"] = [*form.stop_strings, *form.markers, *form.stops]
+            return body | {"prompt": self._how.spelled(place), "raw": True}
+        before, after = self._how.of(place)
+        return body | {"prompt": before, "suffix": after}
+
+
+def _piece(said: _Said) -> Piece:
+    if said.done:
+        return Piece(said.response, tokens=0, end="length" if said.done_reason == "length" else "stop")
+    logprobs = tuple(one.logprob for one in said.logprobs or () if one.logprob is not None)
+    return Piece(said.response, logprobs)

@@ -1,0 +1,91 @@
+"""What a server's text comes in, and the events that suggestions grow by: cut where our own engine would end it.
+
+A server goes on to its own end, or to the limit; here the text is read token by token, and once it has come to an end
+by syntax the connection is closed, which stops the server.
+"""
+
+import math
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from localdflash.answers.fill.stopping import Stopping
+from localdflash.lsp.events import Event
+from localdflash.lsp.foreign.place import Draw, Place
+
+
+class Piece(NamedTuple):
+    """A part of a text. `logprobs` are those of its tokens, as far as they are told."""
+
+    text: str
+    logprobs: tuple[float, ...] = ()
+    tokens: int = 1
+    end: str = ""  # why the server ended it: "stop" or "length"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A text as it comes. It begins with `word`, which stands before the cursor already."""
+
+    pieces: AsyncGenerator[Piece]
+    word: str = ""
+
+
+class FillServer(Protocol):
+    """A server that fills in the middle. `model` is the one that answers."""
+
+    model: str
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        """Begin a text. Closing its pieces stops the server."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class FillSource:
+    """The `Source` of suggestions that such a server is."""
+
+    def __init__(self, server: FillServer) -> None:
+        self.server = server
+        self.model = server.model
+
+    async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
+        """The events of all texts that are asked for, one text after the other."""
+        place = Place.of(body)
+        for index, draw in enumerate(place.draws()):
+            async with aclosing(_events(self.server.fill(place, draw), place, index)) as events:
+                async for event in events:
+                    yield event
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.server.close()
+
+
+async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Event]:
+    stopping = Stopping(place.extent(), len(reply.word), place.least_sure)
+    logprobs: list[float] = []
+    tokens, finish, began = 0, "stop", time.monotonic()
+    async with aclosing(reply.pieces) as pieces:
+        async for piece in pieces:
+            tokens, finish = tokens + piece.tokens, piece.end or finish
+            logprobs += piece.logprobs
+            text = stopping.push(piece.text, piece.logprobs[0] if len(piece.logprobs) == 1 else None)
+            if text:
+                yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
+            if stopping.ended or piece.end:
+                break
+    if not stopping.ended and (text := stopping.finish()):
+        yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
+    end: Event = {"index": index, "text": "", "finish": stopping.reason or finish, "tokens": tokens}
+    if took := time.monotonic() - began:
+        end["timings"] = {"predicted_per_second": tokens / took}  # with what the prompt took: only that is known here
+    yield end
+
+
+def _confidence(logprobs: list[float]) -> float | None:
+    """The geometric mean of the probabilities; None if they are unknown."""
+    return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None

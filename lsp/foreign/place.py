@@ -1,0 +1,75 @@
+"""What a request for a completion asks of another server: the place, and how to draw the text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from localdflash.answers.fill.extent import Extent, Mode, find
+from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.text.syntax import language_of
+
+SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")
+VARIED = 0.8  # temperature of all texts of a place but the first
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How the tokens of one text are drawn; greedy at temperature 0. `shaping`: other parameters, as we name them."""
+
+    temperature: float = 0.0
+    seed: int = 0
+    shaping: Mapping[str, float] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, object]:
+        """These as most servers name them."""
+        return {"temperature": self.temperature, "seed": self.seed, **self.shaping}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cursor, other code, and how far a text may go. No tokens: the server may read the prompt ahead of a request."""
+
+    hole: Hole
+    others: tuple[FillContext, ...]
+    mode: Mode
+    max_tokens: int
+    count: int
+    least_sure: float
+    draw: Draw
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> "Place":
+        """The place in the body of a POST /complete, which is what our own engine would be sent."""
+        path = " ".join(body.get("path", "").split())
+        prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
+        return cls(
+            Hole(path, language_of(path, body.get("language", "")), prefix, middle, suffix, body.get("first_line", 0)),
+            tuple(FillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
+            body.get("mode", "auto"),
+            body["max_tokens"],
+            body.get("count", 1) if body["max_tokens"] else 1,
+            body.get("least_sure", 0.0),
+            Draw(
+                body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
+            ),
+        )
+
+    @property
+    def before(self) -> str:
+        """All text before the cursor."""
+        return self.hole.prefix + self.hole.middle
+
+    @property
+    def line(self) -> str:
+        """The cursor's line, up to the cursor."""
+        return self.before.rpartition("\n")[2]
+
+    def extent(self) -> Extent:
+        """What ends a text here."""
+        return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+
+    def draws(self) -> list[Draw]:
+        """How to draw each of the texts that are asked for: the first as asked, others varied."""
+        first = self.draw
+        hot = max(first.temperature, VARIED)
+        return [first, *(replace(first, temperature=hot, seed=first.seed + one) for one in range(1, self.count))]

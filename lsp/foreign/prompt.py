@@ -1,0 +1,134 @@
+"""The prompt for a server whose vocabulary is not here: put together as for our own engine, in estimated tokens.
+
+A vocabulary of short pieces of text stands for the server's, so that `answers.fill.prompt` decides what goes in, in
+which order, and where it is cut. What comes out is text again, with the markers of the model's format between: either
+one string, or strings and markers apart, for servers that take markers as ids.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from localdflash.answers.fill.encoder import Encoder
+from localdflash.answers.fill.prompt import assemble
+from localdflash.errors import ModelError
+from localdflash.lsp.foreign.place import Place
+from localdflash.text.fim import FimFormat
+
+# About what vocabularies for code have as one token; where they have longer ones, the estimate is on the safe side.
+_PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)
+UNKNOWN_CONTEXT = 4096  # tokens, where a server does not say
+SHARE = 0.75  # of the context that is counted on: the estimate may be wrong
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A marker of the model's format."""
+
+    spelling: str
+
+
+Part = str | Marker
+PLAIN = FimFormat("plain", "<before>", "<after>", "<typed>")  # for servers that have markers of their own
+
+
+class Pieces:
+    """A `Vocabulary` whose ids are pieces of text, and whose special tokens are these markers."""
+
+    ends: frozenset[int] = frozenset()
+
+    def __init__(self, markers: Iterable[str], model: str = "") -> None:
+        self._markers, self._model = tuple(markers), model
+        self._ids: dict[str, int] = {}
+        self._pieces: list[str] = []
+
+    def encode(self, text: str, *, continues: bool = False) -> list[int]:
+        """See `Vocabulary`."""
+        return [self._id(piece) for piece in _PIECES.findall(text)]
+
+    def special(self, spelling: str) -> int:
+        """See `Vocabulary`: a negative id."""
+        if not self.has_special(spelling):
+            raise ModelError(f"vocabulary: {spelling!r} is not a single special token of this model")
+        return -1 - self._markers.index(spelling)
+
+    def has_special(self, spelling: str) -> bool:
+        """See `Vocabulary`."""
+        return spelling in self._markers
+
+    def bos(self) -> int | None:
+        """See `Vocabulary`. None: the server puts it there."""
+        return None
+
+    def metadata(self, key: str) -> str | None:
+        """See `Vocabulary`."""
+        return self._model if key == "general.name" else None
+
+    def parts(self, ids: Sequence[int]) -> list[Part]:
+        """The text of these ids, and the markers in it."""
+        parts: list[Part] = []
+        text: list[str] = []
+        for one in ids:
+            if one >= 0:
+                text.append(self._pieces[one])
+                continue
+            parts += ["".join(text), Marker(self._markers[-1 - one])]
+            text = []
+        return [part for part in (*parts, "".join(text)) if part]
+
+    def _id(self, piece: str) -> int:
+        if piece not in self._ids:
+            self._ids[piece] = len(self._pieces)
+            self._pieces.append(piece)
+        return self._ids[piece]
+
+
+class Prompts:
+    """Makes prompts in one format. `markers` are those that the model has, and `context` its tokens."""
+
+    def __init__(self, form: FimFormat, markers: Iterable[str] = (), context: int = 0) -> None:
+        known = {*form.markers, *markers}
+        self.form = form if known.issuperset(form.files or ()) else replace(form, files=None)
+        self._pieces = Pieces(known)
+        self._encoder = Encoder(self._pieces)
+        self._context = int((context or UNKNOWN_CONTEXT) * SHARE)
+        own = "|".join(map(re.escape, (*form.markers, *form.stops, *(form.files or ()))))
+        self._spelled = re.compile(rf"{own}|<\|\w+\|>|</?s>")
+
+    def parts(self, place: Place, word: str = "") -> list[Part]:
+        """The prompt of a place, without the `word` at its cursor, which is left to be drawn."""
+        hole = place.hole.without(word)
+        prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word)
+        return self._pieces.parts(prompt.ids)
+
+    def broken(self, text: str) -> list[str]:
+        """Code, cut inside of whatever spells a marker, so that no part does."""
+        cuts = [found.start() + 1 for found in self._spelled.finditer(text)]
+        return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    def spelled(self, place: Place) -> str:
+        """The prompt of a place as one text. A marker that code spells gets a blank inside, which makes it none."""
+        parts = self.parts(place)
+        return "".join(part.spelling if isinstance(part, Marker) else " ".join(self.broken(part)) for part in parts)
+
+
+class Sides:
+    """Makes the two texts before and after a cursor, for servers that build the prompt themselves."""
+
+    def __init__(self, context: int = 0) -> None:
+        self._prompts = Prompts(PLAIN, context=context)
+
+    def of(self, place: Place, word: str = "") -> tuple[str, str]:
+        """What to send of the text before the cursor, other code at its head, and of the text after it; see
+        `Prompts.parts`.
+        """
+        before, after, side = "", "", 0
+        for part in self._prompts.parts(place, word):
+            if isinstance(part, Marker):
+                side += part.spelling == PLAIN.suffix
+                side -= part.spelling == PLAIN.middle
+            elif side:
+                after += part
+            else:
+                before += part
+        return before, after

@@ -1,0 +1,83 @@
+"""`localdflash complete` where the settings name another server."""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lsp.foreign.made_up import Said, in_thread, llama, llama_said, openai
+
+STREAM = "text/event-stream"
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the settings name a server."""
+    return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
+
+
+def test_the_text_ends_as_our_own_engine_ends_it(
+    file: Path, run: Callable[..., Any], at: Callable[[str], None]
+) -> None:
+    said = [llama_said(text) for text in ("return first", " + second", "\n", "\n", "x = 1")]
+    with in_thread(llama(*said)) as server:
+        at(server.url + "/v1")
+        done = run("complete", f"{file}:3:5")
+    assert (done.code, done.out, done.err) == (0, "return first + second", "")
+
+
+def test_what_is_asked_for_is_passed_on(file: Path, run: Callable[..., Any], at: Callable[[str], None]) -> None:
+    with in_thread(openai("return x\n", models=("one", "two"))) as server:
+        at(server.url)
+        options = ("--pair", "two", "--max-tokens", 7, "--temperature", 0.5, "--seed", 3, "--line")
+        told = json.loads(run("complete", f"{file}:3:5", "--json", *options).out)
+        body = server.bodies("/v1/completions")[-1]
+    assert told == {"insertion": "return x", "finish": "line", "tokens": 1}
+    assert (body["model"], body["max_tokens"], body["temperature"], body["seed"]) == ("two", 7, 0.5, 3)
+
+
+def test_what_is_wrong_is_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:
+    no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
+    with in_thread(llama(markers={}, infill=no)) as server:
+        at(server.url)
+        assert "does not fill in the middle" in fails(3, "complete", f"{file}:3:5")
+    assert "cannot be reached" in fails(1, "complete", f"{file}:3:5")
+
+
+def test_there_is_no_prompt_of_another_server_to_explain(
+    file: Path, fails: Callable[..., str], at: Callable[[str], None]
+) -> None:
+    at("http://127.0.0.1:9")
+    assert "--explain works with localdflash's own engine only" in fails(2, "complete", f"{file}:3:5", "--explain")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_prints_what_came_and_stops_the_server(
+    file: Path, run: Callable[..., Any], at: Callable[[str], None]
+) -> None:
+    first = b'data: {"content":"return first(","tokens":[1]}\n\n'
+
+    def press() -> None:
+        while not server.bodies("/completion"):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with in_thread(llama(completion=Said(stream=[first], kind=STREAM, hangs=True))) as server:
+        at(server.url)
+        finger = threading.Thread(target=press)
+        finger.start()
+        done = run("complete", f"{file}:3:5", "--json")
+        finger.join()
+        deadline = time.monotonic() + 5
+        while not server.left.is_set() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.left.is_set()
+    assert (done.code, json.loads(done.out)["finish"]) == (130, "cancelled")
+    assert json.loads(done.out)["insertion"].startswith("return first")

@@ -1,0 +1,122 @@
+"""From a server's text to events: it ends where our own engine would end it, and the server is stopped there."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.lsp.events import Event
+from localdflash.lsp.foreign.pieces import FillSource, Piece, Reply
+from localdflash.lsp.foreign.place import Draw, Place
+from tests.lsp.foreign.made_up import BODY
+
+TEXT = "rn first + second\n\n\ndef other(third):\n    return third\n"
+
+
+class Scripted:
+    """A server that says these pieces, and knows whether it was stopped."""
+
+    model = "scripted"
+
+    def __init__(self, pieces: Sequence[Piece], word: str = "") -> None:
+        self.pieces, self.word = pieces, word
+        self.said = 0
+        self.draws: list[Draw] = []
+
+    def fill(self, place: Place, draw: Draw) -> Reply:
+        self.draws.append(draw)
+        return Reply(self._pieces(), self.word)
+
+    async def _pieces(self) -> AsyncGenerator[Piece]:
+        for piece in self.pieces:
+            self.said += 1
+            yield piece
+
+    def close(self) -> None:
+        return
+
+
+def events(server: Scripted, **changes: Any) -> list[Event]:
+    async def collect() -> list[Event]:
+        return [event async for event in FillSource(server).complete({**BODY, **changes})]
+
+    return asyncio.run(collect())
+
+
+def text_of(found: list[Event], index: int = 0) -> str:
+    return "".join(event["text"] for event in found if event["index"] == index)
+
+
+def cut(text: str, places: Sequence[int]) -> list[Piece]:
+    ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [Piece(text[start:end]) for start, end in pairwise(ends)]
+
+
+def test_a_text_ends_with_its_statement_and_the_server_is_stopped() -> None:
+    server = Scripted([Piece(one) for one in TEXT])
+    found = events(server)
+    assert text_of(found) == "rn first + second"
+    assert found[-1]["finish"] == "statement"
+    assert server.said < len(TEXT) / 2
+
+
+@given(st.lists(st.integers(0, 100), max_size=8))
+def test_however_it_comes_it_is_the_same_text(places: list[int]) -> None:
+    assert text_of(events(Scripted(cut(TEXT, places)))) == "rn first + second"
+
+
+@given(st.lists(st.integers(0, 100), max_size=8))
+def test_a_word_that_stands_there_already_is_not_said_again(places: list[int]) -> None:
+    assert text_of(events(Scripted(cut("retu" + TEXT, places), "retu"))) == "rn first + second"
+
+
+@pytest.mark.parametrize("end", ["stop", "length"])
+def test_the_servers_own_end(end: str) -> None:
+    found = events(Scripted([Piece("rn first"), Piece(" + second", end=end), Piece("never read")]))
+    assert text_of(found) == "rn first + second"
+    assert found[-1]["finish"] == end
+
+
+def test_what_the_line_ends_with_already_is_not_suggested() -> None:
+    found = events(
+        Scripted([Piece("nge(10):\n    print(i)\n")]), prefix="", middle="for i in ra", suffix=":\n    pass\n"
+    )
+    assert text_of(found) == "nge(10)"
+
+
+def test_how_sure_it_is_comes_with_the_text() -> None:
+    found = events(Scripted([Piece("rn", (math.log(0.5),)), Piece(" first", (math.log(0.125),)), Piece("\n")]))
+    assert found[0].get("confidence") in (pytest.approx(0.5), pytest.approx(0.25))
+    assert [event for event in found if event["text"]][-1].get("confidence") == pytest.approx(0.25)
+
+
+def test_a_server_that_does_not_tell_has_no_confidence() -> None:
+    assert {event.get("confidence") for event in events(Scripted([Piece("rn first\n")]))} == {None}
+
+
+def test_where_it_is_unsure_a_text_ends() -> None:
+    unsure = [Piece("rn first", (-0.1,)), Piece(" -", (-2.5,)), Piece(" third", (-4.0,)), Piece("\n", (-0.1,))]
+    found = events(Scripted(unsure), least_sure=0.25)
+    assert text_of(found).startswith("rn first")
+    assert "third" not in text_of(found)
+    assert found[-1]["finish"] == "unsure"
+    assert text_of(events(Scripted(unsure), least_sure=0.0)) == "rn first - third"
+
+
+def test_choices_come_one_after_the_other_and_only_the_first_is_the_likeliest() -> None:
+    server = Scripted([Piece("rn first\n")])
+    found = events(server, count=3)
+    assert [text_of(found, index) for index in range(3)] == ["rn first"] * 3
+    assert [event["index"] for event in found if "finish" in event] == [0, 1, 2]
+    assert [draw.temperature for draw in server.draws] == [0.0, 0.8, 0.8]
+    assert len({draw.seed for draw in server.draws}) == 3
+
+
+def test_a_line_is_all_that_is_asked_for() -> None:
+    found = events(Scripted([Piece("rn (\n    first,\n)\n")]), mode="line")
+    assert text_of(found) == "rn ("

@@ -1,0 +1,108 @@
+"""Prompts for servers whose vocabulary is not here: as for our own engine, and what code spells is no marker."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import localdflash
+from localdflash.answers.fill.encoder import Encoder
+from localdflash.answers.fill.prompt import assemble
+from localdflash.lsp.foreign.place import Place
+from localdflash.lsp.foreign.prompt import Marker, Pieces, Prompts, Sides
+from localdflash.text.fim import FORMATS, detect
+from localdflash.text.tokenizer import Tokenizer
+from tests.lsp.foreign.made_up import BODY, QWEN
+
+QWEN_FORM = FORMATS["qwen"]
+EMBEDDED = Path(localdflash.__file__).parent / "embedded/target.gguf"
+SPELLED = ["a", "é", "日", "_", " ", "\n", "\t", "(", "1", "<|fim_suffix|>", "<|im_end|>", "<", "|>"]
+code = st.lists(st.sampled_from(SPELLED)).map("".join)
+
+
+def place(**changes: Any) -> Place:
+    return Place.of({**BODY, **changes})
+
+
+@given(code)
+def test_pieces_are_all_of_a_text(text: str) -> None:
+    pieces = Pieces(QWEN)
+    ids = pieces.encode(text)
+    assert pieces.parts(ids) == ([text] if text else [])
+    assert pieces.parts([*ids, pieces.special("<|fim_middle|>"), *ids]) == [
+        *([text] if text else []),
+        Marker("<|fim_middle|>"),
+        *([text] if text else []),
+    ]
+
+
+def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
+    """Part by part in the model's own tokens, against the ids that are assembled where the vocabulary is known."""
+    tokenizer = Tokenizer.load(EMBEDDED)
+    form = detect(tokenizer)
+    markers = {one: tokenizer.special(one) for one in form.markers}
+    for body in (BODY, {**BODY, "suffix": ""}, {**BODY, "prefix": "", "middle": ""}):
+        asked = Place.of(body)
+        ids = assemble(Encoder(tokenizer), form, 1024, asked.hole, asked.others, asked.max_tokens).ids
+        bos = tokenizer.bos()
+        sent = [] if bos is None else [bos]
+        for part in Prompts(form, markers, context=1024).parts(asked):
+            sent += [markers[part.spelling]] if isinstance(part, Marker) else tokenizer.encode(part, continues=True)
+        assert tokenizer.spell(sent) == tokenizer.spell(ids)
+        assert [one for one in sent if one in markers.values()] == [one for one in ids if one in markers.values()]
+
+
+def test_other_files_go_before_the_code_with_the_models_separators() -> None:
+    parts = Prompts(QWEN_FORM, QWEN_FORM.files or ()).parts(place())
+    assert parts[:4] == [
+        Marker("<|repo_name|>"),
+        "repository\n",
+        Marker("<|file_sep|>"),
+        "b.py\ndef sub(a, b):\n    return a - b\n",
+    ]
+    assert parts[-2:] == [Marker("<|fim_middle|>"), "retu"]
+
+
+def test_a_vocabulary_without_separators_gets_other_files_as_comments() -> None:
+    parts = Prompts(QWEN_FORM).parts(place())
+    assert parts[0] == "# b.py\ndef sub(a, b):\n    return a - b\n"
+
+
+@given(code, code, code)
+def test_a_prompt_as_text_has_each_marker_once_whatever_the_code_spells(before: str, typed: str, after: str) -> None:
+    prompts = Prompts(QWEN_FORM, QWEN_FORM.files or ())
+    spelled = prompts.spelled(place(prefix=before + "\n", middle=typed, suffix=after, context=[]))
+    assert re.findall(r"<\|\w+\|>", spelled) == ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+
+
+@given(code)
+def test_broken_code_is_the_same_code_and_no_part_of_it_spells_a_marker(text: str) -> None:
+    parts = Prompts(QWEN_FORM).broken(text)
+    assert "".join(parts) == text
+    assert not any(re.search(r"<\|\w+\|>", part) for part in parts)
+
+
+def test_a_long_file_is_cut_to_what_the_server_holds() -> None:
+    body = {"prefix": "".join(f"value_{i} = compute({i})\n" for i in range(2000)), "suffix": "x = 1\n" * 2000}
+    sizes = []
+    for context in (512, 2048, 4096):
+        prompt = Prompts(QWEN_FORM, context=context).spelled(place(**body))
+        assert "value_1999 = compute(1999)\n" in prompt
+        sizes.append(len(Pieces(QWEN).encode(prompt)))
+    assert sizes == sorted(sizes)
+    assert sizes[0] <= 512 * 0.75
+    assert sizes[-1] <= 2048 + 64
+
+
+def test_the_sides_are_what_stands_before_and_after_the_cursor() -> None:
+    before, after = Sides().of(place())
+    assert before == "# b.py\ndef sub(a, b):\n    return a - b\n" + BODY["prefix"] + BODY["middle"]
+    assert after == BODY["suffix"]
+
+
+@pytest.mark.parametrize("field", ["prefix", "middle", "suffix"])
+def test_line_ends_are_line_feeds(field: str) -> None:
+    assert "\r" not in Prompts(QWEN_FORM).spelled(place(**{field: BODY[field].replace("\n", "\r\n")}))
