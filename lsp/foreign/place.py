@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.answers.fill.extent import Extent, Mode, find
+from localdflash.answers.fill.extent import Mode, find
+from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.answers.fill.sound import Soundness
 from localdflash.text.syntax import language_of
 
 SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")
@@ -64,9 +66,12 @@ class Place:
         """The cursor's line, up to the cursor."""
         return self.before.rpartition("\n")[2]
 
-    def extent(self) -> Extent:
-        """What ends a text here."""
-        return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+    def ending(self, word: str) -> Presentable:
+        """What ends a text here that begins with a word which stands before the cursor already."""
+        before, after = self.before, self.hole.suffix
+        extent = find(self.hole.language, before, after, self.mode)
+        texts = (before, after, *(one.text for one in self.others))
+        return Presentable.at(extent, Soundness(extent, before, after), texts, word, self.least_sure)
 
     def draws(self) -> list[Draw]:
         """How to draw each of the texts that are asked for: the first as asked, others varied."""

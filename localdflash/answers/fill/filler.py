@@ -9,12 +9,10 @@ from localdflash.answers.fill.choices import Different
 from localdflash.answers.fill.encoder import Encoder
 from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.healing import Healing, Spellings, unfinished_word
-from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import MOST, FillContext, FillPrompt, Hole, assemble
 from localdflash.answers.fill.python_lines import missing_blanks
 from localdflash.answers.fill.sound import Soundness
-from localdflash.answers.fill.stopping import Stopping
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow
@@ -41,10 +39,7 @@ class Filling:
 
     def ending(self) -> Presentable:
         """What ends the text of one of them; 0 for `least_sure` says that the user asked."""
-        asked = self.least_sure == 0
-        names = None if asked else Names(self.extent, self.word, self.texts)
-        stopping = Stopping(self.extent, len(self.word), self.least_sure)
-        return Presentable(stopping, self.extent, self.sound, names, self.lead, asked=asked)
+        return Presentable.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
 
     @property
     def first(self) -> Prepared:

@@ -7,11 +7,12 @@ sound anywhere is better than none, and comes whole.
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from localdflash.answers.fill.extent import Extent
 from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.repeats import stutter
+from localdflash.answers.fill.sound import Soundness
 from localdflash.answers.fill.stopping import Stopping
 
 TRIED = 24  # ends of one answer: each costs a parse
@@ -40,6 +41,18 @@ class Presentable:
         self._text, self._sent, self._looked = "", 0, 0
         self._lead = lead
         self._doubt = ""
+
+    @classmethod
+    def at(
+        cls, extent: Extent, sound: Soundness, texts: Sequence[str], word: str, least_sure: float, lead: str = ""
+    ) -> "Presentable":
+        """The end of a text that begins with `word`, see `Stopping`; `least_sure` is 0 where the user asked.
+
+        `texts` are the file and other code, whose words are known.
+        """
+        asked = least_sure == 0
+        names = None if asked else Names(extent, word, texts)
+        return cls(Stopping(extent, len(word), least_sure), extent, sound, names, lead, asked=asked)
 
     @property
     def ended(self) -> bool:

@@ -78,13 +78,12 @@ def test_what_is_wrong_is_in_the_status_before_the_first_key(editor: Any, monkey
 
 
 def test_files_of_secrets_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("ignored.py\n")
 
     async def test() -> None:
         async with serving(llama(llama_said("return x\n"))) as server:
             monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
             async with editor(root=tmp_path.as_uri()) as e:
-                for name in (".env", "id_rsa", "secrets.py", "ignored.py"):
+                for name in (".env", "id_rsa", "secrets.py"):
                     uri = (tmp_path / name).as_uri()
                     e.open("canary_1 = 1\n" * 3, uri)
                     assert await e.ask(1, 0, uri=uri, manual=True) is None

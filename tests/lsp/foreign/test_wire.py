@@ -190,12 +190,14 @@ def test_sampling_is_passed_on_by_each_servers_names() -> None:
         (
             llama(
                 completion=Said(
-                    stream=[b'data: {"content":"return x","tokens":[1]}\n\n'], kind="text/event-stream", hangs=True
+                    stream=[b'data: {"content":"return x\\n    y","tokens":[1]}\n\n'],
+                    kind="text/event-stream",
+                    hangs=True,
                 )
             ),
             "/completion",
         ),
-        (ollama(generate=Said(stream=[b'{"response":"rn x"}\n'], kind=LINES, hangs=True)), "/api/generate"),
+        (ollama(generate=Said(stream=[b'{"response":"rn x\\n    y"}\n'], kind=LINES, hangs=True)), "/api/generate"),
     ],
 )
 def test_who_leaves_closes_the_connection(answers: dict[str, Answer], path: str) -> None:
