@@ -58,7 +58,7 @@ class Completer:
         """The pair that is loaded; "" if there is no engine."""
         connection = _connection()
         try:
-            return str((await connection.get("/ps"))["pair"])
+            return str((await connection.get("/ps?role=completion"))["pair"])
         except (LocaldflashError, KeyError):
             return ""
         finally:

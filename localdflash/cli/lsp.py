@@ -12,7 +12,6 @@ import click
 from localdflash.cli.options import completion_pair_options, wanted
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
-from localdflash.pairs import defaults
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +39,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.lsp import transport
     from localdflash.lsp.server import SuggestionServer
 
-    engine = wanted(ctx, options, defaults.chat_pair)
+    engine = wanted(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: SuggestionServer(engine))

@@ -10,7 +10,7 @@ mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from localdflash.errors import ModelError
 from localdflash.text.tokenizer import Tokenizer
@@ -35,6 +35,16 @@ class FimFormat:
     def markers(self) -> tuple[str, ...]:
         """All markers of the format."""
         return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
+
+
+class Vocabulary(Protocol):
+    """What tells the format of a model."""
+
+    def has_special(self, spelling: str) -> bool:
+        """Whether one special token has this spelling."""
+
+    def metadata(self, key: str) -> str | None:
+        """A text among the file's metadata."""
 
 
 _PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -77,7 +87,7 @@ FORMATS: dict[str, FimFormat] = {
 }
 
 
-def detect(tokenizer: Tokenizer) -> FimFormat:
+def detect(tokenizer: Vocabulary) -> FimFormat:
     """The format whose markers are single tokens of this vocabulary; ModelError if there is none."""
     model_name = (tokenizer.metadata("general.name") or "").lower()
     for fim in FORMATS.values():
