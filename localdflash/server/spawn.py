@@ -71,7 +71,7 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     running = pairs[0]["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()))
         waiting.say(f"The engine loads anew: {told} ...")
         waiting.look(LOADING)
         role = {"role": wanted.role} if wanted.role else {}
