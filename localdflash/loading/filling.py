@@ -2,14 +2,17 @@
 
 from localdflash.errors import ModelError
 from localdflash.pairs.registry import load_registry
-from localdflash.text.fim import detect
+from localdflash.text.fim import detect, format_of
 from localdflash.weights.gguf import GGUFHeader, read_header
 
 
 def check_fills(spec: str) -> None:
     """ModelError if the pair was not trained to fill in the middle. One whose file is not here is not judged."""
     pair = load_registry().resolve(spec)
-    if pair.fim or not pair.target.path.is_file():
+    if pair.fim:
+        format_of(pair.fim)
+        return
+    if not pair.target.path.is_file():
         return
     vocabulary = _HeaderVocabulary(read_header(pair.target.path))
     try:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import gguf
 import httpx2
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from localdflash.server.app import create_app
 from localdflash.server.engines import Engines
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
+from tests.support.gguf_files import write_header
 from tests.support.served import Client
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
@@ -55,14 +55,7 @@ def make(tiny: str) -> Iterator[Callable[..., tuple[Engines, Client]]]:
 @pytest.fixture
 def without_fim(tmp_path: Path) -> str:
     """The header of a model that no one trained to fill in the middle."""
-    path = tmp_path / "talks.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list(["a", "b", "<|im_start|>"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return str(path)
+    return str(write_header(tmp_path / "talks.gguf", "a", "b", "<|im_start|>"))
 
 
 def fails_beside_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
@@ -31,6 +30,7 @@ from tests.support.daemons import (
     start,
     until,
 )
+from tests.support.gguf_files import write_header
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -263,13 +263,7 @@ def test_each_role_gets_its_pair_and_leaves_the_other_alone(said: list[str], tin
 
 
 def test_a_pair_that_cannot_fill_in_starts_no_engine_for_completions(said: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "talks.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list(["a", "b"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    path = write_header(tmp_path / "talks.gguf", "a", "b")
     with pytest.raises(ModelError, match=r"talks\.gguf: .*no fill-in-the-middle tokens"):
         connect(Wanted({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
     assert find() is None
