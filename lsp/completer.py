@@ -141,7 +141,7 @@ class Completer(Asker):
         """See `Asker`."""
         connection = Connection(Address(paths.engine_socket()), decode)
         try:
-            return str((await connection.get("/ps"))["pair"])
+            return str((await connection.get("/ps?role=completion"))["pair"])
         except (LocaldflashError, KeyError):
             return ""
         finally:

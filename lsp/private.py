@@ -11,6 +11,7 @@
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 
 if TYPE_CHECKING:
     from localdflash.lsp.server import SuggestionServer
@@ -40,8 +41,12 @@ def register(server: "SuggestionServer") -> None:
         return await server.suggest(params)
 
     @server.command(ACCEPT)
-    def accept(name: str) -> None:
-        server.accepted(name)
+    def accept(*arguments: Any) -> None:
+        match arguments:
+            case (str(name),):
+                server.accepted(name)
+            case _:
+                raise JsonRpcInvalidParams(f"{ACCEPT}: expected one argument, the id of a suggestion")
 
     @server.feature("localdflash/status")
     def status(_params: Any) -> dict[str, Any]:

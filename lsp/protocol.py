@@ -2,7 +2,8 @@
 
 `documents` is what the server knows of open files, by URI. A document that cannot be followed is dropped, so that
 nothing is ever completed in a text that the editor does not have: one beyond `LARGEST`, and one whose change was not a
-valid message, are unknown until they are opened again. A change of an unknown document is ignored.
+valid message, are unknown until they are opened again or changed as a whole. Any other change of an unknown document
+is ignored.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +17,7 @@ from localdflash.lsp.document import Document, Encoding, LineEdit
 from localdflash.lsp.rpc import RpcProtocol
 
 LARGEST = 4_000_000  # characters of a document that is kept
+Change, WholeText = types.TextDocumentContentChangeEvent, types.TextDocumentContentChangeWholeDocument
 OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 _CHANGES = ("", types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE)  # "": nobody knows what it was
@@ -32,6 +34,7 @@ class DocumentProtocol(RpcProtocol):
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
         self.documents: dict[str, Document] = {}
+        self._dropped: dict[str, str] = {}  # languages of documents that are open, but not followed
         self.on_open: Callable[[Document], None] = lambda document: None
         self.on_change: OnChange = lambda document, first_line, old, new: None
         self.on_changed: Callable[[Document], None] = lambda document: None
@@ -47,21 +50,30 @@ class DocumentProtocol(RpcProtocol):
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
         """Open a document; the client's text is the truth, even if it was open already."""
         item = params.text_document
-        if len(item.text) > LARGEST:
-            self._forget(item.uri, "it is too large for completions")
-            return
-        document = Document(item.uri, item.text, item.version, self.encoding(), item.language_id)
-        self.documents[item.uri] = document
+        self._begin(item.uri, item.text, item.version, item.language_id)
+
+    def _begin(self, uri: str, text: str, version: int, language: str) -> Document | None:
+        """Follow a document from this text on; None if it is too large."""
+        self._dropped[uri] = language
+        if len(text) > LARGEST:
+            self._forget(uri, "it is too large for completions")
+            return None
+        del self._dropped[uri]
+        document = self.documents[uri] = Document(uri, text, version, self.encoding(), language)
         self.on_open(document)
+        return document
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
     def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
         """Apply one or several edits, each to the result of the one before."""
-        uri = params.text_document.uri
-        if not (document := self.documents.get(uri)):
+        uri, changes = params.text_document.uri, params.content_changes
+        document = self.documents.get(uri)
+        if not document:
+            document, changes = self._found_again(params)
+        if not document:
             return
         document.version, failed = params.text_document.version, None
-        for change in params.content_changes:
+        for change in changes:
             first_line, old, new = _apply(document, change)
             if document.size > LARGEST:
                 self._forget(uri, "it has become too large for completions; open it again when it is smaller")
@@ -84,6 +96,7 @@ class DocumentProtocol(RpcProtocol):
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
     def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         """Close a document."""
+        self._dropped.pop(params.text_document.uri, None)
         if self.documents.pop(params.text_document.uri, None):
             self.on_close(params.text_document.uri)
 
@@ -91,16 +104,28 @@ class DocumentProtocol(RpcProtocol):
         """See RpcProtocol. A document whose change may have been lost is dropped."""
         if method in _CHANGES:
             for uri in uris or list(self.documents):
+                if method == types.TEXT_DOCUMENT_DID_OPEN:
+                    self._dropped[uri] = ""
                 self._forget(uri, "a message about it could not be read; open it again")
 
     def _forget(self, uri: str, reason: str) -> None:
         self.log(f"{uri}: {reason}")
-        if self.documents.pop(uri, None):
+        if document := self.documents.pop(uri, None):
+            self._dropped[uri] = document.language
             self.on_close(uri)
 
+    def _found_again(self, params: types.DidChangeTextDocumentParams) -> tuple[Document | None, Sequence[Change]]:
+        """A document that was dropped, if its whole text is sent, and the changes behind that."""
+        item, changes = params.text_document, params.content_changes
+        whole = [i for i, change in enumerate(changes) if isinstance(change, WholeText)]
+        if item.uri not in self._dropped or not whole:
+            return None, ()
+        language = self._dropped[item.uri]
+        return self._begin(item.uri, changes[whole[-1]].text, item.version, language), changes[whole[-1] + 1 :]
 
-def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> LineEdit:
-    if isinstance(change, types.TextDocumentContentChangeWholeDocument):
+
+def _apply(document: Document, change: Change) -> LineEdit:
+    if isinstance(change, WholeText):
         return document.replace_all(change.text)
     start, end = change.range.start, change.range.end
     places = document.place(start.line, start.character), document.place(end.line, end.character)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
@@ -191,6 +192,8 @@ class SuggestionServer(LanguageServer):
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Log a defect of ours at the client, instead of showing it to the user at every key."""
+        if isinstance(error, JsonRpcInvalidParams):
+            return  # the client's, which was answered
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
 

@@ -69,7 +69,7 @@ class ScriptedEngine:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 length = head.lower().partition("content-length: ")[2].partition("\r")[0]
                 body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
-                target = head.split()[1]
+                target = head.split()[1].partition("?")[0]
                 if target == "/v1/chat/completions":
                     answering = asyncio.create_task(self._chat(body, writer))
                 else:
@@ -114,9 +114,10 @@ class ScriptedEngine:
 
     def _ps(self) -> Json:
         about = self._about if self._ready else {"pair": self._about["pair"]}
+        pair = {**about, "roles": ["chat", "completion"], "options": OPTIONS | {"pair": about["pair"]}}
         return {
-            **about,
-            "options": OPTIONS | {"pair": about["pair"]},
+            **pair,
+            "pairs": [pair],
             "since": 1.0 if self._ready else None,
             "requests": len(self.asked),
             "running": self.live,

@@ -13,10 +13,18 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def system_budget() -> MemoryBudget:
-    """Memory that can be had without swapping; the page cache counts as free."""
+    """Memory that can be had without swapping; the page cache counts as free, but for files that this process uses.
+
+    So a second pair is planned beside the mapped weights of the first one.
+    """
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
-    return MemoryBudget(free if limit is None else min(free, limit), MARGIN, "memory")
+    return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped(), 0), MARGIN, "memory")
+
+
+def mapped() -> int:
+    """Bytes of files that are mapped into this process and in memory; 0 where the system does not tell."""
+    return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
 
 def program_bytes(with_torch: bool) -> int:

@@ -101,7 +101,7 @@ def run(client: Client, tasks: Sequence[Task], progress: Callable[[str], None]) 
     exact = [_same(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
     alike = [similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
     generation = sum(answer.generation_ms for answer in answers) / 1e3
-    about = client.get("/ps")
+    about = client.get("/ps?role=completion")
     return {
         "device": device(),
         "commit": commit(),

@@ -61,7 +61,7 @@ def run(
     began = time.perf_counter()
     said = asyncio.run(_type_all(jobs, workspace, manner, trace, files, progress))
     seconds = time.perf_counter() - began
-    about, after = client.get("/ps"), _tokens(client)
+    about, after = client.get("/ps?role=completion"), _tokens(client)
     engine: dict[str, Any] = {
         **{key: about[key] for key in ("pair", "backend", "context") if key in about},
         "requests": about["requests"] - requests if requests is not None else None,

@@ -108,7 +108,9 @@ class Answerer:
         """Ask what is loaded."""
         if isinstance(self._source, NamedServer):
             return await self._look_at_another(self._source)
-        while "context" not in (told := await self._get("/ps")):
+        while "context" not in (told := await self._get("/ps?role=chat")):
+            if "pair" not in told:
+                raise EngineGone("the chat's model was unloaded: ask again")
             self._enter("loading")
             await asyncio.sleep(LOOK)
         return _about(told)
@@ -234,7 +236,7 @@ class Answerer:
         """The end of an answer; another chat may have had another pair loaded meanwhile."""
         if self.about and self._is_local and reading.model not in ("", self.about.pair):
             with suppress(LocaldflashError):
-                told = await self._get("/ps")
+                told = await self._get("/ps?role=chat")
                 self.about = _about(told) if "context" in told else self.about
         return Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
 
@@ -269,7 +271,7 @@ class Answerer:
             return await self._name(self._source, pair)
         self._enter("loading")
         try:
-            about = _about(await self._again_if_gone("/load", {"pair": pair}))
+            about = _about(await self._again_if_gone("/load", {"pair": pair, "role": "chat"}))
         finally:
             if self._address:
                 self._enter("ready")

@@ -224,7 +224,7 @@ def _bench_typing(
             jobs = typing.of_files(places, manner)[:limit] if places else typing.held_out(limit, manner)
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
-        done = replay.run(jobs, Path(folder), own_engine(ctx, options, "--typing"), manner, _progress)
+        done = replay.run(jobs, Path(folder), own_engine(ctx, options, "--typing", "completion"), manner, _progress)
     print(file=sys.stderr)
     result = {"command": _command(ctx), **typing.report(done, manner)}
     _write(json_file, result)
@@ -242,7 +242,7 @@ def _bench_infill(
 
     tasks = infill.load(tasks_file, limit)
     print(printable(infill.warning(tasks_file)), file=sys.stderr)
-    found = infill.run(own_engine(ctx, options, "--infill"), tasks, _progress)
+    found = infill.run(own_engine(ctx, options, "--infill", "completion"), tasks, _progress)
     result = {"command": _command(ctx), **found}
     print(file=sys.stderr)
     _write(json_file, result)

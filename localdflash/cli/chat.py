@@ -14,7 +14,6 @@ from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.files import paths
-from localdflash.pairs import defaults
 
 if TYPE_CHECKING:
     from localdflash.chat.settings import ChatSettings
@@ -180,5 +179,5 @@ def _source(
     server = load_config().server
     if server.url and not alone:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
-    engine = wanted(ctx, options, defaults.completion_pair)
+    engine = wanted(ctx, options, "chat")
     return PrivateDaemon(engine) if alone else SharedDaemon(engine, watched=watched)

@@ -48,6 +48,7 @@ def _probes() -> tuple[Probe, ...]:
         Probe("terminal", surroundings.terminal, "", required=False),
         Probe("editors", surroundings.editors, "", required=False),
         Probe("embedded pair", self_test.embedded_pair, REINSTALL),
+        Probe("completion pair", self_test.completion_pair, "see `localdflash models list`", required=False),
         Probe("chat pair", self_test.chat_pair, "see `localdflash models list`", required=False),
     )
 

@@ -13,7 +13,6 @@ from localdflash.cli.options import completion_pair_options, given, wanted
 from localdflash.config import load_config
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
-from localdflash.pairs import defaults
 
 if TYPE_CHECKING:
     import socket
@@ -43,7 +42,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.lsp.server import SuggestionServer
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
-    engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, defaults.chat_pair)
+    engine = NamedEngine.of(load_config(), model) or wanted(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: SuggestionServer(engine))

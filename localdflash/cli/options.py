@@ -13,7 +13,7 @@ from localdflash.backend.names import BACKENDS, ROWS_MODES
 from localdflash.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.pairs import defaults
-from localdflash.server.wanted import Wanted
+from localdflash.server.wanted import PairRole, Wanted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -158,14 +158,13 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
     return sampling(**{name: options.pop(name) for name in names})
 
 
-def wanted(ctx: click.Context, options: dict[str, Any], instead_of: Callable[[Config], str] | None = None) -> Wanted:
+def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> Wanted:
     """The engine that a command's pair options ask for; those given on the command line must hold.
 
-    `instead_of`: whose pair gives way where an engine runs it.
+    `role`: what the pair is for; the pair of another role stays as it is.
     """
-    options, config = {**options, "pair": _absolute(options["pair"])}, load_config()
-    other = instead_of(config) if instead_of else ""
-    return Wanted(options, given(ctx, options), config.server.idle_minutes, other)
+    options = {**options, "pair": _absolute(options["pair"])}
+    return Wanted(options, given(ctx, options), load_config().server.idle_minutes, role)
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:

@@ -1,4 +1,4 @@
-"""`localdflash models ps`: the memory that the running daemon holds, beside what was planned."""
+"""`localdflash models ps`: the pairs that the running daemon holds, and their memory beside what was planned."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -13,7 +13,10 @@ from localdflash.errors import LocaldflashError
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def ps(as_json: bool) -> None:
-    """Show the pair that the daemon holds: memory planned and measured, part by part. Exit code 1 without a daemon."""
+    """Show the pairs that the daemon holds and what they are for: memory planned and measured, part by part.
+
+    Exit code 1 without a daemon.
+    """
     from localdflash.server.client import find
 
     client = find()
@@ -23,20 +26,24 @@ def ps(as_json: bool) -> None:
     if as_json:
         print_json(state)
         return
-    print_fields(_fields(state))
-    if state.get("memory"):
+    for pair in state["pairs"]:
+        print_fields(_fields(pair))
         print()
-        print_table(("PART", "PLANNED", "MEASURED"), _parts(state))
-
-
-def _fields(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in ("pair", "backend", "device", "context", "rows", "requests"):
-        if state.get(name, "") != "":
-            yield name, str(state[name])
-    if state.get("since"):
-        yield "loaded", f"{datetime.fromtimestamp(state['since']):%Y-%m-%d %H:%M:%S}"
+        if pair.get("memory"):
+            print_table(("PART", "PLANNED", "MEASURED"), _parts(pair))
+            print()
     if "idle_seconds" in state:
-        yield "idle", f"{state['idle_seconds']:.0f} s"
+        print_fields([("idle", f"{state['idle_seconds']:.0f} s")])
+
+
+def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "pair", str(pair["pair"])
+    yield "for", " and ".join(pair["roles"])
+    for name in ("backend", "device", "context", "rows", "requests"):
+        if pair.get(name, "") != "":
+            yield name, str(pair[name])
+    if pair.get("since"):
+        yield "loaded", f"{datetime.fromtimestamp(pair['since']):%Y-%m-%d %H:%M:%S}"
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

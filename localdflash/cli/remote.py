@@ -16,10 +16,10 @@ from localdflash.cli.output import say
 from localdflash.config import load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
-from localdflash.pairs import defaults
 from localdflash.server.client import Client
 from localdflash.server.refusals import Json
 from localdflash.server.spawn import connect
+from localdflash.server.wanted import PairRole
 
 if TYPE_CHECKING:
     from localdflash.lsp.events import Event
@@ -38,16 +38,16 @@ class Filled(NamedTuple):
     explained: dict[str, Any]
 
 
-def own_engine(ctx: click.Context, options: dict[str, Any], option: str) -> Client:
-    """A client of our engine, for an option of `bench` that measures it."""
+def own_engine(ctx: click.Context, options: dict[str, Any], option: str, role: PairRole | None = None) -> Client:
+    """A client of our engine, for an option of `bench` that measures the pair of a role."""
     if load_config().server.url:
         raise UsageError(f"bench {option} measures localdflash's own engine: take [server] url out of the settings")
-    return connect(wanted(ctx, options), say)
+    return connect(wanted(ctx, options, role), say)
 
 
 def fill(ctx: click.Context, options: dict[str, Any], body: Mapping[str, object], interrupt: Interrupt) -> Filled:
     """A completion by our engine (see /complete); if interrupted, the part of it that came."""
-    engine = wanted(ctx, options, defaults.chat_pair)
+    engine = wanted(ctx, options, "completion")
     client = connect(engine, say)
     for left in reversed(range(RESTARTS + 1)):
         try:

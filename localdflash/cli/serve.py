@@ -1,20 +1,23 @@
 """`localdflash serve`: run the daemon in the foreground, or stop the one that runs."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.cli.options import pair_options
+from localdflash.cli.options import given, pair_options
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
+from localdflash.server.wanted import ROLES, PairRole
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
+    from localdflash.config import Config
     from localdflash.server.daemon import Tcp
 
 MB = 1_000_000
@@ -36,8 +39,12 @@ MB = 1_000_000
     "--log", type=click.Path(path_type=Path), help="Write to this file, 2 MB at most, what would go to stderr."
 )
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
+@click.option("--role", type=click.Choice(ROLES), hidden=True, help="What the pair is for, where not for everything.")
 @pair_options
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     port: int | None,
     host: str,
     i_know: bool,
@@ -45,12 +52,13 @@ def command(
     stops: bool,
     log: Path | None,
     private: Path | None,
+    role: PairRole | None,
     **options: Any,
 ) -> int:
     """Run the engine that editors and the other commands share, until Ctrl-C.
 
     They find it on a Unix socket and start it if it is missing. Start it here to choose how it runs, or to listen on
-    TCP.
+    TCP. With --pair one pair is for the chat and, if it can fill in code, for completions; without, each has its own.
     """
     if stops:
         _stop()
@@ -66,6 +74,8 @@ def command(
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
+    shares = _shares(config, options["pair"], role, pair_is_given="pair" in given(ctx, options))
+    options["pair"] = shares.pair
     settings = DaemonSettings(
         Options(**options),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
@@ -74,6 +84,9 @@ def command(
         idle=idle * 60,
         tcp=tcp,
         log=log,
+        roles=shares.roles,
+        later=shares.later,
+        all_at_once=shares.all_at_once,
         private=private,
     )
     try:
@@ -83,6 +96,37 @@ def command(
             raise
         raise _running() from None
     return 0
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Which pair is loaded first, for what, and what the other roles get: see `DaemonSettings`."""
+
+    pair: str
+    roles: Sequence[PairRole]
+    later: Mapping[PairRole, str]
+    all_at_once: bool
+
+
+def _shares(config: "Config", pair: str, role: PairRole | None, *, pair_is_given: bool) -> _Shares:
+    """ModelError for completions by a pair that cannot fill in code."""
+    from localdflash.loading.filling import check_fills, fills
+    from localdflash.pairs import defaults
+
+    usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
+    everything = role is None and not pair_is_given
+    roles: Sequence[PairRole]
+    if everything and usual["chat"] != usual["completion"]:
+        pair, roles = usual["completion"], ("completion",)
+    elif role is None:
+        pair = usual["chat"] if everything else pair
+        roles = ROLES if fills(pair) else ("chat",)
+    else:
+        roles = (role,)
+    if roles == ("completion",):
+        check_fills(pair)
+    later = {other: name for other, name in usual.items() if other not in roles}
+    return _Shares(pair, roles, later, all_at_once=everything)
 
 
 def _stop() -> None:

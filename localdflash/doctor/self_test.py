@@ -7,6 +7,7 @@ from localdflash.doctor.check import Check
 
 if TYPE_CHECKING:
     from localdflash.backend.options import Options
+    from localdflash.config import Config
     from localdflash.loading.load import LoadedPair
 
 TOKENS = 64
@@ -37,17 +38,40 @@ def chat_pair(name: str) -> Check:
     from localdflash.text.chat_template import TemplateMessage
 
     config = load_config()
-    how = config.model
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
         absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
         remedy = f"`localdflash models pull {absent.id}` gets one that talks: {absent.description}" if absent else ""
         return Check(name, "ok", f"{pair}, as above", remedy)
     return _generate(
-        name,
-        Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows),
-        lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)]),
+        name, _as_set(config, pair), lambda loaded: prompt_ids(loaded, [TemplateMessage("user", QUESTION)])
     )
+
+
+def completion_pair(name: str) -> Check:
+    """Complete with the pair of completions, where it is another one than the embedded."""
+    from localdflash.backend.options import Options
+    from localdflash.config import load_config
+    from localdflash.loading.filling import check_fills
+    from localdflash.pairs import defaults
+    from localdflash.text.fim import build
+
+    config = load_config()
+    pair = defaults.completion_pair(config)
+    if pair == Options().pair:
+        return Check(name, "ok", f"{pair}, as above")
+    check_fills(pair)
+    return _generate(
+        name, _as_set(config, pair), lambda loaded: build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
+    )
+
+
+def _as_set(config: "Config", pair: str) -> "Options":
+    """How the settings have a pair run."""
+    from localdflash.backend.options import Options
+
+    how = config.model
+    return Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows)
 
 
 def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Check:

@@ -3,7 +3,7 @@
 `submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks are called on the
 engine thread, except that the end of a job that never ran may come from whoever cancels it. Between two steps the
 engine checks whether the job was cancelled or something more urgent waits; a job that gives way keeps its place at the
-head of its class and continues from its keys and values (`PrefixCache`).
+head of its class and continues from its keys and values (`PrefixCache`). Schedulers of several pairs share `Turns`.
 """
 
 import threading
@@ -16,6 +16,7 @@ from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Pair, Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.stats import Stats
+from localdflash.engine.turns import Turns
 from localdflash.errors import DeviceFailed, EngineGone, QueueFull
 
 OnStep = Callable[[Step], bool]  # False: this was the last step that is wanted
@@ -53,15 +54,24 @@ class Totals:
     reused_tokens: int = 0  # of them, what came out of a cache
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
 
+    def add(self, other: "Totals") -> None:
+        """Count what another engine did, too."""
+        self.stats.merge(other.stats)
+        for name in ("requests", "failed", "cancelled", "preempted", "prompt_tokens", "reused_tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.cancel_ms.extend(list(other.cancel_ms))
+
 
 class Scheduler:
     """The queue of jobs for one pair. `limit`: jobs that may wait."""
 
-    def __init__(self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64) -> None:
+    def __init__(
+        self, pair: Pair, prefixes: PrefixCache | None = None, limit: int = 64, turns: Turns | None = None
+    ) -> None:
         self.pair, self.prefixes = pair, prefixes
         self.totals = Totals()
         self.running: Job | None = None
-        self._limit = limit
+        self._limit, self._turns = limit, turns or Turns()
         self._urgent, self._patient = deque[Job](), deque[Job]()
         self._changed = threading.Condition()
         self._closed = False
@@ -144,10 +154,12 @@ class Scheduler:
     def _work(self, job: Job) -> None:
         """Run a job until it ends or gives way."""
         request = job.request
-        request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
         error: Exception | None = None
         try:
-            if self._makes_room(job) and self._put_back(job):
+            with self._turns.taken(job.urgent):
+                request.waited_ms = request.waited_ms or (time.perf_counter() - job.submitted) * 1e3
+                gives_way = self._makes_room(job)
+            if gives_way and self._put_back(job):
                 return
         except Exception as caught:  # the request fails, the engine lives
             error = caught
@@ -163,19 +175,23 @@ class Scheduler:
     def _makes_room(self, job: Job) -> bool:
         """Step until the end (False), or until something more urgent waits (True)."""
         generation = job.generation
-        taken = generation.take(self.pair, self.prefixes, lambda: self._is_outranked(job))
+        taken = generation.take(self.pair, self.prefixes, lambda: self._gives_way(job))
         if not taken and not job.request.cancelled():
             return True
         while step := generation.step(self.pair):
             self.totals.stats.add(step, step.draft_ms + step.verify_ms)
             if not job.on_step(step) or job.request.finish:
                 return False
-            if self._is_outranked(job):
+            if self._gives_way(job):
                 return True
         return False
 
-    def _is_outranked(self, job: Job) -> bool:
-        return bool(self._urgent) and not job.urgent
+    def _gives_way(self, job: Job) -> bool:
+        """Whether this pair has something more urgent to do; urgent work of another pair is over by then."""
+        if job.urgent:
+            return False
+        self._turns.step_aside()
+        return bool(self._urgent)
 
     def _put_back(self, job: Job) -> bool:
         """Queue a job that gave way; False if it was cancelled meanwhile."""

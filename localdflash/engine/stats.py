@@ -47,7 +47,7 @@ class Stats:
             mine += [0] * (len(theirs) - len(mine))
             for slot, count in enumerate(theirs):
                 mine[slot] += count
-        for drafter, steps in other.steps_by_drafter.items():
+        for drafter, steps in list(other.steps_by_drafter.items()):  # another thread may be counting
             self.steps_by_drafter[drafter] = self.steps_by_drafter.get(drafter, 0) + steps
 
     @property

@@ -18,7 +18,7 @@ from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.pairs.registry import load_registry, local_files
-from localdflash.text.fim import FORMATS, FimFormat, detect
+from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights.gguf import headers_kept
 
@@ -70,7 +70,7 @@ class LoadedPair:
 
     def fim_format(self) -> FimFormat:
         """The fill-in-the-middle format of this target; ModelError if it has none."""
-        return FORMATS[self.files.fim] if self.files.fim else detect(self.tokenizer)
+        return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
 
     def before_close(self, wait: Callable[[], object]) -> None:
         """Call `wait` before the pair is freed: it waits for whoever still reads the vocabulary."""

@@ -17,6 +17,7 @@ from localdflash.files.strict_toml import did_you_mean
 from localdflash.pairs import names, records
 from localdflash.pairs.pair import DrafterSource, FileSource, LocalPair, PairEntry, TargetSource, models_folder
 from localdflash.pairs.registry_file import read_pairs
+from localdflash.weights.gguf import is_gguf
 
 PACKAGE = Path(__file__).parents[1]
 HUB = "hf:"
@@ -176,8 +177,11 @@ def _given_drafter(spec: str) -> DrafterSource:
 
 
 def _pair_at(target: Path) -> PairEntry:
-    """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`."""
-    if target.suffix != ".gguf" or not _is_file(target):
+    """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`.
+
+    A file that has no suffix, as Ollama's have none, is known by its first bytes.
+    """
+    if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
         raise ModelError(f"{target}: no such .gguf file; give the path of a GGUF target, or an id")
     stem = target.stem.replace("target", "drafter")
     siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target.stem)

@@ -9,6 +9,7 @@ from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
 from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, TargetSource
+from localdflash.weights.gguf import is_gguf
 
 SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
@@ -116,7 +117,7 @@ def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
         raise table.error(None, "expected either repository and file, or path, or package, version and file")
     key, convert = ("path", text) if "path" in table else ("file", names.file_in_repository)
     name = table.required(key, convert)
-    if not name.endswith(suffixes):
+    if not (name.endswith(suffixes) or (key == "path" and is_gguf(base / os.path.expanduser(name)))):
         raise table.error(key, f"expected a {' or '.join(suffixes)} file, found {name!r}")
     if "package" in table:
         return _member(table, name)

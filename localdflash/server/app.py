@@ -17,7 +17,7 @@ from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
-from localdflash.server.worker import PairWorker
+from localdflash.server.engines import Engines
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +42,26 @@ ROUTES = [
 
 
 def create_app(
-    worker: PairWorker,
+    engines: Engines,
     metrics: Metrics | None = None,
     *,
     stop: Callable[[], None] | None = None,
     idle: Callable[[], float] = lambda: 0.0,
 ) -> Starlette:
-    """The app over an engine, which the caller starts and closes.
+    """The app over engines, which the caller starts and closes.
 
-    `metrics` is what the engine was made with. `stop` is called by /stop; `idle` returns the seconds without a request.
+    `metrics` is what the engines were made with. `stop` is called by /stop; `idle` returns the seconds without a
+    request.
     """
     metrics = metrics or Metrics()
-    metrics.watch(worker)
+    metrics.watch(engines)
     app = Starlette(
         routes=ROUTES,
         middleware=[Middleware(Counted, metrics=metrics)],
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = AppState(worker, metrics, stop, idle)
+    app.state.shared = AppState(engines, metrics, stop, idle)
     return app
 
 

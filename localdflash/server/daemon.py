@@ -1,7 +1,7 @@
-"""The daemon: one engine behind a Unix socket, and behind TCP if that was asked for, until something ends it.
+"""The daemon: engines behind a Unix socket, and behind TCP if that was asked for, until something ends it.
 
-What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, an engine that
-cannot load (its error is raised) or that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
+What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, no pair that can
+be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,10 @@ from localdflash.errors import DeviceFailed, LocaldflashError
 from localdflash.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
+from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
 from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 
 if TYPE_CHECKING:
@@ -54,7 +56,11 @@ class Tcp:
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: file for stderr."""
+    """How a daemon runs. `idle`: seconds without a request until it leaves, 0 for never. `log`: file for stderr.
+
+    The first pair, of `options`, is for `roles`; other roles have the pairs of `later`, loaded when they are asked for
+    or, if `all_at_once`, right after the first one.
+    """
 
     options: "Options"
     cache_bytes: int | None  # see PairWorker
@@ -63,6 +69,9 @@ class DaemonSettings:
     idle: float = 0.0
     tcp: Tcp | None = None
     log: Path | None = None
+    roles: Sequence[PairRole] = ROLES
+    later: Mapping[PairRole, str] = field(default_factory=dict)
+    all_at_once: bool = False
     private: Path | None = None  # listen at this socket instead, for the parent process, and leave when that does
 
 
@@ -120,15 +129,16 @@ class Activity:
 
 
 class Daemon:
-    """One engine, its app on every listener, and what ends them."""
+    """The engines, their app on every listener, and what ends them."""
 
     def __init__(self, settings: DaemonSettings, say: Callable[[str], None]) -> None:
         self._settings, self._say = settings, say
         metrics = Metrics()
-        self._worker = PairWorker(
-            settings.options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes
-        )
-        self._activity = Activity(create_app(self._worker, metrics, stop=self.stop, idle=lambda: self._activity.idle))
+        options = settings.options
+        first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
+        later = {role: replace(options, pair=pair) for role, pair in settings.later.items()}
+        self._engines = Engines(first, settings.roles, later)
+        self._activity = Activity(create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle))
         self._servers: list[DaemonListener] = []
         self._path: Path | None = None
         self._parent = os.getppid()
@@ -142,14 +152,16 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._worker.start()
+        self._engines.start()
         if self._settings.private:
             threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
         watching = asyncio.create_task(self._watch())
+        loading = asyncio.create_task(self._load_others())
         await asyncio.gather(
             *(server.serve([listener]) for server, listener in zip(self._servers, listeners, strict=True))
         )
         watching.cancel()
+        loading.cancel()
         if self._error:
             raise self._error
 
@@ -161,8 +173,8 @@ class Daemon:
             server.should_exit = True
 
     def close(self) -> None:
-        """Stop the engine thread. One that does not stop (it is loading) is left to the end of the process."""
-        closing = threading.Thread(target=self._worker.close, daemon=True)
+        """Stop the engines' threads. One that does not stop (it is loading) is left to the end of the process."""
+        closing = threading.Thread(target=self._engines.close, daemon=True)
         closing.start()
         closing.join(GRACE)
         if closing.is_alive():
@@ -222,20 +234,32 @@ class Daemon:
 
     async def _first_load(self) -> BaseException | None:
         try:
-            loaded = await self._worker.ready()
+            await self._load(self._settings.roles[0])
         except Exception as error:
             return error
+        return None
+
+    async def _load_others(self) -> None:
+        """Load what is to be there at once beside the first pair; one that cannot be is tried again when asked for."""
+        for role in self._settings.later if self._settings.all_at_once else ():
+            try:
+                await self._engines.ready(self._settings.roles[0])
+                await self._load(role)
+            except LocaldflashError as error:
+                self._say(f"nothing is loaded for {PURPOSE[role]}: {error}")
+
+    async def _load(self, role: PairRole) -> None:
+        loaded = await self._engines.ready(role)
         self._activity.begin()
         self._say(f"{loaded.options.pair} is loaded ({loaded.backend}, {loaded.context} tokens of context)")
         if loaded.notice:
             self._say(loaded.notice)
-        return None
 
     def _dead(self) -> BaseException | None:
-        if self._worker.failed.is_set():
+        if self._engines.failed:
             return DeviceFailed("the engine cannot go on in this process (the GPU may be lost to it): start it again")
         # A load that fails while another one takes its place is over by the next tick.
-        before, self._load_error = self._load_error, self._worker.error
+        before, self._load_error = self._load_error, self._engines.error
         return self._load_error if self._load_error is before else None
 
 

@@ -57,17 +57,25 @@ def _connect(wanted: Wanted, say: Callable[[str], None], look: Look | None) -> C
 
 
 def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> None:
-    """If the engine is not as the user wants it, have it load anew, after the requests that it has."""
-    if not (wanted.given or wanted.instead_of):
+    """If the role has no pair yet, or not as the user wants it, have that loaded, after the requests that it has."""
+    if not (wanted.given or wanted.role):
         return
-    running = client.get("/ps")["options"]
-    must = {*wanted.given, "pair"} if running.get("pair") == wanted.instead_of else wanted.given
-    changes = {name: wanted.options[name] for name in must if running.get(name) != wanted.options[name]}
+    about = client.get("/ps")
+    pairs = [one for one in about["pairs"] if wanted.role in one["roles"]] if wanted.role else [about]
+    if not pairs:
+        given = {name: wanted.options[name] for name in wanted.given}
+        waiting.look(LOADING)
+        told = client.post("/load", {**given, "pair": wanted.options["pair"], "role": wanted.role})
+        waiting.tell(told.get("notice"))
+        return
+    running = pairs[0]["options"]
+    changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()))
         waiting.say(f"The engine loads anew: {told} ...")
         waiting.look(LOADING)
-        waiting.tell(client.post("/load", {"pair": running["pair"], **changes}).get("notice"))
+        role = {"role": wanted.role} if wanted.role else {}
+        waiting.tell(client.post("/load", {"pair": running["pair"], **changes, **role}).get("notice"))
 
 
 def stop(client: Client) -> None:
@@ -167,7 +175,7 @@ def apart() -> dict[str, Any]:
 
 def serve_command(wanted: Wanted) -> list[str]:
     """The command `localdflash serve` with the options that are wanted."""
-    arguments = [sys.executable, "-P", "-c", PROGRAM, "serve"]
+    arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", wanted.role] if wanted.role else [])]
     for name, value in wanted.options.items():
         option = f"--{name.replace('_', '-')}"
         arguments += [option] if value is True else [] if value in (False, None) else [option, str(value)]

@@ -2,17 +2,21 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+PairRole = Literal["chat", "completion"]
+ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The engine that a user wants: fields of `localdflash.backend.options.Options`, and which of them must hold.
 
-    The others apply to a daemon that is started; a running one may have other values, but not the pair `instead_of`.
-    `idle`: minutes until such a daemon leaves.
+    The others apply to a pair that is not there yet; one that is may have other values. `role`: what the pair is for,
+    and all that changes; None: for everything. `idle`: minutes until a daemon leaves that is started for it.
     """
 
     options: Mapping[str, object]
     given: Collection[str] = ()
     idle: float = 0.0
-    instead_of: str = ""
+    role: PairRole | None = None

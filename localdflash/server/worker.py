@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Self
 
 import psutil
 
@@ -22,6 +23,7 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import Chosen
 from localdflash.engine.scheduler import Job, Scheduler
+from localdflash.engine.turns import Turns
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
 from localdflash.loading.load import LoadedPair
@@ -43,7 +45,8 @@ class PairWorker:
     """Runs one pair at a time on its thread.
 
     `cache_bytes` is the budget of the prefix cache in memory (None: a share of what is free once the pair is loaded),
-    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait.
+    `disk_bytes` of what it leaves to the next process, `queue` how many requests may wait. Engines that share `turns`
+    compute one at a time.
     """
 
     def __init__(
@@ -53,15 +56,21 @@ class PairWorker:
         queue: int,
         observe: Callable[[Step], None],
         disk_bytes: int = 0,
+        turns: Turns | None = None,
     ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
         self.failed: threading.Event = threading.Event()  # the device is lost: only a new process can go on
         self.loaded_at = 0.0
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
+        self._turns = turns or Turns()
         self._loading: Future[LoadedPair] = Future()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def beside(self, options: Options) -> Self:
+        """Another engine, for another pair, that takes turns with this one."""
+        return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._turns)
 
     @property
     def loaded(self) -> LoadedPair | None:
@@ -93,7 +102,7 @@ class PairWorker:
             except BaseException as error:
                 loading.set_exception(error)
                 return
-            self.scheduler = Scheduler(loaded.pair, prefixes, self._queue)
+            self.scheduler = Scheduler(loaded.pair, prefixes, self._queue, self._turns)
             if self._closed:
                 self.scheduler.close()
             self.loaded_at = time.time()
@@ -139,9 +148,22 @@ class PairWorker:
             self.start()
             raise
 
+    async def retire(self) -> None:
+        """Free the pair after the requests that are there; whoever comes later is told to ask again."""
+        self._loading = _pending()
+        self._loading.set_exception(EngineGone("this model was unloaded: ask again"))
+        await asyncio.to_thread(self._stop, False)
+        self.scheduler = None
+
+    def cancel(self) -> None:
+        """Cancel every request and take no more."""
+        self._closed = True
+        if self.scheduler:
+            self.scheduler.close()
+
     def close(self) -> None:
         """Cancel every request and free the pair."""
-        self._closed = True
+        self.cancel()
         self._stop(True)
 
     def _stop(self, at_once: bool) -> None:

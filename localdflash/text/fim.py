@@ -13,9 +13,20 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from localdflash.errors import ModelError
+from localdflash.files.strict_toml import did_you_mean
 
 
-class Vocabulary(Protocol):
+class ModelFacts(Protocol):
+    """What tells the format of a model."""
+
+    def has_special(self, spelling: str) -> bool:
+        """Whether one special token has this spelling."""
+
+    def metadata(self, key: str) -> str | None:
+        """A text among the file's metadata."""
+
+
+class Vocabulary(ModelFacts, Protocol):
     """What prompts need of a vocabulary; see `Tokenizer`."""
 
     ends: frozenset[int]
@@ -24,11 +35,7 @@ class Vocabulary(Protocol):
 
     def special(self, spelling: str) -> int: ...  # noqa: D102
 
-    def has_special(self, spelling: str) -> bool: ...  # noqa: D102
-
     def bos(self) -> int | None: ...  # noqa: D102
-
-    def metadata(self, key: str) -> str | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -90,24 +97,40 @@ FORMATS: dict[str, FimFormat] = {
             stops=("<[end▁of▁sentence]>",),
         ),
         FimFormat("glm", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+        FimFormat("prefix", "", "", None),  # no markers: goes on at the end of a file; only an entry can ask for it
     )
 }
 
 
-def detect(tokenizer: Vocabulary) -> FimFormat:
+def format_of(name: str) -> FimFormat:
+    """The format with this name, as an entry of the registry gives it; ModelError if there is none."""
+    if name in FORMATS:
+        return FORMATS[name]
+    hint = did_you_mean(name, FORMATS) or f"; known are {', '.join(FORMATS)}"
+    raise ModelError(f"fim = {name!r}: no such format{hint}")
+
+
+def detect(tokenizer: ModelFacts) -> FimFormat:
     """The format whose markers are single tokens of this vocabulary; ModelError if there is none."""
     model_name = (tokenizer.metadata("general.name") or "").lower()
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
-        if fim.model_name in model_name and all(map(tokenizer.has_special, needed)):
+        if needed and fim.model_name in model_name and all(map(tokenizer.has_special, needed)):
             return fim
     raise ModelError("vocabulary: no fill-in-the-middle tokens; for completion choose a code model trained with them")
 
 
 def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str) -> list[int]:
     """The prompt after which the model writes the middle; ModelError if a marker is not a single token."""
+    check_place(fim, suffix)
     before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
     return arrange(fim, tokenizer, (), before, after)
+
+
+def check_place(fim: FimFormat, suffix: str) -> None:
+    """ModelError if the format cannot tell the model what follows the cursor, and something does."""
+    if not fim.markers and suffix.strip():
+        raise ModelError("this model completes at the end of a file only: it was not trained to fill in the middle")
 
 
 def arrange(
@@ -122,8 +145,11 @@ def arrange(
 
     `middle` is how the middle begins: the model continues after it.
     """
-    before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
-    code = before + after if fim.order == "psm" else after + before
+    if fim.markers:
+        before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
+        code = before + after if fim.order == "psm" else after + before
+    else:
+        code = [*prefix]
     bos = tokenizer.bos()
     return [
         *([] if bos is None else [bos]),

@@ -109,6 +109,15 @@ def read_header(path: Path) -> GGUFHeader:
     return header
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a regular file begins as GGUF does, whatever it is called."""
+    try:
+        with open_model(path) as (stream, _):
+            return stream.read(len(MAGIC)) == MAGIC
+    except ModelError:
+        return False
+
+
 def check_header(path: Path) -> None:
     """Raise what `read_header` would. A file that it has read here, unchanged, is not read again: it takes a while."""
     with open_model(path) as (stream, _):

@@ -33,7 +33,7 @@ async def find(address: Address, model: str) -> Source:
     probe = Probe(address)
     try:
         async with asyncio.timeout(LONGEST):
-            if pair := str((await probe.get("/ps") or {}).get("pair") or ""):
+            if pair := str((await probe.get("/ps?role=completion") or {}).get("pair") or ""):
                 return Daemon(address, pair)
             for kind in (_llama, _ollama, _openai):
                 if server := await kind(probe, model):

@@ -141,7 +141,7 @@ class Script:
         writer.close()
 
     def _told(self, target: str) -> Any:
-        return {"/ps": ABOUT, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
+        return {"/ps?role=chat": ABOUT, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
 
     async def _say(
         self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -10,6 +10,7 @@ from localdflash.doctor import self_test
 from localdflash.doctor.check import Check, Probe
 from localdflash.machine import measurements
 from tests.cli.conftest import Command
+from tests.support.gguf_files import write_header
 
 NAMES = [
     *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2", "offline mode"),
@@ -24,6 +25,7 @@ NAMES = [
         "terminal",
         "editors",
         "embedded pair",
+        "completion pair",
         "chat pair",
     ),
 ]
@@ -111,15 +113,19 @@ def test_rows_that_are_not_certified_may_change_the_text(
     assert ("drafted text may differ" in check["detail"]) == (rows == "fast")
 
 
-def test_the_chats_own_pair_is_tried_too(
-    run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
+@pytest.mark.parametrize("role", ["chat", "completion"])
+def test_the_pairs_of_the_settings_are_tried_too(
+    role: str, run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "_probes", lambda: (Probe("chat pair", self_test.chat_pair, "", required=False),))
+    probe = Probe(f"{role} pair", getattr(self_test, f"{role}_pair"), "", required=False)
+    monkeypatch.setattr(doctor, "_probes", lambda: (probe,))
+    talks = write_header(tmp_path / "talks.gguf", "a")
+    refused = {"chat": (tmp_path / "none.gguf", "no such .gguf file"), "completion": (talks, "no fill-in-the-middle")}
     monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")
     for pair, status, said in (
         (tiny_pair / "target.gguf", "ok", "identical to plain decoding"),
-        (tmp_path / "none.gguf", "warning", "no such .gguf file"),
+        (refused[role][0], "warning", refused[role][1]),
     ):
-        monkeypatch.setenv("LOCALDFLASH_CHAT_PAIR", str(pair))
+        monkeypatch.setenv(f"LOCALDFLASH_{role.upper()}_PAIR", str(pair))
         (check,) = json.loads(run("doctor", "--json").out)
         assert (check["status"], said in check["detail"]) == (status, True), check

@@ -31,6 +31,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=count, total=32 * GB))
     monkeypatch.setattr(free, "CGROUP", Path("/nowhere"))
+    monkeypatch.setattr(free, "mapped", lambda: 0)
 
 
 @pytest.fixture
@@ -137,8 +138,9 @@ def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: py
     assert "the drafter has 4 bits" in plan["verdict"]
 
 
-STATE = {
+PAIR = {
     "pair": "embedded",
+    "roles": ["chat", "completion"],
     "backend": "llama.cpp",
     "context": 1024,
     "device": "CPU",
@@ -146,8 +148,8 @@ STATE = {
     "predicted": {"target weights": 7_000_000, "drafter weights": 5_000_000},
     "since": 1_767_261_600.5,
     "requests": 3,
-    "idle_seconds": 12.4,
 }
+STATE = {**PAIR, "pairs": [PAIR], "idle_seconds": 12.4}
 
 
 def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +166,21 @@ def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.M
     assert rows["target weights"] == ["7.0 MB", "7.0 MB"]
     assert (rows["drafter weights"], rows["program"]) == (["5.0 MB", "-"], ["-", "60.0 MB"])
     assert "loaded    2026-01-01 " in done.out
+    assert "for       chat and completion" in done.out
     assert rows["total"] == ["12.0 MB", "67.0 MB"]
     assert json.loads(run("models", "ps", "--json").out) == STATE
     assert asked == ["/ps", "/ps"]
 
 
 def test_ps_of_a_daemon_that_holds_nothing_yet(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = {"pair": "embedded", "since": None, "requests": 0, "idle_seconds": 0.0}
+    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0}
+    state = {**pair, "pairs": [pair], "idle_seconds": 0.0}
     monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
     assert [line.split() for line in run("models", "ps").out.splitlines()] == [
         ["pair", "embedded"],
+        ["for", "chat"],
         ["requests", "0"],
+        [],
         ["idle", "0", "s"],
     ]
 

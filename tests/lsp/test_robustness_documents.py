@@ -162,6 +162,36 @@ def test_a_change_that_makes_no_sense_loses_the_document_and_no_other(client: Lo
     assert client.text(A) == "xnew"
 
 
+@pytest.mark.parametrize("params", BROKEN.values(), ids=BROKEN)
+def test_a_change_that_makes_no_sense_and_then_the_whole_text(client: Local, params: object) -> None:
+    client.send(notification("textDocument/didChange", params))
+    client.change(A, 3, X)
+    assert client.text(A) is None, "an edit of an unknown text was applied"
+    heard = Heard(client)
+    client.change(A, 4, X, {"text": "whole"}, X)
+    assert (client.text(A), client.protocol.documents[A].version) == ("xwhole", 4)
+    assert client.protocol.documents[A].language == "python"
+    assert ("open", A, "whole") in heard
+    client.change(A, 5, X)
+    assert client.text(A) == "xxwhole"
+
+
+def test_the_whole_text_of_what_is_not_open_is_ignored(client: Local) -> None:
+    client.send(notification("textDocument/didChange", changing(B, 2, {"text": None})))
+    client.change(B, 3, {"text": "whole"})
+    assert client.text(B) is None
+    client.send(notification("textDocument/didChange", BROKEN["no text"]))
+    client.send(notification("textDocument/didClose", {"textDocument": {"uri": A}}))
+    client.change(A, 3, {"text": "whole"})
+    assert client.text(A) is None
+
+
+def test_an_opening_that_makes_no_sense_and_then_the_whole_text(client: Local) -> None:
+    client.send(notification("textDocument/didOpen", {"textDocument": {"uri": B, "text": 5}}))
+    client.change(B, 2, {"text": "whole"})
+    assert client.text(B) == "whole"
+
+
 @pytest.mark.parametrize("params", [None, [], {}, {"textDocument": 5}, {"textDocument": {"uri": None}}], ids=json.dumps)
 def test_a_change_of_nobody_knows_what_loses_all(client: Local, params: object) -> None:
     client.open(B, "b")

@@ -188,7 +188,18 @@ def test_parameters_of_wrong_types(one: Wire, params: object) -> None:
 @pytest.mark.parametrize("command", ["localdflash.accept", "rm -rf", ""])
 def test_commands_of_any_kind_are_answered(one: Wire, command: str, arguments: object) -> None:
     answer = one.ask("workspace/executeCommand", {"command": command, "arguments": arguments})
-    assert "result" in answer or "error" in answer
+    if command == "localdflash.accept" and arguments == ["no such id"]:
+        assert answer.get("result", answer) is None
+    else:
+        assert code(answer) == INVALID_PARAMS
+
+
+def test_a_command_without_arguments_is_no_defect_of_ours(one: Wire) -> None:
+    one.send(request(7, "workspace/executeCommand", {"command": "localdflash.accept"}))
+    answer = one.answer(7)
+    assert code(answer) == INVALID_PARAMS
+    assert "one argument, the id of a suggestion" in answer["error"]["message"]
+    assert not [message for message in one.said() if "internal error" in message]
 
 
 @pytest.mark.parametrize("params", [None, {}, [], 5, {"id": None}, {"id": 99}, {"id": "x"}, {"id": [1]}, {"id": True}])

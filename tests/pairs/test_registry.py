@@ -219,6 +219,21 @@ def test_a_relative_path_and_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert registry.resolve(spec).target.path == path
 
 
+def test_a_file_without_the_suffix_is_known_by_its_first_bytes(user_file: Path, tmp_path: Path) -> None:
+    blob, text = tmp_path / "sha256-0a1b", tmp_path / "sha256-2c3d"
+    blob.write_bytes(b"GGUF\x03\0\0\0")
+    text.write_bytes(b"{}")
+    assert load_registry().resolve(str(blob)).target.path == blob
+    with pytest.raises(ModelError, match=r"no such .gguf file"):
+        load_registry().resolve(str(text))
+    entry = HEAD + "[pair.target]\npath = '{}'\n"
+    user_file.write_text(entry.format(blob))
+    assert load_registry().pair("mine").target.path == blob
+    user_file.write_text(entry.format(text))
+    with pytest.raises(ModelError, match=r"expected a .gguf file"):
+        load_registry()
+
+
 @pytest.mark.parametrize("spec", ["no.gguf", "./embedded", "/", "~nobody/x.gguf", "a/b", "a\\b", "x\x00.gguf"])
 def test_a_path_that_is_no_model(spec: str) -> None:
     with pytest.raises(ModelError, match=r"no such .gguf file"):

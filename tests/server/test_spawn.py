@@ -30,6 +30,7 @@ from tests.support.daemons import (
     start,
     until,
 )
+from tests.support.gguf_files import write_header
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
@@ -246,14 +247,35 @@ def test_what_the_user_does_not_give_is_as_it_is(said: list[str]) -> None:
     assert said == []
 
 
-def test_the_pair_of_another_purpose_gives_way(said: list[str], tiny_pair: Path) -> None:
+def test_each_role_gets_its_pair_and_leaves_the_other_alone(said: list[str], tiny_pair: Path) -> None:
     tiny = str(tiny_pair / "target.gguf")
+    editor = connect(Wanted(EMBEDDED, role="completion"), said.append)
+    before = editor.get("/ps?role=completion")
+    assert [one["roles"] for one in editor.get("/ps")["pairs"]] == [["completion"]]
+    wanted = Wanted({**EMBEDDED, "pair": tiny}, role="chat")
+    assert connect(wanted, said.append).get("/ps?role=chat")["pair"] == tiny
+    assert connect(Wanted(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
+    chosen = Wanted({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
+    assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
+    assert said == ["The engine loads anew: context 512, pair embedded ..."]
+    after = editor.get("/ps?role=completion")
+    assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
+
+
+def test_a_pair_that_cannot_fill_in_starts_no_engine_for_completions(said: list[str], tmp_path: Path) -> None:
+    path = write_header(tmp_path / "talks.gguf", "a", "b")
+    with pytest.raises(ModelError, match=r"talks\.gguf: .*no fill-in-the-middle tokens"):
+        connect(Wanted({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
+    assert find() is None
+
+
+def test_a_foreground_engine_has_both_pairs_of_the_settings(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = str(tiny_pair / "target.gguf")
+    monkeypatch.setenv("LOCALDFLASH_CHAT_PAIR", tiny)
     start()
-    about = connect(Wanted({**EMBEDDED, "pair": tiny}, instead_of="embedded"), said.append).get("/ps")
-    assert about["pair"] == tiny
-    assert said == [f"The engine loads anew: pair {tiny} ..."]
-    about = connect(Wanted(EMBEDDED, instead_of="a third one"), said.append).get("/ps")
-    assert (about["pair"], len(said)) == (tiny, 1), "one that somebody chose stays"
+    client = find()
+    assert client
+    until(lambda: [one["pair"] for one in client.get("/ps")["pairs"]] == [tiny, "embedded"])
 
 
 def test_a_pair_that_cannot_be_had_changes_nothing(said: list[str]) -> None:

@@ -28,6 +28,18 @@ HALF_SCALES = {
 }
 
 
+def write_header(path: Path, *tokens: str, name: str = "") -> Path:
+    """A file of nothing but a vocabulary of these tokens."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_token_list(list(tokens))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 class InitParams(ctypes.Structure):
     """`struct gguf_init_params`."""
 

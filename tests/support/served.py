@@ -26,6 +26,7 @@ from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
+from localdflash.server.engines import Engines
 from localdflash.server.guard import Guard
 from localdflash.server.worker import PairWorker
 from tests.support.costs import drafting_pays
@@ -52,7 +53,7 @@ def worker(metrics: Metrics) -> Iterator[PairWorker]:
 @pytest.fixture(scope="session")
 def app(worker: PairWorker, metrics: Metrics) -> Starlette:
     """Its words are healed from the first request on, however busy the machine is."""
-    made = create_app(worker, metrics)
+    made = create_app(Engines(worker), metrics)
     loaded = worker.loaded
     assert loaded
     made.state.shared.filler(loaded)._spellings.result()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.text.fim import FORMATS, build, detect, split, stop_ids
+from localdflash.text.fim import FORMATS, build, detect, format_of, split, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
 MakeVocabulary = Callable[..., Path]
@@ -67,7 +67,17 @@ def test_each_family_is_detected_and_built(make_vocabulary: MakeVocabulary, name
 
 
 def test_every_format_is_covered() -> None:
-    assert set(FORMATS) == {*FAMILIES, "codellama"}
+    assert set(FORMATS) == {*FAMILIES, "codellama", "prefix"}
+
+
+def test_without_markers_the_model_goes_on_at_the_end_of_a_file(tokenizer: Tokenizer) -> None:
+    form = format_of("prefix")
+    assert build(form, tokenizer, "def add(", "\n \n") == tokenizer.encode("def add(")
+    assert stop_ids(form, tokenizer) == tokenizer.ends
+    with pytest.raises(ModelError, match="at the end of a file only"):
+        build(form, tokenizer, "def add(", "\n    return first\n")
+    with pytest.raises(ModelError, match="no such format; did you mean 'qwen'"):
+        format_of("qwenn")
 
 
 def test_codellama_spaces(sentencepiece: Tokenizer) -> None:

@@ -16,6 +16,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localdflash.errors import LocaldflashError
 from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
+from localdflash.weights.gguf import is_gguf
 
 if TYPE_CHECKING:
     from localdflash.chat.models import ModelRow
@@ -165,7 +166,7 @@ class ModelPicker(Dialog[str]):
 
 
 def _is_file_name(typed: str) -> bool:
-    return typed.lower().endswith(".gguf")
+    return typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(Path(typed).expanduser().absolute()))
 
 
 def _how_to_get(row: "ModelRow") -> str:

@@ -17,7 +17,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
-from localdflash.text.fim import stop_ids
+from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
 PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
@@ -88,6 +88,7 @@ class Filler:
         `least_sure` is a probability below which an answer ends, see `Stopping`; `most` the tokens of a prompt, of
         which a large one takes long to read. Unless it `heals`, an answer begins at the cursor whatever stands there.
         """
+        check_place(self._form, hole.suffix)
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
         spellings = self._ready_spellings() if heals else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""

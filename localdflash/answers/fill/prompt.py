@@ -117,6 +117,8 @@ def assemble(
     drawn.
     """
     hole = _normal(hole)
+    if not fim.markers:  # one text, encoded as one
+        hole = replace(hole, prefix=hole.prefix + hole.middle, middle="", suffix="")
     max_tokens = min(max_tokens, context // 2)
     answer = min(_up(max(max_tokens, ANSWER)), context // 2)
     room = max(min(most, context - answer) - MARKERS, 0)

@@ -51,13 +51,13 @@ async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
         if ask.document and state.newest.get(ask.document) is not ask:  # this choice would cancel the newer request
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
-        if state.worker.loaded is not ask.loaded:
+        if not (worker := state.engines.worker_of(ask.loaded)):
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
         tokens = _Told(ask.loaded.tokenizer, request.ends)
         lines = _Indented(ask.least_indent)
         ending = ask.ending() if ask.ending else None
-        answer = state.worker.stream(
+        answer = worker.stream(
             request, ask.stops, urgent=ask.urgent, document=ask.document, seconds=ask.seconds, ending=ending
         )
         async with aclosing(answer) as deltas:

@@ -29,7 +29,7 @@ async def chat(http: HttpRequest) -> Response:
     """Answer a conversation."""
     state: AppState = http.app.state.shared
     body = await read(http, ChatRequest)
-    loaded = await state.ready(body.model)
+    loaded = await state.ready("chat", body.model)
     ask = await asyncio.to_thread(_ask, loaded, body, state.grammars(loaded))
     return await answer(http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs)))
 
@@ -38,7 +38,7 @@ async def apply_template(http: HttpRequest) -> Response:
     """Return the prompt that a conversation makes, as text, or its number of tokens."""
     state: AppState = http.app.state.shared
     body = await read(http, TemplateRequest)
-    loaded = await state.ready(body.model)
+    loaded = await state.ready("chat", body.model)
     messages = messages_of(body.messages)
     goes_on = _goes_on(body.continue_final_message, messages)
     if body.count:

@@ -31,7 +31,7 @@ async def complete(http: HttpRequest) -> Response:
     """Answer with the text at a cursor, up to the end of the line, statement or block."""
     state: AppState = http.app.state.shared
     body = await read(http, CompleteRequest)
-    loaded = await state.ready(body.model)
+    loaded = await state.ready("completion", body.model)
     filling = await asyncio.to_thread(_fill, state.filler(loaded), body)
     if await http.is_disconnected():
         return Response(status_code=GONE)  # it would cancel the newer request of its document

@@ -36,7 +36,8 @@ async def completions(http: HttpRequest) -> Response:
     """Answer with what follows a prompt."""
     state: AppState = http.app.state.shared
     body = await read(http, CompletionRequest)
-    loaded = await state.ready(body.model)
+    role = state.engines.continuing if body.suffix is None else "completion"
+    loaded = await state.ready(role, body.model)
     ask = await asyncio.to_thread(_ask, loaded, body, state.grammars(loaded))
     return await answer(http, state, ask, body, CompletionShape(loaded.tokenizer, body.logprobs is not None))
 

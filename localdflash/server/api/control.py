@@ -3,10 +3,8 @@
 import asyncio
 import os
 import time
-from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.backend.options import Options
-from localdflash.backend.parts import PREFIXES, PROGRAM, Parts
+from localdflash.backend.parts import PREFIXES, PROGRAM, Parts, divided, total
 from localdflash.errors import LocaldflashError
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
@@ -23,17 +21,20 @@ from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import LoadRequest
 from localdflash.server.api.state import AppState
+from localdflash.server.engines import Engines
+from localdflash.server.wanted import ROLES, PairRole
+from localdflash.server.worker import PairWorker
 
 
 async def health(http: HttpRequest) -> Response:
     """Report whether requests can be answered."""
-    worker = http.app.state.shared.worker
-    if worker.failed.is_set():
+    engines = http.app.state.shared.engines
+    if engines.failed:
         return _unhealthy("the device is lost")
-    if worker.loaded is not None:
+    if any(worker.loaded for worker in engines.workers):
         return json_response({"status": "ok"})
-    if worker.error is not None:
-        return _unhealthy("Loading failed: " + str(as_api_error(worker.error)))
+    if engines.error is not None:
+        return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
     return _unhealthy("Loading model")
 
 
@@ -44,22 +45,26 @@ def _unhealthy(message: str) -> Response:
 
 
 async def models(http: HttpRequest) -> Response:
-    """List the model that is loaded."""
+    """List the models that are loaded."""
     state: AppState = http.app.state.shared
-    return json_response({"object": "list", "data": [_model(state, await state.ready())]})
+    await state.ready(state.engines.main)
+    there = [_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
+    return json_response({"object": "list", "data": there})
 
 
 async def model(http: HttpRequest) -> Response:
-    """Describe the model that is loaded, by name."""
+    """Describe a model that is loaded, by name."""
     state: AppState = http.app.state.shared
-    return json_response(_model(state, await state.ready(http.path_params["model"])))
+    loaded = await state.ready(state.engines.main, http.path_params["model"])
+    worker = state.engines.worker_of(loaded)
+    return json_response(_model(loaded, worker.loaded_at if worker else 0.0))
 
 
-def _model(state: AppState, loaded: LoadedPair) -> dict[str, Any]:
+def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
     return {
         "id": loaded.files.id,
         "object": "model",
-        "created": int(state.worker.loaded_at),
+        "created": int(since),
         "owned_by": "localdflash",
         "meta": {
             "n_ctx": loaded.context,
@@ -78,7 +83,7 @@ def _has_drafter(loaded: LoadedPair) -> bool:
 async def props(http: HttpRequest) -> Response:
     """Report what llama-server tells of itself."""
     state: AppState = http.app.state.shared
-    loaded = await state.ready()
+    loaded = await state.ready(state.engines.main)
     return json_response(
         {
             "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
@@ -99,20 +104,24 @@ async def metrics(http: HttpRequest) -> Response:
 
 
 async def ps(http: HttpRequest) -> Response:
-    """Report what is loaded, how much memory it takes, and what it does."""
+    """Report what is loaded, how much memory it takes, and what it does; first the pair of the role that is asked for.
+
+    Without a role that is the chat's pair, if there is one.
+    """
     state: AppState = http.app.state.shared
-    worker, loaded, scheduler = state.worker, state.worker.loaded, state.worker.scheduler
-    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair}
-    if scheduler and scheduler.prefixes and PROGRAM in about.get("memory", ()):
-        about["memory"] = _with_prefixes(about["memory"], scheduler.prefixes.size)
+    engines = state.engines
+    asked = http.query_params.get("role")
+    if asked not in (None, *ROLES):
+        raise ApiError(400, f"role: unknown; one of {', '.join(ROLES)}", param="role", code="invalid_value")
+    worker = engines.worker(cast(PairRole, asked) if asked else engines.main)
+    schedulers = [one.scheduler for one in engines.workers if one.scheduler]
     return json_response(
         {
-            **about,
-            "options": _options(worker.options),
-            "since": round(worker.loaded_at, 3) if loaded else None,
-            "requests": scheduler.totals.requests if scheduler else 0,
-            "running": int(scheduler is not None and scheduler.running is not None),
-            "waiting": scheduler.waiting if scheduler else 0,
+            **(_of_worker(engines, worker) if worker else {}),
+            "pairs": [_of_worker(engines, one) for one in engines.workers],
+            "requests": sum(one.totals.requests for one in schedulers),
+            "running": sum(one.running is not None for one in schedulers),
+            "waiting": sum(one.waiting for one in schedulers),
             "idle_seconds": round(state.idle(), 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
             "version": version("localdflash"),
@@ -121,14 +130,49 @@ async def ps(http: HttpRequest) -> Response:
     )
 
 
+def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
+    """What is known of one pair."""
+    loaded, scheduler = worker.loaded, worker.scheduler
+    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair}
+    if PROGRAM in about.get("memory", ()):
+        about["memory"] = _with_prefixes(engines, worker, about["memory"])
+    return {
+        **about,
+        "roles": engines.roles(worker),
+        "options": _options(worker.options),
+        "since": round(worker.loaded_at, 3) if loaded else None,
+        "requests": scheduler.totals.requests if scheduler else 0,
+    }
+
+
 def _options(options: Options) -> dict[str, Any]:
     """The options of /load."""
-    return {name: getattr(options, name) for name in LoadRequest.__struct_fields__}
+    return {name: getattr(options, name) for name in LoadRequest.__struct_fields__ if name != "role"}
 
 
-def _with_prefixes(measured: Parts, held: int) -> Parts:
-    """The prefix cache as a part of its own, which the program would have otherwise."""
-    return {**measured, PROGRAM: max(measured[PROGRAM] - held, 0), PREFIXES: held}
+def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Parts:
+    """The prefix cache as a part of its own, without what other pairs take: the program would have both otherwise."""
+    held = _prefixes(worker)
+    others = [one for one in engines.workers if one is not worker]
+    beside = sum(_prefixes(one) + _own(one) for one in others)
+    program = {PROGRAM: max(measured[PROGRAM] - held - beside, 0)}
+    return {**measured, **program, **({PREFIXES: held} if worker.scheduler else {})}
+
+
+def _prefixes(worker: PairWorker) -> int:
+    scheduler = worker.scheduler
+    return scheduler.prefixes.size if scheduler and scheduler.prefixes else 0
+
+
+def _own(worker: PairWorker) -> int:
+    """Bytes of a pair in this process's memory, without the program."""
+    if not worker.loaded:
+        return 0
+    measured = worker.loaded.memory()
+    on_gpu = worker.loaded.device != "cpu"
+    return total(
+        {name: size for name, size in (divided(measured)[1] if on_gpu else measured).items() if name != PROGRAM}
+    )
 
 
 def _about(loaded: LoadedPair) -> dict[str, Any]:
@@ -146,23 +190,17 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest) -> Response:
-    """Load another pair; requests that are already there are answered first."""
+    """Load another pair, for one role or for all; requests that are already there are answered first."""
     state: AppState = http.app.state.shared
     body = await read(http, LoadRequest)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    async with state.loading:
-        options = replace(state.worker.options, **given)
-        await asyncio.to_thread(_check_pair, options.pair)
-        with suppress(ApiError):
-            await state.ready()  # a load that is under way is not interrupted
-        try:
-            await state.worker.swap(options)
-        except LocaldflashError as error:
-            told = as_api_error(error)
-            raise ApiError(
-                400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed"
-            ) from None
-        loaded = await state.ready()
+    role = given.pop("role", None)
+    await asyncio.to_thread(_check_pair, body.pair)
+    try:
+        loaded = await state.engines.load(role, given)
+    except LocaldflashError as error:
+        told = as_api_error(error)
+        raise ApiError(400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed") from None
     return json_response(_about(loaded))
 
 

@@ -1,6 +1,6 @@
 """The metrics that Prometheus reads. Counters of the engine are read from it on request; only times are collected here.
 
-The engine's numbers start at 0 again when another pair is loaded.
+The engines' numbers are those of all loaded pairs together; a pair's start at 0 when it is loaded.
 """
 
 from bisect import bisect_left
@@ -13,8 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFami
 from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
-from localdflash.engine.scheduler import Scheduler
-from localdflash.server.worker import PairWorker
+from localdflash.engine.scheduler import Totals
+from localdflash.engine.stats import Stats
+from localdflash.server.engines import Engines
 
 PREFIX = "localdflash_"
 STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)  # seconds
@@ -33,9 +34,9 @@ class Metrics:
         self._draft = self._histogram("draft_seconds", "Drafts", STEP_BUCKETS)
         self._first_token = self._histogram("first_token_seconds", "From request to first token", WAIT_BUCKETS)
 
-    def watch(self, worker: PairWorker) -> None:
-        """Report the counters of this engine too."""
-        self._registry.register(_WorkerCollector(worker))
+    def watch(self, engines: Engines) -> None:
+        """Report the counters of these engines too."""
+        self._registry.register(_EnginesCollector(engines))
 
     def observe(self, step: Step) -> None:
         """Count the times of one step. Called on the engine thread."""
@@ -59,38 +60,39 @@ class Metrics:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self._registry)
 
 
-class _WorkerCollector:
-    """Reads the engine's own counters at the moment of asking."""
+class _EnginesCollector:
+    """Reads the engines' own counters at the moment of asking."""
 
-    def __init__(self, worker: PairWorker) -> None:
-        self._worker = worker
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
-        yield _gauge("model_loaded", "Whether a model is loaded", self._worker.loaded is not None)
-        if scheduler := self._worker.scheduler:
-            yield from _of_scheduler(scheduler)
-            yield from _of_steps(scheduler)
+        yield _gauge(
+            "model_loaded", "Models that are loaded", sum(one.loaded is not None for one in self._engines.workers)
+        )
+        if schedulers := [one.scheduler for one in self._engines.workers if one.scheduler]:
+            totals = self._engines.totals()
+            yield _gauge("queue_length", "Requests that wait", sum(one.waiting for one in schedulers))
+            yield _gauge("requests_running", "Requests under way", sum(one.running is not None for one in schedulers))
+            held = sum(one.prefixes.size for one in schedulers if one.prefixes)
+            yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", held)
+            yield from _of_requests(totals)
+            yield from _of_steps(totals.stats)
 
 
-def _of_scheduler(scheduler: Scheduler) -> Iterator[Metric]:
-    totals = scheduler.totals
-    yield _gauge("queue_length", "Requests that wait", scheduler.waiting)
-    yield _gauge("requests_running", "Requests on the engine", scheduler.running is not None)
+def _of_requests(totals: Totals) -> Iterator[Metric]:
     yield _counter("requests", "Requests that ended", totals.requests)
     yield _counter("requests_failed", "Requests that ended with an error", totals.failed)
     yield _counter("requests_cancelled", "Requests that were cancelled", totals.cancelled)
     yield _counter("preemptions", "Times that a request made room", totals.preempted)
     yield _counter("prompt_tokens", "Tokens of prompts", totals.prompt_tokens)
     yield _counter("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens)
-    if scheduler.prefixes:
-        yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", scheduler.prefixes.size)
     yield _cancels(list(totals.cancel_ms))
 
 
-def _of_steps(scheduler: Scheduler) -> Iterator[Metric]:
-    stats = scheduler.totals.stats
+def _of_steps(stats: Stats) -> Iterator[Metric]:
     yield _counter("tokens", "Tokens generated", stats.tokens)
     yield _counter("steps", "Verifies", stats.steps)
     yield _gauge("tokens_per_step", "Tokens per verify (tau)", stats.tau)

@@ -30,7 +30,7 @@ async def infill(http: HttpRequest) -> Response:
     """Answer with the text at a cursor, up to the end of the line, statement or block."""
     state: AppState = http.app.state.shared
     body = await read(http, InfillRequest)
-    loaded = await state.ready(body.model)
+    loaded = await state.ready("completion", body.model)
     ask = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
     return await _answer(http, state, ask, body)
 
@@ -39,7 +39,7 @@ async def completion(http: HttpRequest) -> Response:
     """Answer with what follows a prompt."""
     state: AppState = http.app.state.shared
     body = await read(http, RawRequest)
-    loaded = await state.ready(body.model)
+    loaded = await state.ready(state.engines.continuing, body.model)
     ask = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, ask, body)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from localdflash.backend.names import Backend, RowsMode
+from localdflash.server.wanted import PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -202,7 +203,7 @@ class TemplateRequest(Struct):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: the fields of `localdflash.loading.load.Options`."""
+    """POST /load: the fields of `localdflash.loading.load.Options`, and what the pair is for."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     backend: Backend | UnsetType = UNSET
@@ -215,3 +216,4 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
+    role: PairRole | UnsetType = UNSET

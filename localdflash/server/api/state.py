@@ -14,7 +14,8 @@ from localdflash.pairs.registry import load_registry
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.worker import PairWorker
+from localdflash.server.engines import Engines
+from localdflash.server.wanted import PairRole
 from localdflash.text.grammar import Grammars
 
 ANY_MODEL = "localdflash"  # whatever is loaded
@@ -24,29 +25,30 @@ ANY_MODEL = "localdflash"  # whatever is loaded
 class AppState:
     """The state of one app."""
 
-    worker: PairWorker
+    engines: Engines
     metrics: Metrics
     stop: Callable[[], None] | None
     idle: Callable[[], float]
     began: float = field(default_factory=time.monotonic, init=False)
-    loading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one load at a time
     newest: WeakValueDictionary[str, Ask] = field(default_factory=WeakValueDictionary, init=False)  # of each document
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
     _fillers: WeakKeyDictionary[LoadedPair, Filler] = field(default_factory=WeakKeyDictionary, init=False)
 
-    async def ready(self, model: str | None = None) -> LoadedPair:
-        """The loaded pair, after waiting for it; ApiError if it cannot be had, or if `model` is another one."""
+    async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
+        """The pair of a role, or the one that is called `model`, after waiting for it; ApiError if it cannot be had."""
+        names = {None, "", ANY_MODEL}
+        if model not in names:
+            role = self.engines.named(model, role)
         try:
-            loaded = await self.worker.ready()
+            loaded = await self.engines.ready(role)
         except LocaldflashError as error:
             told = as_api_error(error)
             raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None
-        if self.worker.failed.is_set():
+        if self.engines.failed:
             raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
-        if self.worker.loaded is not loaded:
+        if not self.engines.worker_of(loaded):
             raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
-        names = {"", ANY_MODEL, loaded.files.id, loaded.options.pair}
-        if model is not None and model not in names:
+        if model not in names | {loaded.files.id, loaded.options.pair}:
             raise await asyncio.to_thread(_unknown_model, model, loaded)
         return loaded
 

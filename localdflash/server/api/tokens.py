@@ -17,7 +17,7 @@ async def tokenize(http: HttpRequest) -> Response:
     """The ids of a text."""
     state: AppState = http.app.state.shared
     body = await read(http, TokenizeRequest)
-    tokenizer = (await state.ready()).tokenizer
+    tokenizer = (await state.ready(state.engines.main)).tokenizer
     ids = await asyncio.to_thread(_ids, tokenizer, body)
     if body.with_pieces:
         return json_response({"tokens": [{"id": token, "piece": _piece(tokenizer, token)} for token in ids]})
@@ -28,7 +28,7 @@ async def detokenize(http: HttpRequest) -> Response:
     """The text of ids."""
     state: AppState = http.app.state.shared
     body = await read(http, DetokenizeRequest)
-    tokenizer = (await state.ready()).tokenizer
+    tokenizer = (await state.ready(state.engines.main)).tokenizer
     if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
         told = f"tokens: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
         raise ApiError(400, told, param="tokens", code="invalid_value")

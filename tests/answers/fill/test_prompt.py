@@ -53,6 +53,12 @@ def test_a_short_file_is_wholly_in_the_prompt(encoder: Encoder, tokenizer: Token
     ]
 
 
+def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder, tokenizer: Tokenizer) -> None:
+    made = prompt(encoder, FORMATS["prefix"], Hole("a.py", "python", "def add(a, b):\n    ", "return ", "\n"))
+    assert made.ids == tokenizer.encode("def add(a, b):\n    return ")
+    assert (tokens(made, "middle"), tokens(made, "suffix")) == (0, 0)
+
+
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
 @pytest.mark.parametrize("context", [256, 1024, 4096, 32768])
 def test_the_budget_holds(encoder: Encoder, name: str, context: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from localdflash.server.api import body
 from localdflash.server.app import create_app
+from localdflash.server.engines import Engines
 from localdflash.server.worker import PairWorker
 
 CHAT, COMPLETIONS, INFILL = "/v1/chat/completions", "/v1/completions", "/infill"
@@ -269,7 +270,7 @@ def test_a_model_that_cannot_be_loaded(client_of: Any) -> None:
     from localdflash.server.api.metrics import Metrics
 
     worker = PairWorker(Options("no-such-pair", backend="llama.cpp"), 0, 1, Metrics().observe)
-    client = client_of(create_app(worker))
+    client = client_of(create_app(Engines(worker)))
     worker.start()
     with pytest.raises(Exception, match="no-such-pair"):
         asyncio.run(worker.ready())

@@ -22,6 +22,7 @@ from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
+from localdflash.server.engines import Engines
 from localdflash.server.worker import PairWorker
 
 CHAT = "/v1/chat/completions"
@@ -109,7 +110,7 @@ def test_there_is_no_stopping_what_was_not_made_to_be_stopped(client: Any) -> No
 
 def test_stopping(worker: PairWorker, client_of: Any) -> None:
     stopped: list[bool] = []
-    client = client_of(create_app(worker, stop=lambda: stopped.append(True)))
+    client = client_of(create_app(Engines(worker), stop=lambda: stopped.append(True)))
     assert client("GET", "/stop").status_code == 405
     assert client.post("/stop", {}).status_code == 200
     assert stopped == [True]
@@ -120,7 +121,7 @@ def small(tiny_pair: Path) -> Iterator[Starlette]:
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=128)
     worker = PairWorker(options, 0, 4, Metrics().observe)
     worker.start()
-    yield create_app(worker)
+    yield create_app(Engines(worker))
     worker.close()
 
 
@@ -189,7 +190,7 @@ def test_loading_while_others_ask(small: Starlette, client_of: Any, tiny_pair: P
 def test_the_choices_of_a_request_come_from_one_pair(client_of: Any, tiny_pair: Path) -> None:
     path = str(tiny_pair / "target.gguf")
     worker = PairWorker(Options(path, threads=1, context=1024, backend="llama.cpp"), 0, 4, Metrics().observe)
-    client = client_of(create_app(worker))
+    client = client_of(create_app(Engines(worker)))
     worker.start()
     asyncio.run(worker.ready())
     body = {"prompt": "def", "max_tokens": 600, "temperature": 2.0, "n": 2, "grammar": "root ::= " + "[a-z] " * 1000}
@@ -209,7 +210,10 @@ def test_the_old_pair_is_gone_before_the_new_one_is_loaded(
     client, path = client_of(small), str(tiny_pair / "target.gguf")
     asked = {"prompt": "def", "max_tokens": 4, "grammar": "root ::= [a-z]+"}
     assert client.post("/v1/completions", asked).status_code == 200
-    old = [weakref.ref(small.state.shared.worker.loaded), weakref.ref(small.state.shared.worker.loaded.pair)]
+    old = [
+        weakref.ref(small.state.shared.engines.worker("chat").loaded),
+        weakref.ref(small.state.shared.engines.worker("chat").loaded.pair),
+    ]
     left: list[object] = []
 
     def load(options: Options) -> LoadedPair:
@@ -250,7 +254,7 @@ def test_whatever_fails_while_loading_is_told(client_of: Any, tiny_pair: Path, m
     worker.start()
     with pytest.raises(OSError, match="denied"):
         asyncio.run(asyncio.wait_for(worker.ready(), 20))
-    assert "Loading failed" in client_of(create_app(worker)).get("/health").json()["error"]["message"]
+    assert "Loading failed" in client_of(create_app(Engines(worker))).get("/health").json()["error"]["message"]
     worker.close()
 
 
@@ -269,7 +273,7 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(tiny_pair: Path, monkeypa
 def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tiny_pair: Path) -> None:
     client, path = client_of(small), str(tiny_pair / "target.gguf")
     assert client.get("/v1/models").status_code == 200
-    small.state.shared.loading = lock = asyncio.Lock()
+    small.state.shared.engines._changing = lock = asyncio.Lock()
     both = ({"pair": path, "context": 256}, {"pair": path, "draft": False})
 
     async def load_both() -> None:
@@ -287,7 +291,7 @@ def test_loads_that_come_together_all_hold(small: Starlette, client_of: Any, tin
 def test_an_engine_that_stops_ends_its_requests_with_an_error(client_of: Any, tiny_pair: Path) -> None:
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=1024)
     worker = PairWorker(options, 0, 4, Metrics().observe)
-    client = client_of(create_app(worker))
+    client = client_of(create_app(Engines(worker)))
     worker.start()
     asyncio.run(worker.ready())
     body = {"prompt": "def", "max_tokens": 1000, "temperature": 2.0, "grammar": "root ::= " + "[a-z] " * 1000}
@@ -324,7 +328,7 @@ def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairW
 
 def test_health_while_loading(client_of: Any, tiny_pair: Path) -> None:
     worker = PairWorker(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1), 0, 1, Metrics().observe)
-    client = client_of(create_app(worker))
+    client = client_of(create_app(Engines(worker)))
     told = client.get("/health")
     assert told.status_code == 503
     assert told.json()["error"] == {"message": "Loading model", "type": "unavailable_error", "param": None, "code": 503}

@@ -1,0 +1,130 @@
+"""Two pairs on one machine: one step at a time, a completion between two steps of a chat, and the same texts."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.scheduler import Scheduler
+from localdflash.engine.turns import Turns
+from tests.engine.test_scheduler import PATIENCE, Gated, Watched, chat, completion, make_pair
+
+Make = Callable[..., Any]
+
+
+@contextmanager
+def running(pair: Gated, turns: Turns) -> Iterator[Scheduler]:
+    made = Scheduler(pair, PrefixCache(1 << 20), limit=8, turns=turns)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.close()
+        pair.gate.release()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def pairs(fake_target: Make, fake_drafter: Make, eager: Make) -> list[Gated]:
+    """That of the chat, and that of completions."""
+    return [make_pair(fake_target, fake_drafter, eager) for _ in range(2)]
+
+
+@pytest.fixture
+def both(pairs: list[Gated]) -> Iterator[list[Scheduler]]:
+    turns = Turns()
+    with running(pairs[0], turns) as first, running(pairs[1], turns) as second:
+        yield [first, second]
+
+
+def alone(request: Request, fake_target: Make, fake_drafter: Make, eager: Make) -> list[int]:
+    pair = make_pair(fake_target, fake_drafter, eager)
+    again = Request(request.ids, request.max_tokens)
+    return [token for step in generate(pair, again) for token in step.tokens]
+
+
+def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
+    pairs: list[Gated], both: list[Scheduler], fake_target: Make, fake_drafter: Make, eager: Make
+) -> None:
+    log: list[str] = []
+    talk, filled = Watched(chat(30), log, "chat"), Watched(completion(), log, "completion", urgent=True)
+    pairs[0].gate.hold()
+    both[0].submit(talk.job)
+    pairs[0].gate.until_held()
+    both[1].submit(filled.job)
+    assert not filled.ended.wait(0.05), "two pairs computed at the same time"
+    pairs[0].gate.step()  # the chat's first step; the completion goes before the second, all of it
+    assert filled.wait().tokens == alone(filled.request, fake_target, fake_drafter, eager)
+    assert log[0] == "chat"
+    assert set(log[1:]) == {"completion"}
+    pairs[0].gate.release()
+    assert talk.wait().tokens == alone(talk.request, fake_target, fake_drafter, eager)
+    assert both[0].totals.preempted == 0, "its own pair keeps its place"
+    assert talk.request.computed == len(talk.request.ids) - 1, "nothing is computed again"
+
+
+def test_a_chat_waits_until_a_completion_is_over(pairs: list[Gated], both: list[Scheduler]) -> None:
+    pairs[1].gate.hold()
+    filled, talk = Watched(completion(), urgent=True), Watched(chat(5))
+    both[1].submit(filled.job)
+    pairs[1].gate.until_held()
+    both[0].submit(talk.job)
+    pairs[1].gate.step()
+    assert not talk.tokens
+    pairs[1].gate.release()
+    filled.wait()
+    assert len(talk.wait().tokens) == 5
+    assert talk.request.waited_ms > 0
+
+
+def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both: list[Scheduler]) -> None:
+    """Between two chunks of a long prompt, as between two steps."""
+    order: list[str] = []
+    chunk, begun, go_on = pairs[0].target.extend, threading.Event(), threading.Event()
+
+    def extend(ids: Any) -> Any:
+        order.append("chunk")
+        if len(order) == 1:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+        return chunk(ids)
+
+    pairs[0].target.extend = extend  # type: ignore[method-assign]
+    talk = Watched(Request([1, 2, 3] * 60, 2))
+    filled = Watched(completion(), order, "completion", urgent=True)
+    both[0].submit(talk.job)
+    assert begun.wait(PATIENCE)
+    both[1].submit(filled.job)
+    while not both[1].running or not both[1]._turns._urgent:
+        pass
+    go_on.set()
+    filled.wait()
+    talk.wait()
+    assert order.index("completion") == 1, order
+    assert order.count("chunk") > 2
+
+
+def test_urgent_work_is_counted_no_longer_than_it_waits() -> None:
+    turns = Turns()
+    with turns.taken(True):
+        assert not turns._urgent
+        turns.step_aside()
+    with turns.taken(False):
+        turns.step_aside()
+    assert not turns._taken
+
+
+def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:
+    pairs[1].error = RuntimeError("a step broke")
+    filled = Watched(completion(), urgent=True)
+    both[1].submit(filled.job)
+    assert isinstance(filled.wait().error, RuntimeError)
+    talk = Watched(chat(5))
+    both[0].submit(talk.job)
+    assert talk.wait().error is None
