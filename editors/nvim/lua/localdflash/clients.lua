@@ -97,6 +97,12 @@ local HANDLERS = {
       require('localdflash.completion').grow(client, result)
     end
   end,
+  ['localdflash/didUpdateNextEdit'] = function(_, result, context)
+    local client = vim.lsp.get_client_by_id(context.client_id)
+    if client then
+      require('localdflash.next_edit').receive(client, result)
+    end
+  end,
 }
 
 local function configuration(root)
@@ -107,7 +113,7 @@ local function configuration(root)
     name = NAME,
     root_dir = root,
     capabilities = capabilities,
-    init_options = { push = true, status = true },
+    init_options = { push = true, status = true, nextEdit = config.current.next_edit },
     handlers = HANDLERS,
     -- Neovim has a message of its own for every end of a server; ours comes once.
     cmd = function(dispatchers)

@@ -33,6 +33,7 @@ function M.setup(settings)
   end)
   on('ModeChanged', completion.clear, 'i*:[^i]*')
   on({ 'BufLeave', 'WinLeave' }, completion.clear)
+  require('localdflash.next_edit').setup(group)
   M.enable()
 end
 
@@ -48,6 +49,7 @@ function M.disable()
   local clients = require('localdflash.clients')
   clients.enabled = false
   require('localdflash.completion').clear()
+  require('localdflash.next_edit').clear()
   clients.stop()
   require('localdflash.status').set({ kind = 'Inactive' })
 end
