@@ -1,6 +1,6 @@
 """What an identifier is in JavaScript and TypeScript."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
@@ -47,6 +47,7 @@ _PATTERNS = {
     "object_assignment_pattern": "left",
     "assignment_pattern": "left",
 }
+_SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES
 _JSX = {"jsx_opening_element", "jsx_closing_element", "jsx_self_closing_element"}
 _NOT_HERE = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
 _UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_clause"}
@@ -61,20 +62,7 @@ def role(node: Node) -> Role | None:
         return _member(node, parent)
     if node.type not in _PLAIN or _is_no_name(node, parent):
         return None
-    if parent.type in _UNCLEAR:
-        return Role(is_unclear=True)
-    if parent.type == "import_specifier":
-        return _imported(node, parent)
-    if parent.type in {"import_clause", "namespace_import"}:
-        return Role(_block(parent), binds=True)
-    if parent.type == "type_parameter" and is_field(node, "name"):
-        declared = parent.parent.parent if parent.parent is not None else None
-        return Role(Scope(declared), binds=True) if declared is not None else None
-    if is_field(node, "name") and parent.type in _DECLARATIONS:
-        return Role(_block(parent), binds=True)
-    if is_field(node, "name") and parent.type in _EXPRESSIONS:
-        return Role(Scope(parent), binds=True)
-    return _declared(node) or Role()
+    return _ROLES.get(parent.type, _plain)(node, parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
@@ -82,9 +70,7 @@ def scopes(node: Node) -> Iterator[Scope]:
     child, parent = node, node.parent
     while parent is not None:
         named = parent.type in _DECLARATIONS and is_field(child, "name")
-        if not named and (parent.type in _BLOCKS or parent.child_by_field_name("parameters") is not None):
-            yield Scope(parent)
-        elif not named and parent.type in {*_FUNCTIONS, *_CLASSES, *_TYPES}:
+        if not named and (parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None):
             yield Scope(parent)
         child, parent = parent, parent.parent
 
@@ -118,40 +104,61 @@ def _imported(node: Node, specifier: Node) -> Role | None:
     return Role(_block(specifier), binds=True, imported=alias is None)
 
 
-def _declared(node: Node) -> Role | None:
-    """The role of a name in the pattern of a declaration or of a parameter; None if it is neither."""
+def _type_parameter(node: Node, parent: Node) -> Role | None:
+    declared = parent.parent.parent if parent.parent is not None else None
+    if declared is None or not is_field(node, "name"):
+        return _plain(node, parent)
+    return Role(Scope(declared), binds=True)
+
+
+def _defined(node: Node, parent: Node) -> Role | None:
+    if not is_field(node, "name"):
+        return _plain(node, parent)
+    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block(parent), binds=True)
+
+
+def _plain(node: Node, _parent: Node) -> Role | None:
+    """The role of a name in the pattern of a declaration or of a parameter, or else of a use."""
+    whole = _pattern(node)
+    outer = whole.parent if whole is not None else None
+    if whole is None or outer is None:
+        return Role()
+    if outer.type == "variable_declarator" and is_field(whole, "name"):
+        hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
+        return Role(_hoist(outer) if hoisted else _block(outer), binds=True)
+    if outer.type == "for_in_statement":
+        return _loop_variable(whole, outer)
+    if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
+        return Role(Scope(outer), binds=True)
+    return _parameter(whole, outer)
+
+
+def _pattern(node: Node) -> Node | None:
+    """The whole pattern that a name is a target of; None if it is not a target but a default."""
     while node.parent is not None and node.parent.type in _PATTERNS:
         wanted = _PATTERNS[node.parent.type]
         if wanted and not is_field(node, wanted):
             return None
         node = node.parent
-    parent = node.parent
-    if parent is None:
-        return None
-    if parent.type == "variable_declarator" and is_field(node, "name"):
-        hoisted = parent.parent is not None and parent.parent.type == "variable_declaration"
-        return Role(_hoist(parent) if hoisted else _block(parent), binds=True)
-    if parent.type == "for_in_statement" and is_field(node, "left"):
-        kind = parent.child_by_field_name("kind")
-        if kind is None:
-            return None
-        return Role(_hoist(parent) if kind.type == "var" else Scope(parent), binds=True)
-    if parent.type == "catch_clause" and is_field(node, "parameter"):
-        return Role(Scope(parent), binds=True)
-    if parent.type == "arrow_function" and is_field(node, "parameter"):
-        return Role(Scope(parent), binds=True)
-    return _parameter(node, parent)
+    return node
 
 
-def _parameter(node: Node, parent: Node) -> Role | None:
+def _loop_variable(pattern: Node, loop: Node) -> Role:
+    kind = loop.child_by_field_name("kind")
+    if kind is None or not is_field(pattern, "left"):
+        return Role()
+    return Role(_hoist(loop) if kind.type == "var" else Scope(loop), binds=True)
+
+
+def _parameter(node: Node, parent: Node) -> Role:
     if parent.type in {"required_parameter", "optional_parameter"}:
         if not is_field(node, "pattern"):
-            return None
+            return Role()
         if any(child.type in {"accessibility_modifier", "readonly"} for child in parent.children):
             return Role(is_unclear=True)  # a parameter and a member of the class
         parent = parent.parent or parent
     if parent.type != "formal_parameters" or parent.parent is None:
-        return None
+        return Role()
     return Role(Scope(parent.parent), binds=True)
 
 
@@ -182,3 +189,13 @@ def _hoist(node: Node) -> Scope | None:
     while parent is not None and parent.type not in _HOISTS:
         parent = parent.parent
     return Scope(parent) if parent is not None else None
+
+
+_ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
+    "import_specifier": _imported,
+    "import_clause": lambda _, clause: Role(_block(clause), binds=True),
+    "namespace_import": lambda _, clause: Role(_block(clause), binds=True),
+    "type_parameter": _type_parameter,
+    **dict.fromkeys(_DECLARATIONS | _EXPRESSIONS, _defined),
+    **dict.fromkeys(_UNCLEAR, lambda _node, _parent: Role(is_unclear=True)),
+}

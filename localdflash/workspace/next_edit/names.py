@@ -40,6 +40,7 @@ class Names:
         self._source = source
         self._grammar: _Grammar = python_names if source.language == "python" else javascript_names
         self._found: dict[str, list[Occurrence]] = {}
+        self._binding: dict[str, set[Scope | None]] = {}
 
     def occurrences(self, name: str) -> list[Occurrence]:
         """The identifiers that are called so, in the order of the file."""
@@ -65,11 +66,13 @@ class Names:
         name = self._source.cut(one.node)
         if one.role.scope is None:
             return self.visible(name, one.node)
-        return one.role.scope if self.bindings(name, one.role.scope) else None
+        return one.role.scope if one.role.binds or self.bindings(name, one.role.scope) else None
 
     def visible(self, name: str, node: Node) -> Scope | None:
         """The scope that binds what this name would refer to if it stood there."""
-        bound = {one.role.scope for one in self.occurrences(name) if one.role.binds}
+        if name not in self._binding:
+            self._binding[name] = {one.role.scope for one in self.occurrences(name) if one.role.binds}
+        bound = self._binding[name]
         return next((scope for scope in self._grammar.scopes(node) if scope in bound), None)
 
     def meant(self, name: str, scope: Scope) -> list[Occurrence]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from localdflash.workspace.next_edit.arguments import next_argument
 from localdflash.workspace.next_edit.renames import next_rename, rename_of
+from localdflash.workspace.next_edit.repetitions import next_repetition
 from localdflash.workspace.next_edit.source import Change, Proposal, Source, difference
 
 LARGEST_CHANGE = 400  # bytes, old and new together
@@ -41,4 +43,8 @@ def _by_rules(before: Source, after: Source, change: Change, earlier: tuple[Sour
     """The first proposal that a rule has. `earlier`: the text before the last edit but one, and that edit."""
     rename = rename_of(before, after, change)
     again = rename is not None and earlier is not None and rename_of(earlier[0], before, earlier[1]) == rename
-    return next_rename(before, after, change, again=again)
+    return (
+        next_rename(before, after, change, again=again)
+        or next_argument(before, after, change)
+        or next_repetition(before, after, change, earlier)
+    )

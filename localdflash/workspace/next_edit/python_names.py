@@ -1,6 +1,6 @@
 """What an identifier is in Python."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
@@ -24,26 +24,9 @@ _TARGETS = {
 
 def role(node: Node) -> Role | None:
     """See `names`."""
-    parent = node.parent
-    if node.type != "identifier" or parent is None:
+    if node.type != "identifier" or node.parent is None:
         return None
-    if parent.type == "attribute" and is_field(node, "attribute"):
-        return _member(node, parent)
-    if parent.type in {"keyword_argument", "keyword_pattern"} and parent.children[0] == node:
-        return None
-    if parent.type == "dotted_name":
-        return _dotted(node, parent)
-    if parent.type == "aliased_import":
-        return _bound(node)
-    if parent.type in {"global_statement", "nonlocal_statement"}:
-        return Role(next(scopes(node)), declares_outer=True)
-    if parent.type in {"function_definition", "class_definition"} and is_field(node, "name"):
-        return _bound(parent)
-    if function := _function_of_parameter(node):
-        return Role(Scope(function), binds=True)
-    if _is_type_parameter(parent):
-        return Role(is_unclear=True)
-    return _bound(node) if _is_target(node) else Role()
+    return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
@@ -52,10 +35,7 @@ def scopes(node: Node) -> Iterator[Scope]:
     while parent is not None:
         if parent.type == "module":
             yield Scope(parent)
-        elif parent.type in _FUNCTIONS and is_field(child, "body"):
-            yield Scope(parent)
-            inside = True
-        elif parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below):
+        elif _is_entered(parent, child, below):
             yield Scope(parent)
             inside = True
         elif parent.type == "class_definition" and is_field(child, "body") and not inside:
@@ -84,6 +64,37 @@ def parameter_name(parameter: Node) -> Node | None:
     if named.type in _SPLATS:
         named = named.named_children[0]
     return named if named.type == "identifier" else None
+
+
+def _is_entered(parent: Node, child: Node, below: Node | None) -> bool:
+    """Whether a function, or what is like one, has scope over the child that we come from."""
+    if parent.type in _FUNCTIONS:
+        return is_field(child, "body")
+    return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
+
+
+def _plain(node: Node, parent: Node) -> Role:
+    if function := _function_of_parameter(node):
+        return Role(Scope(function), binds=True)
+    if _is_type_parameter(parent):
+        return Role(is_unclear=True)
+    return _bound(node) if _is_target(node) else Role()
+
+
+def _in_attribute(node: Node, parent: Node) -> Role | None:
+    return _member(node, parent) if is_field(node, "attribute") else _plain(node, parent)
+
+
+def _behind_equals(node: Node, parent: Node) -> Role | None:
+    return None if parent.children[0] == node else _plain(node, parent)
+
+
+def _declared_elsewhere(node: Node, _parent: Node) -> Role:
+    return Role(next(scopes(node)), declares_outer=True)
+
+
+def _defined(node: Node, parent: Node) -> Role:
+    return _bound(parent) if is_field(node, "name") else _plain(node, parent)
 
 
 def _bound(node: Node) -> Role:
@@ -178,3 +189,16 @@ def _class_of_self(holder: Node) -> Node | None:
             return method_class(function) if texts[0] == holder.text else None
         function = function.parent
     return None
+
+
+_ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
+    "attribute": _in_attribute,
+    "keyword_argument": _behind_equals,
+    "keyword_pattern": _behind_equals,
+    "dotted_name": _dotted,
+    "aliased_import": lambda node, _: _bound(node),
+    "global_statement": _declared_elsewhere,
+    "nonlocal_statement": _declared_elsewhere,
+    "function_definition": _defined,
+    "class_definition": _defined,
+}

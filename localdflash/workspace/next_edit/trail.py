@@ -62,7 +62,7 @@ class EditTrail:
         return accepted
 
     def steps(self) -> list[str]:
-        """The texts before the latest edits and the present one, oldest first; none where nothing should be proposed."""
+        """The texts before the latest edits and the present one, oldest first; none where nothing is to be proposed."""
         if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._left:
             return []
         return [*self._steps, self.text]
