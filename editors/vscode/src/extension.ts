@@ -1,6 +1,7 @@
 /** The extension: one language server for the window, an item in the status bar, a few commands. */
 
 import * as vscode from 'vscode';
+import { NextEditView } from './next_edit_view';
 import { Server } from './server';
 import * as settings from './settings';
 import { present, type State } from './state';
@@ -12,9 +13,11 @@ let server: Server | undefined;
 
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
     const log = vscode.window.createOutputChannel('localdflash', { log: true });
-    const started = (server = new Server(log));
+    const nextEdit = new NextEditView();
+    const started = (server = new Server(log, nextEdit));
     context.subscriptions.push(
         log,
+        nextEdit,
         started,
         new StatusBar(started),
         started.onDidChange(setContexts),
