@@ -55,7 +55,18 @@ class Names:
 
     def is_unclear(self, name: str) -> bool:
         """Whether the name is used in a way that is not understood here."""
-        return any(one.role.is_unclear for one in self.occurrences(name))
+        doubts = (self._precedes_its_class, self._skips_a_function)
+        return any(one.role.is_unclear or any(doubt(name, one) for doubt in doubts) for one in self.occurrences(name))
+
+    def _precedes_its_class(self, name: str, one: Occurrence) -> bool:
+        """Whether a class body reads a name before it binds it: as in `x = x`, another one is meant."""
+        scope = None if one.role.scope else self.visible(name, one.node)
+        if scope is None or not scope.members:
+            return False
+        statement = self.bindings(name, scope)[0].node
+        while statement.parent is not None and statement.parent.parent != scope.node:
+            statement = statement.parent
+        return one.node.start_byte < statement.end_byte
 
     def bindings(self, name: str, scope: Scope) -> list[Occurrence]:
         """Where a name is bound in a scope."""
@@ -78,6 +89,14 @@ class Names:
     def meant(self, name: str, scope: Scope) -> list[Occurrence]:
         """All occurrences of a name that refer to its binding in a scope."""
         return [one for one in self.occurrences(name) if self.scope(one) == scope]
+
+    def _skips_a_function(self, name: str, one: Occurrence) -> bool:
+        """Whether `global` means another binding than the one that would be seen from there."""
+        outer = one.node.parent
+        if outer is None or outer.type != "global_statement":
+            return False
+        scope = self.visible(name, one.node)
+        return scope is not None and scope.node.parent is not None
 
 
 def _as_declared(found: list[Occurrence]) -> list[Occurrence]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from localdflash.workspace.next_edit.arguments import next_argument
-from localdflash.workspace.next_edit.renames import next_rename, rename_of
+from localdflash.workspace.next_edit.renames import RenameRun, begun_rename
 from localdflash.workspace.next_edit.repetitions import next_repetition
 from localdflash.workspace.next_edit.source import Change, Proposal, Source, difference
 
@@ -12,24 +12,33 @@ KEPT = 4  # parsed texts
 
 
 class Proposer:
-    """Proposes in one document; texts that were parsed for the last proposal are not parsed again."""
+    """Proposes in one document. It keeps the texts that it parsed, and the rename that is under way."""
 
     def __init__(self, language: str) -> None:
         self._language = language
         self._sources: dict[str, Source] = {}
+        self._run: RenameRun | None = None
 
     def propose(self, steps: Sequence[str]) -> tuple[Proposal, Source] | None:
         """What to do next, and in which text, of which `steps` holds the latest versions, oldest first."""
         if not steps or not (after := self._source(steps[-1])).sound:
             return None
         sound = (source for text in reversed(steps[:-1]) if (source := self._source(text)).sound)
-        before, earlier = next(sound, None), next(sound, None)
+        before = next(sound, None)
         change = difference(before.bytes, after.bytes) if before else None
         if before is None or change is None or change.old_end + change.new_end - 2 * change.start > LARGEST_CHANGE:
             return None
-        last = difference(earlier.bytes, before.bytes) if earlier else None
-        found = _by_rules(before, after, change, (earlier, last) if earlier and last else None)
+        found = self._rename(before, after, change) or next_argument(before, after, change)
+        if found is None:
+            earlier = next(sound, None)
+            last = difference(earlier.bytes, before.bytes) if earlier else None
+            found = next_repetition(before, after, change, (earlier, last) if earlier and last else None)
         return (found, after) if found else None
+
+    def _rename(self, before: Source, after: Source, change: Change) -> Proposal | None:
+        if self._run is None or not self._run.follow(before, after, change):
+            self._run = begun_rename(before, after, change)
+        return self._run.proposal(after, change) if self._run else None
 
     def _source(self, text: str) -> Source:
         found = self._sources.pop(text, None) or Source(self._language, text)
@@ -37,14 +46,3 @@ class Proposer:
         for old in [*self._sources][:-KEPT]:
             del self._sources[old]
         return found
-
-
-def _by_rules(before: Source, after: Source, change: Change, earlier: tuple[Source, Change] | None) -> Proposal | None:
-    """The first proposal that a rule has. `earlier`: the text before the last edit but one, and that edit."""
-    rename = rename_of(before, after, change)
-    again = rename is not None and earlier is not None and rename_of(earlier[0], before, earlier[1]) == rename
-    return (
-        next_rename(before, after, change, again=again)
-        or next_argument(before, after, change)
-        or next_repetition(before, after, change, earlier)
-    )

@@ -23,16 +23,67 @@ class Rename(NamedTuple):
     new: str
 
 
+class _Place(NamedTuple):
+    """A place of the old name, in the text that a run began with, and what it has to become."""
+
+    start: int
+    text: str
+
+
+@dataclass
+class RenameRun:
+    """A rename under way. What the name meant is decided once, when it begins: later, half of its places have another.
+
+    `done` holds by how much each changed place has grown; `text` is the one that all of this leads to.
+    """
+
+    rename: Rename
+    places: list[_Place]
+    done: dict[int, int]
+    text: str
+    offered: tuple[_Place, str] | None = None  # and the text once it is accepted
+
+    def follow(self, before: Source, after: Source, change: Change) -> bool:
+        """Take note of a change, if it is the rename of one more place."""
+        place = self._changed(before, after, change) if before.text == self.text else None
+        if place is None or place.start in self.done:
+            return False
+        self.done[place.start] = len(after.bytes) - len(before.bytes)
+        self.text, self.offered = after.text, None
+        return True
+
+    def proposal(self, after: Source, change: Change) -> Proposal | None:
+        """The next place behind a change, or else the first of all."""
+        left = [(self._now(place.start), place) for place in self.places if place.start not in self.done]
+        following = [pair for pair in left if pair[0] > change.start]
+        if not left:
+            return None
+        start, place = (following or left)[0]
+        found = Proposal(start, start + len(self.rename.old.encode()), place.text, self.rename)
+        self.offered = place, after.applied(found)
+        return found
+
+    def _changed(self, before: Source, after: Source, change: Change) -> _Place | None:
+        if self.offered and after.text == self.offered[1]:
+            return self.offered[0]
+        if rename_of(before, after, change) != self.rename:
+            return None
+        start = before.word(change.start, change.old_end)[0]
+        return next((place for place in self.places if self._now(place.start) == start), None)
+
+    def _now(self, start: int) -> int:
+        return start + sum(growth for done, growth in self.done.items() if done < start)
+
+
 @dataclass(frozen=True)
 class _Edited:
-    """The word that changed, in both texts, and whether the same was done just before."""
+    """The word that changed, in both texts."""
 
     before: Source
     after: Source
     change: Change
     place: Node
     rename: Rename
-    again: bool
 
 
 def rename_of(before: Source, after: Source, change: Change) -> Rename | None:
@@ -43,31 +94,36 @@ def rename_of(before: Source, after: Source, change: Change) -> Rename | None:
     return Rename(before.bytes[old_start:old_end].decode("utf-8", "replace"), after.bytes[start:end].decode())
 
 
-def next_rename(before: Source, after: Source, change: Change, *, again: bool) -> Proposal | None:
-    """The next place of a name that was changed. `again`: the edit before this one made the same of another place."""
+def begun_rename(before: Source, after: Source, change: Change) -> RenameRun | None:
+    """The rename that a change begins, if a name was changed and its other places are known."""
     rename = rename_of(before, after, change)
     place = before.leaf(*_words(before, after, change)[0])
     if rename is None or place is None:
         return None
-    return _next(_Edited(before, after, change, place, rename, again))
+    return _begun(_Edited(before, after, change, place, rename))
 
 
 def _words(before: Source, after: Source, change: Change) -> tuple[tuple[int, int], tuple[int, int]]:
     return before.word(change.start, change.old_end), after.word(change.start, change.new_end)
 
 
-def _next(edited: _Edited) -> Proposal | None:
+def _begun(edited: _Edited) -> RenameRun | None:
     names, (old, new) = Names(edited.before), edited.rename
     one = names.at(edited.place)
     if one is None or names.is_unclear(old) or names.is_unclear(new):
         return None
     scope = names.scope(one)
     if scope is None:
-        return _next_dangling(edited, one)
+        return _begun_dangling(edited, one)
     meant = names.meant(old, scope)
-    if not edited.again and not _is_rename(edited, names, one, meant):
+    if not _is_rename(edited, names, one, meant):
         return None
-    return _proposal(edited, [(edited.change.moved(use.node.start_byte), use.node) for use in meant if use != one])
+    done = {edited.place.start_byte: edited.change.growth}
+    return RenameRun(edited.rename, [_place(use.node, edited.rename) for use in meant], done, edited.after.text)
+
+
+def _place(node: Node, rename: Rename) -> _Place:
+    return _Place(node.start_byte, f"{rename.old}: {rename.new}" if node.type in SHORTHAND else rename.new)
 
 
 def _is_rename(edited: _Edited, names: Names, one: Occurrence, meant: list[Occurrence]) -> bool:
@@ -93,8 +149,8 @@ def _is_taken(edited: _Edited, names: Names, inside: Node) -> bool:
     return names.visible(edited.rename.new, edited.place) is not None
 
 
-def _next_dangling(edited: _Edited, one: Occurrence) -> Proposal | None:
-    """The next use of a name that nothing binds any more, where the new name is bound."""
+def _begun_dangling(edited: _Edited, one: Occurrence) -> RenameRun | None:
+    """The uses of a name that nothing binds any more, where the new name is bound."""
     names, (old, new) = Names(edited.after), edited.rename
     fresh = edited.after.leaf(edited.place.start_byte, edited.place.start_byte + len(new.encode()))
     known = names.at(fresh) if fresh is not None else None
@@ -109,15 +165,4 @@ def _next_dangling(edited: _Edited, one: Occurrence) -> Proposal | None:
     else:
         plain = [other for other in others if other.role.scope is None]
         same = [other for other in plain if names.visible(new, other.node) == scope]
-    return _proposal(edited, [(other.node.start_byte, other.node) for other in same])
-
-
-def _proposal(edited: _Edited, places: list[tuple[int, Node]]) -> Proposal | None:
-    """The first place behind the change, or else the first of all."""
-    old, new = edited.rename
-    following = [place for place in places if place[0] > edited.change.start]
-    if not places:
-        return None
-    start, node = (following or places)[0]
-    text = f"{old}: {new}" if node.type in SHORTHAND else new
-    return Proposal(start, start + len(old.encode()), text, edited.rename)
+    return RenameRun(edited.rename, [_place(other.node, edited.rename) for other in same], {}, edited.after.text)

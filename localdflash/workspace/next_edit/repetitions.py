@@ -93,9 +93,10 @@ def _node(source: Source, change: Change) -> Node | None:
     if start < end or not start:
         return source.root.descendant_for_byte_range(start, end)
     behind = source.root.descendant_for_byte_range(start - 1, start)
-    if behind is not None and behind.end_byte == start and behind.child_count == 0:
-        return behind
-    return source.root.descendant_for_byte_range(start, start + 1)
+    ahead = source.root.descendant_for_byte_range(start, start + 1)
+    touching = [one for one in (behind, ahead) if one is not None and start in (one.start_byte, one.end_byte)]
+    leaves = [one for one in touching if one.child_count == 0]
+    return next((one for one in leaves if one.is_named), leaves[0] if leaves else ahead)
 
 
 def _statement(source: Source, node: Node) -> Node | None:

@@ -58,6 +58,8 @@ class Function:
         rests = {parameter.rest for parameter in self.parameters}
         if given > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
             return False
+        if {parameter.name for parameter in plain[:given]} & {*keywords}:
+            return False
         known = {parameter.name for parameter in plain[given:] + named_only}
         if not set(keywords) <= known and "dictionary_splat_pattern" not in rests:
             return False
