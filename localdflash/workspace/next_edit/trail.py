@@ -4,6 +4,7 @@ Changes that touch are one edit. A text that was there before came back by undo 
 once nobody can say what was meant: both begin anew, and nothing is proposed.
 """
 
+import re
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from localdflash.workspace.next_edit.source import Proposal
 
 STEPS = 5  # texts between edits that are kept
 REMEMBERED = 64  # texts that are known again, and patterns that are not wanted
+_FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
 Place = tuple[int, int]  # line and column in characters, from 0
 
 
@@ -46,6 +48,9 @@ class EditTrail:
         else:
             end = _moved(self._end, old_end, new_end) if self._end > old_end else new_end
             self._start, self._end = min(self._start, start), max(end, new_end)
+        # With the rest of its words: where a letter is replaced by itself, less seems to have changed.
+        self._start = min(self._start, _word_start(start, line, new))
+        self._end = max(self._end, _word_end(new_end, line, new))
         self.text = text
 
     def notified(self) -> bool:
@@ -98,6 +103,18 @@ def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Place, 
     tail = _common(kept[0][::-1], kept[1][::-1])
     old_end = (line + len(old) - 1, len(old[-1]) - tail)
     return (line, head), old_end, (line + len(new) - 1, len(new[-1]) - tail)
+
+
+def _word_start(place: Place, line: int, lines: Sequence[str]) -> Place:
+    """Where the word begins that ends at a place."""
+    head = lines[place[0] - line][: place[1]] if place[0] - line < len(lines) else ""
+    return place[0], place[1] - len(head) + len(_LAST_WORD.sub("", head))
+
+
+def _word_end(place: Place, line: int, lines: Sequence[str]) -> Place:
+    """Where the word ends that begins at a place."""
+    tail = lines[place[0] - line][place[1] :] if place[0] - line < len(lines) else ""
+    return place[0], place[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
 
 
 def _common(one: str, other: str) -> int:

@@ -47,6 +47,13 @@ def test_keys_next_to_each_other_are_one_edit() -> None:
     assert typist.trail.steps() == [TEXT, TEXT.replace("two", "toro")]
 
 
+def test_typing_over_a_word_that_ends_with_the_first_letter_is_one_edit() -> None:
+    typist = Typist("def f(radius): pass\n")
+    for word in ("s", "si", "siz", "size"):
+        typist.put(0, f"def f({word}): pass")
+    assert typist.trail.steps() == ["def f(radius): pass\n", "def f(size): pass\n"]
+
+
 def test_another_place_is_another_edit_in_the_same_line_too() -> None:
     typist = Typist("alpha beta gamma\n")
     typist.put(0, "alphas beta gamma")
