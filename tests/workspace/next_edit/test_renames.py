@@ -1,12 +1,25 @@
 """A changed name: where it is proposed next, and where it is not. Programs do the same with all of it accepted."""
 
+import argparse
+import ast
+import csv
+import dis
+import inspect
+import itertools
+import queue
+import random
 import re
+import shlex
+import string
+import textwrap
+from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from localdflash.workspace.next_edit.renames import Rename
 from tests.workspace.next_edit.marks import all_proposed, check, proposed, steps
 
 
@@ -192,3 +205,35 @@ def test_a_program_does_the_same_once_all_is_accepted(program: str, data: st.Dat
 
 def test_marks_are_read_in_order() -> None:
     assert steps("«a|b» «c|d» ‹e|f›") == ["a c e", "b c e", "b d e"]
+
+
+VARIABLES = ("co_varnames", "co_cellvars", "co_freevars")
+
+
+def is_same(one: CodeType, other: CodeType, rename: Rename) -> bool:
+    """Whether two functions do the same, apart from the name of a variable."""
+
+    def as_before(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(rename.old if name == rename.new else name for name in names)
+
+    if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
+        return False
+    if any(getattr(one, names) != as_before(getattr(other, names)) for names in VARIABLES):
+        return False
+    pairs = zip(one.co_consts, other.co_consts, strict=True)
+    return all(is_same(a, b, rename) if isinstance(a, CodeType) else a == b for a, b in pairs)
+
+
+@pytest.mark.parametrize("module", [argparse, csv, dis, queue, shlex, string, textwrap])
+def test_a_library_compiles_to_the_same_code_once_all_is_accepted(module: ModuleType) -> None:
+    text = inspect.getsource(module)
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    parameters = [one for function in functions for one in function.args.args if one.arg not in {"self", "cls"}]
+    starts = [0, *itertools.accumulate(len(line.encode()) + 1 for line in text.split("\n"))]
+    for one in random.Random(1).sample(parameters, min(3, len(parameters))):
+        at = starts[one.lineno - 1] + one.col_offset
+        end = at + len(one.arg.encode())
+        edited = (text.encode()[:end] + b"_" + text.encode()[end:]).decode()
+        renamed = all_proposed("python", [text, edited])
+        same = is_same(compile(text, "", "exec"), compile(renamed, "", "exec"), Rename(one.arg, f"{one.arg}_"))
+        assert same, f"{one.arg} in line {one.lineno}"
