@@ -135,6 +135,8 @@ def _is_rename(edited: _Edited, names: Names, one: Occurrence, meant: list[Occur
     bound = [other for other in meant if other.role.binds]
     if one.role.binds and not one.role.imported:
         return one == bound[0]  # a later assignment may as well begin something new
+    if not one.role.binds and any(other.role.imported for other in bound):
+        return False  # another file knows it by its name: more likely another thing of that file is meant
     if one.node.type in SHORTHAND or (edited.before.language == "python" and new in _BUILTINS):
         return False
     return SequenceMatcher(None, old.lower(), new.lower()).ratio() >= ALIKE

@@ -32,6 +32,7 @@ from tests.workspace.next_edit.marks import all_proposed, check, proposed, steps
         "«LIMIT|MOST» = 3\n\ndef f(x):\n    return x < ‹LIMIT|MOST›\n",
         "def «old|new_one»(x):\n    return x\n\nprint(‹old|new_one›(1))\n",
         "def f(«n|size»):\n    return f'{‹n|size›} n'\n",
+        "from m import «load|loads»\n\nx = ‹load|loads›(1)\n",
         "import numpy as «np|num»\n\nx = ‹np|num›.zeros(1)\n",
         "with open('x') as «f|file»:\n    ‹f|file›.read()\n",
         "try:\n    pass\nexcept OSError as «e|error»:\n    print(‹e|error›)\n",
@@ -110,6 +111,7 @@ def test_a_component_is_a_name_and_an_element_is_not() -> None:
         "def f(a, «b|a1»):\n    a1 = 1\n    return b + a1\n",  # would be captured
         "x = '«count|total»'\ncount = 1\nprint(count)\n",
         "# «count|total»\ncount = 1\nprint(count)\n",
+        "from m import load\n\nx = «load|loads»(1)\nprint(load(2))\n",  # something else of the same file
         "import «os|sys»\nos.getcwd()\n",
         "from x import *\n\ny = «counted|yy»\nprint(counted)\n",
         "x = «10|20»\ny = 10\n",

@@ -38,8 +38,7 @@ def test_places_are_counted_in_characters(text: str, data: st.DataObject) -> Non
 @given(TEXTS, st.data())
 def test_an_accepted_proposal(text: str, data: st.DataObject) -> None:
     start, end = sorted(data.draw(st.integers(0, len(text))) for _ in range(2))
-    offsets = (len(text[:at].encode()) for at in (start, end))
-    proposal = Proposal(*offsets, text="new", pattern=None)
+    proposal = Proposal(len(text[:start].encode()), len(text[:end].encode()), "new", None)
     assert Source("python", text).applied(proposal) == text[:start] + "new" + text[end:]
 
 
