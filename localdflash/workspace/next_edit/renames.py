@@ -1,19 +1,21 @@
 """A name was changed at one place: the next place that means the same thing."""
 
 import builtins
-import keyword
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from keyword import kwlist, softkwlist
 from typing import NamedTuple
 
 from tree_sitter import Node
 
 from localdflash.workspace.next_edit.javascript_names import SHORTHAND
 from localdflash.workspace.next_edit.names import Names, Occurrence
+from localdflash.workspace.next_edit.scopes import Scope
+from localdflash.workspace.next_edit.signatures import calls, keyword, name_of
 from localdflash.workspace.next_edit.source import Change, Proposal, Source
 
 ALIKE = 0.5  # of two names, as difflib counts: a use that changes into another kind of name is no rename
-_BUILTINS = {*dir(builtins), *keyword.kwlist, *keyword.softkwlist}
+_BUILTINS = {*dir(builtins), *kwlist, *softkwlist}
 
 
 class Rename(NamedTuple):
@@ -118,8 +120,24 @@ def _begun(edited: _Edited) -> RenameRun | None:
     meant = names.meant(old, scope)
     if not _is_rename(edited, names, one, meant):
         return None
-    done = {edited.place.start_byte: edited.change.growth}
-    return RenameRun(edited.rename, [_place(use.node, edited.rename) for use in meant], done, edited.after.text)
+    nodes = [use.node for use in meant] + _keywords(edited.before, names, old, scope)
+    places = sorted(_place(node, edited.rename) for node in nodes)
+    return RenameRun(edited.rename, places, {edited.place.start_byte: edited.change.growth}, edited.after.text)
+
+
+def _keywords(source: Source, names: Names, name: str, scope: Scope) -> list[Node]:
+    """Where calls name a parameter of Python that a function has."""
+    parameters = scope.node.child_by_field_name("parameters")
+    named = name_of(source, parameters) if parameters is not None else None
+    function = names.at(named) if named is not None else None
+    if source.language != "python" or parameters is None or function is None:
+        return []
+    places = (one.node.start_byte for one in names.bindings(name, scope))
+    if not any(parameters.start_byte < start < parameters.end_byte for start in places):
+        return []  # another variable of the function
+    given = (argument for call in calls(source, names, function) for argument in call.items)
+    found = (argument.child_by_field_name("name") for argument in given if keyword(source, argument) == name)
+    return [node for node in found if node is not None]
 
 
 def _place(node: Node, rename: Rename) -> _Place:

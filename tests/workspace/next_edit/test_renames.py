@@ -29,6 +29,7 @@ from tests.workspace.next_edit.marks import all_proposed, check, proposed, steps
         "def f(«count|total»):\n    return ‹count|total› + count\n",
         "def f(count):\n    x = «count|counted»\n    return ‹count|counted›\n",
         "def f(‹count|counted›):\n    return «count|counted»\n",  # back to the first place from the last
+        "def f(a, «b|c»=1):\n    pass\n\nf(1, ‹b|c›=2)\ng(b=3)\n",
         "«LIMIT|MOST» = 3\n\ndef f(x):\n    return x < ‹LIMIT|MOST›\n",
         "def «old|new_one»(x):\n    return x\n\nprint(‹old|new_one›(1))\n",
         "def f(«n|size»):\n    return f'{‹n|size›} n'\n",
@@ -223,7 +224,12 @@ def is_same(one: CodeType, other: CodeType, rename: Rename) -> bool:
     if any(getattr(one, names) != as_before(getattr(other, names)) for names in VARIABLES):
         return False
     pairs = zip(one.co_consts, other.co_consts, strict=True)
-    return all(is_same(a, b, rename) if isinstance(a, CodeType) else a == b for a, b in pairs)
+    return all(
+        is_same(a, b, rename)
+        if isinstance(a, CodeType)
+        else a == (as_before(b) if isinstance(b, tuple) else b)  # a tuple may be the names of arguments
+        for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("module", [argparse, csv, dis, queue, shlex, string, textwrap])
