@@ -5,6 +5,7 @@
 * `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
 * `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it (`status` in their
   initializationOptions): see `Tally.status`.
+* `localdflash/didUpdateNextEdit`, `localdflash/didRejectNextEdit`: see `next_edit`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
 
@@ -67,6 +68,12 @@ def register(server: "SuggestionServer") -> None:
         if name := _name(params):
             for session in server.sessions.values():
                 session.dismiss(name)
+
+    @server.feature("localdflash/didRejectNextEdit")
+    def next_edit_rejected(params: Any) -> None:
+        uri = _get(_get(params, "textDocument"), "uri")
+        if isinstance(uri, str):
+            server.next_edits.refused(uri)
 
 
 def _name(params: Any) -> str | None:

@@ -25,6 +25,7 @@ from localdflash.lsp.context import EditorContext, path_of
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.foreign.named import NamedEngine
 from localdflash.lsp.generation import Ended, Generator
+from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
@@ -69,6 +70,7 @@ class SuggestionServer(LanguageServer):
         self._completer, self.pace = self._of(engine)
         self._pulse = Pulse()
         self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
+        self.next_edits = NextEdits(self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None)
         self._active: Session | None = None
         self._context: EditorContext | None = None
         self._told: dict[str, Any] = {}  # the last status
@@ -185,6 +187,7 @@ class SuggestionServer(LanguageServer):
             timer.cancel()
         for task in self._tasks:
             task.cancel()
+        self.next_edits.close()
         await self._generator.close()
         self._completer.close()
         if self._context:
@@ -230,11 +233,14 @@ class SuggestionServer(LanguageServer):
         self._leave(document.uri)  # where it was open already
         if self._context:
             self._context.opened(document.uri)
+        if self.settings.next_edit:
+            self.next_edits.opened(document)
         self._pause(document.uri, 0)
 
     def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         if self._context:
             self._context.changed(document, line, old, new)
+        self.next_edits.edited(document, line, old, new)
 
     def _changed(self, document: Document) -> None:
         now = asyncio.get_running_loop().time()
@@ -244,12 +250,14 @@ class SuggestionServer(LanguageServer):
             came = session.changed(line_feeds(document.text))
             if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
                 self.accepted(shown.name)  # clients do not tell of every part that is accepted
+        self.next_edits.changed(document)
         self._pause(document.uri, PAUSE)
 
     def _closed(self, uri: str) -> None:
         if timer := self._timers.pop(uri, None):
             timer.cancel()
         self._leave(uri)
+        self.next_edits.closed(uri)
         if self._context:
             self._context.closed(uri)
 

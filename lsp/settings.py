@@ -10,7 +10,7 @@ SHORTEST_DEADLINE, LONGEST_DEADLINE = 50, 10_000  # ms
 @dataclass(frozen=True)
 class LspSettings:
     """What a client wants. `push`: it shows how an answer grows. `status`: it shows `didChangeStatus`, a message of
-    ours.
+    ours. `next_edit`: it shows where the same change may follow, see `next_edit`.
 
     `deadline_ms`: after this time the part of an answer that is there is returned.
     """
@@ -18,6 +18,7 @@ class LspSettings:
     push: bool = False
     status: bool = False
     deadline_ms: int = 350
+    next_edit: bool = False
 
     @classmethod
     def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
@@ -32,6 +33,8 @@ class LspSettings:
             wrong.append(f"initializationOptions.{name}: expected {expected}, found {value!r}")
             return default
 
-        push, status = (known(name, bool, "true or false", False) for name in ("push", "status"))
+        switches = ("push", "status", "nextEdit")
+        push, status, next_edit = (known(name, bool, "true or false", False) for name in switches)
         deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
-        return cls(push, status, round(min(max(SHORTEST_DEADLINE, deadline), LONGEST_DEADLINE))), wrong
+        deadline = round(min(max(SHORTEST_DEADLINE, deadline), LONGEST_DEADLINE))
+        return cls(push, status, deadline, next_edit), wrong

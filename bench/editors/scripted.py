@@ -4,9 +4,9 @@
 follows in the documents that begin and end as the open one does at the cursor, to the end of the line or, where that
 opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Every message that a
 client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the
-last answer (back: as if for that many versions earlier), `test/tell` sends didChangeStatus with its parameters,
-`test/set` {delay_ms, texts} changes what is answered, `test/hold` keeps answers back until `test/release`, which ends
-once all of them are sent.
+last answer (back: as if for that many versions earlier), `test/next_edit` {line, start, end, text, back} proposes an
+edit elsewhere, `test/tell` sends didChangeStatus with its parameters, `test/set` {delay_ms, texts} changes what is
+answered, `test/hold` keeps answers back until `test/release`, which ends once all of them are sent.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ EVENTS = (
     "textDocument/didShowCompletion",
     "textDocument/didPartiallyAcceptCompletion",
     "localdflash/didRejectCompletion",
+    "localdflash/didRejectNextEdit",
 )
 
 
@@ -113,7 +114,7 @@ def build(texts: list[str], log: Path | None) -> Scripted:
 
 def _recorder(server: Scripted, event: str) -> Any:
     def record(params: Any) -> None:
-        about = {"text": params.item.insertText}
+        about = {"text": params.item.insertText} if hasattr(params, "item") else {}
         if hasattr(params, "acceptedLength"):
             about["length"] = params.acceptedLength
         server.record(event.rpartition("/")[2], **about)
@@ -146,6 +147,14 @@ def _controls(server: Scripted) -> None:
         position = types.Position(last["position"].line, column)
         about = {"textDocument": document, "position": position, "items": [grown]}
         ls.protocol.notify("localdflash/didUpdateInlineCompletion", about)
+
+    @server.feature("test/next_edit")
+    def propose(ls: Scripted, params: Any) -> None:
+        (document,) = ls.workspace.text_documents.values()
+        where = {"uri": document.uri, "version": document.version - getattr(params, "back", 0)}
+        start, end = (types.Position(params.line, column) for column in (params.start, params.end))
+        edit = types.TextEdit(types.Range(start, end), params.text)
+        ls.protocol.notify("localdflash/didUpdateNextEdit", {"textDocument": where, "edit": edit})
 
     @server.feature("test/tell")
     def tell(ls: Scripted, params: Any) -> None:

@@ -11,6 +11,8 @@ end
 
 vim.api.nvim_set_hl(0, 'LocaldflashSuggestion', { default = true, link = 'NonText' })
 vim.api.nvim_set_hl(0, 'LocaldflashCount', { default = true, link = 'Comment' })
+vim.api.nvim_set_hl(0, 'LocaldflashAdded', { default = true, link = 'DiffAdd' })
+vim.api.nvim_set_hl(0, 'LocaldflashRemoved', { default = true, link = 'DiffDelete' })
 vim.api.nvim_set_hl(0, 'LocaldflashAfter', { default = true, link = 'Normal' })
 
 for name, what in pairs({

@@ -2,6 +2,7 @@
 
 import * as vscode from 'vscode';
 import * as models from './models';
+import { NextEditView } from './next_edit_view';
 import { Server } from './server';
 import * as settings from './settings';
 import { Snooze } from './snooze';
@@ -15,12 +16,14 @@ let server: Server | undefined;
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
     const log = vscode.window.createOutputChannel('localdflash', { log: true });
     const snooze = new Snooze();
+    const nextEdit = new NextEditView();
     const silent = (document: vscode.TextDocument, asked: boolean): boolean =>
         !settings.enabledFor(document) || (snooze.until !== undefined && !asked);
-    const started = (server = new Server(log, silent));
+    const started = (server = new Server(log, silent, nextEdit));
     context.subscriptions.push(
         log,
         snooze,
+        nextEdit,
         started,
         new StatusBar(started, snooze),
         started.onDidChange(setContexts),

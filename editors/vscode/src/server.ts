@@ -6,6 +6,7 @@
 import { homedir } from 'node:os';
 import * as vscode from 'vscode';
 import { CloseAction, ErrorAction, LanguageClient, type LanguageClientOptions } from 'vscode-languageclient/node';
+import type { NextEditView } from './next_edit_view';
 import * as settings from './settings';
 import { Endings, UNKNOWN, type State, type Status } from './state';
 
@@ -24,6 +25,7 @@ export class Server implements vscode.Disposable {
     constructor(
         private readonly log: vscode.LogOutputChannel,
         private readonly silent: (document: vscode.TextDocument, asked: boolean) => boolean,
+        private readonly nextEdit: NextEditView,
     ) {}
 
     get state(): State {
@@ -60,9 +62,10 @@ export class Server implements vscode.Disposable {
             'localdflash',
             // Not in the workspace: Windows looks there for the program first.
             { command: launch.command, args: launch.args, options: { cwd: homedir() } },
-            this.options(launch.deadlineMs, () => this.ended(client)),
+            this.options(launch, () => this.ended(client)),
         );
         this.client = client;
+        this.nextEdit.listen(client);
         client.onNotification('didChangeStatus', (status: Status) => this.update(client, status));
         try {
             await within(PATIENCE, client.start());
@@ -75,11 +78,11 @@ export class Server implements vscode.Disposable {
         }
     }
 
-    private options(deadlineMs: number, ended: () => void): LanguageClientOptions {
+    private options({ deadlineMs, nextEdit }: settings.Launch, ended: () => void): LanguageClientOptions {
         return {
             // Not what lies elsewhere than on disk: the server reads around a file.
             documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }, { scheme: 'vscode-notebook-cell' }],
-            initializationOptions: { push: false, status: true, deadlineMs },
+            initializationOptions: { push: false, status: true, deadlineMs, nextEdit },
             outputChannel: this.log,
             initializationFailedHandler: () => false,
             errorHandler: {
@@ -92,7 +95,9 @@ export class Server implements vscode.Disposable {
             middleware: {
                 provideInlineCompletionItems: (document, position, context, token, next) => {
                     const asked = context.triggerKind === vscode.InlineCompletionTriggerKind.Invoke;
-                    return this.silent(document, asked) ? null : next(document, position, context, token);
+                    return this.silent(document, asked)
+                        ? null
+                        : this.nextEdit.watch(document, position, next(document, position, context, token));
                 },
             },
         };

@@ -8,12 +8,13 @@ import { isOn } from './state';
 const SECTION = 'localdflash';
 
 /** Settings that a running server was started with. */
-const AT_START = ['command', 'arguments', 'pair', 'deadlineMs'];
+const AT_START = ['command', 'arguments', 'pair', 'deadlineMs', 'nextEdit'];
 
 export interface Launch {
     command: string;
     args: string[];
     deadlineMs: number;
+    nextEdit: boolean;
 }
 
 /** How to start the server. */
@@ -24,6 +25,7 @@ export function launch(): Launch {
         command: home(settings.get<string>('command', '').trim() || 'localdflash'),
         args: ['lsp', ...(chosen ? ['--pair', home(chosen)] : []), ...settings.get<string[]>('arguments', [])],
         deadlineMs: settings.get<number>('deadlineMs', 350),
+        nextEdit: settings.get<boolean>('nextEdit', true),
     };
 }
 

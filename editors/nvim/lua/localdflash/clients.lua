@@ -115,6 +115,12 @@ local HANDLERS = {
       require('localdflash.completion').grow(client, result)
     end
   end,
+  ['localdflash/didUpdateNextEdit'] = function(_, result, context)
+    local client = vim.lsp.get_client_by_id(context.client_id)
+    if client then
+      require('localdflash.next_edit').receive(client, result)
+    end
+  end,
 }
 
 --- Start a server. What it is returned as also says when it began, how it ended, and whether it was asked to.
@@ -171,7 +177,7 @@ local function configuration(root)
     name = NAME,
     root_dir = root,
     capabilities = capabilities,
-    init_options = { push = true, status = true },
+    init_options = { push = true, status = true, nextEdit = config.current.next_edit },
     handlers = HANDLERS,
     cmd = function(dispatchers)
       return start(root or '', dispatchers)

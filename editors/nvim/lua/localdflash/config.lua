@@ -14,6 +14,8 @@ M.defaults = {
   --- Whether suggestions hide while a completion menu is open: true, false, or a function that says when it is
   --- (for menus that are not Neovim's own).
   hide_with_menu = true,
+  --- Whether a change is proposed where it may have to be made next: :help localdflash-next-edit
+  next_edit = true,
   --- Keys in insert mode; they do what they did before while no suggestion is visible. false: none.
   keys = {
     accept = '<Tab>',
@@ -34,6 +36,7 @@ local KINDS = {
   root_markers = { 'table' },
   delay = { 'number' },
   hide_with_menu = { 'boolean', 'function' },
+  next_edit = { 'boolean' },
   keys = { 'table', 'boolean' },
 }
 

@@ -8,6 +8,9 @@ local SCROLLS = vim.fn.has('nvim-0.11') == 1
 ---@type integer? the buffer that has a ghost text
 local shown
 
+--- Called when a ghost text has come or gone.
+M.on_change = function() end
+
 --- A text with its tabs as spaces, as it looks from a screen column on.
 local function expanded(text, column, tabstop)
   if not text:find('\t', 1, true) then
@@ -76,6 +79,7 @@ function M.show(buf, text, count)
   if #below > 0 then
     make_room(row, #below)
   end
+  M.on_change()
 end
 
 function M.hide()
@@ -83,6 +87,7 @@ function M.hide()
     api.nvim_buf_clear_namespace(shown, NAMESPACE, 0, -1)
   end
   shown = nil
+  M.on_change()
 end
 
 ---@return boolean

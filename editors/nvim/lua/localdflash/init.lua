@@ -34,6 +34,7 @@ function M.setup(settings)
   end)
   on('ModeChanged', completion.clear, 'i*:[^i]*')
   on({ 'BufLeave', 'WinLeave' }, completion.clear)
+  require('localdflash.next_edit').setup(group)
   if vim.lsp.config then -- `:lsp enable localdflash` turns these completions on, not Neovim's own
     vim.lsp.config('localdflash', {
       cmd = require('localdflash.config').current.cmd,
@@ -55,6 +56,7 @@ end
 --- Stop completing and end the servers.
 function M.disable()
   require('localdflash.completion').clear()
+  require('localdflash.next_edit').clear()
   require('localdflash.clients').stop()
   require('localdflash.status').set({ kind = 'Inactive' })
 end

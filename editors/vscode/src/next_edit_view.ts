@@ -1,0 +1,165 @@
+/**
+ * The next edit on the screen: what goes and what comes at its place, a pointer to it where that cannot be seen, and its
+ * keys, which hold while it is shown. VS Code's own suggestions cannot be away from the cursor in the stable interface.
+ */
+
+import * as vscode from 'vscode';
+import type { LanguageClient } from 'vscode-languageclient/node';
+import { NextEditState, type Cursor, type NextEdit } from './next_edit';
+import * as settings from './settings';
+
+type Completions = vscode.InlineCompletionItem[] | vscode.InlineCompletionList | null | undefined;
+
+const REJECTED = 'localdflash/didRejectNextEdit';
+
+export class NextEditView implements vscode.Disposable {
+    private readonly state = new NextEditState();
+    private readonly removed = vscode.window.createTextEditorDecorationType({
+        backgroundColor: new vscode.ThemeColor('diffEditor.removedTextBackground'),
+        textDecoration: 'line-through',
+    });
+    private readonly added = vscode.window.createTextEditorDecorationType({});
+    private readonly parts: vscode.Disposable[];
+    private client: LanguageClient | undefined;
+
+    constructor() {
+        const update = (): void => this.update();
+        const register = vscode.commands.registerCommand;
+        this.parts = [
+            this.removed,
+            this.added,
+            vscode.workspace.onDidChangeTextDocument(({ document }) => {
+                this.state.changed(document.uri.toString(), document.version);
+                this.update();
+            }),
+            vscode.window.onDidChangeTextEditorSelection(update),
+            vscode.window.onDidChangeTextEditorVisibleRanges(update),
+            vscode.window.onDidChangeActiveTextEditor(update),
+            register('localdflash.nextEdit', () => this.take()),
+            register('localdflash.dismissNextEdit', () => this.dismiss()),
+            register('localdflash.hideCompletion', () => this.hideCompletion()),
+        ];
+    }
+
+    dispose(): void {
+        vscode.Disposable.from(...this.parts).dispose();
+    }
+
+    /** Show what a server proposes, from now on. */
+    listen(client: LanguageClient): void {
+        this.client = client;
+        this.forget();
+        client.onNotification('localdflash/didUpdateNextEdit', (proposal: NextEdit) => {
+            // A URI of the server need not be written as VS Code writes it.
+            const uri = client.protocol2CodeConverter.asUri(proposal.textDocument.uri).toString();
+            this.state.propose({ ...proposal, textDocument: { ...proposal.textDocument, uri } });
+            this.update();
+        });
+    }
+
+    /** Take note of the completions that the editor is given: nothing else is shown while one of them is. */
+    async watch<T extends Completions>(
+        document: vscode.TextDocument,
+        place: vscode.Position,
+        answer: vscode.ProviderResult<T>,
+    ): Promise<T | null | undefined> {
+        const cursor = { uri: document.uri.toString(), version: document.version, place };
+        const found = await answer;
+        const items = Array.isArray(found) ? found : (found?.items ?? []);
+        this.state.completion(cursor, items.length);
+        this.update();
+        return found;
+    }
+
+    private update(): void {
+        const showing = this.state.showing(here());
+        for (const editor of vscode.window.visibleTextEditors) {
+            const active = editor === vscode.window.activeTextEditor && showing === 'shown';
+            this.draw(editor, active ? this.state.proposal : undefined);
+        }
+        void vscode.commands.executeCommand('setContext', 'localdflash.nextEditShown', showing === 'shown');
+        void vscode.commands.executeCommand('setContext', 'localdflash.nextEditHidden', showing === 'hidden');
+    }
+
+    private draw(editor: vscode.TextEditor, proposal: NextEdit | undefined): void {
+        if (!proposal) {
+            editor.setDecorations(this.removed, []);
+            editor.setDecorations(this.added, []);
+            return;
+        }
+        const range = rangeOf(proposal);
+        const insertion = text(proposal.edit.newText, 'diffEditor.insertedTextBackground');
+        const shown: vscode.DecorationOptions[] = [
+            { range: new vscode.Range(range.end, range.end), renderOptions: { after: insertion } },
+        ];
+        if (!editor.visibleRanges.some((visible) => visible.contains(range.start))) {
+            const end = editor.document.lineAt(editor.selection.active.line).range.end;
+            const pointer = text(`   next edit: line ${range.start.line + 1} (Tab)`);
+            shown.push({ range: new vscode.Range(end, end), renderOptions: { after: pointer } });
+        }
+        editor.setDecorations(this.removed, range.isEmpty ? [] : [range]);
+        editor.setDecorations(this.added, shown);
+    }
+
+    private async take(): Promise<void> {
+        const editor = vscode.window.activeTextEditor;
+        const proposal = this.state.proposal;
+        const step = this.state.step(here());
+        if (!editor || !proposal || step === 'nothing') {
+            return;
+        }
+        const range = rangeOf(proposal);
+        if (step === 'go') {
+            editor.selection = new vscode.Selection(range.start, range.start);
+            editor.revealRange(range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+            return;
+        }
+        const end = range.start.translate(0, proposal.edit.newText.length);
+        await editor.edit((builder) => builder.replace(range, proposal.edit.newText));
+        editor.selection = new vscode.Selection(end, end);
+    }
+
+    private async dismiss(): Promise<void> {
+        const about = this.state.proposal?.textDocument;
+        this.forget();
+        if (about) {
+            const uri = this.client?.code2ProtocolConverter.asUri(vscode.Uri.parse(about.uri));
+            await this.client?.sendNotification(REJECTED, { textDocument: { uri } });
+        }
+    }
+
+    private async hideCompletion(): Promise<void> {
+        await vscode.commands.executeCommand('editor.action.inlineSuggest.hide');
+        this.state.completionGone();
+        this.update();
+    }
+
+    private forget(): void {
+        this.state.forget();
+        this.update();
+    }
+}
+
+/** Where the user is, if completions are on there and there is one cursor. */
+function here(): Cursor | undefined {
+    const editor = vscode.window.activeTextEditor;
+    if (!editor || editor.selections.length !== 1) {
+        return undefined;
+    }
+    const { document, selection } = editor;
+    if (!settings.enabledFor(document)) {
+        return undefined;
+    }
+    return { uri: document.uri.toString(), version: document.version, place: selection.active };
+}
+
+function rangeOf({ edit: { range } }: NextEdit): vscode.Range {
+    return new vscode.Range(range.start.line, range.start.character, range.end.line, range.end.character);
+}
+
+/** A text beside the document's own; spaces at its ends would not be drawn. */
+function text(content: string, background?: string): vscode.ThemableDecorationAttachmentRenderOptions {
+    const contentText = content.replaceAll(' ', '\u00a0');
+    const color = new vscode.ThemeColor('editorGhostText.foreground');
+    return { contentText, color, ...(background ? { backgroundColor: new vscode.ThemeColor(background) } : {}) };
+}

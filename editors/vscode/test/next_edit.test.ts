@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { NextEditState, type Cursor, type NextEdit } from '../src/next_edit';
+
+const URI = 'file:///a.py';
+const PROPOSAL: NextEdit = {
+    textDocument: { uri: URI, version: 3 },
+    edit: { range: { start: { line: 5, character: 4 }, end: { line: 5, character: 9 } }, newText: 'total' },
+};
+
+function at(line: number, character: number, version = 3, uri = URI): Cursor {
+    return { uri, version, place: { line, character } };
+}
+
+function proposed(): NextEditState {
+    const state = new NextEditState();
+    state.propose(PROPOSAL);
+    return state;
+}
+
+test('Tab goes to the place and, there, accepts', () => {
+    const state = proposed();
+    assert.equal(state.step(at(0, 0)), 'go');
+    assert.equal(state.step(at(5, 3)), 'go');
+    assert.equal(state.step(at(5, 10)), 'go');
+    assert.equal(state.step(at(5, 4)), 'accept');
+    assert.equal(state.step(at(5, 9)), 'accept');
+    assert.equal(state.step(undefined), 'nothing');
+});
+
+test('it is for one version of one document', () => {
+    const state = proposed();
+    assert.equal(state.showing(at(0, 0)), 'shown');
+    assert.equal(state.showing(at(0, 0, 4)), 'none');
+    assert.equal(state.showing(at(0, 0, 3, 'file:///b.py')), 'none');
+    assert.equal(state.showing(undefined), 'none');
+    assert.equal(state.step(at(5, 4, 4)), 'nothing');
+});
+
+test('a change takes it back, an undo does not bring it again', () => {
+    const state = proposed();
+    state.changed('file:///b.py', 9);
+    state.changed(URI, 3); // that something was saved is told as a change of the same version
+    assert.equal(state.proposal, PROPOSAL);
+    state.changed(URI, 4);
+    assert.equal(state.proposal, undefined);
+    assert.equal(state.showing(at(0, 0)), 'none');
+});
+
+test('it waits while a completion is on the screen', () => {
+    const state = proposed();
+    state.completion(at(2, 7), 1);
+    assert.equal(state.showing(at(2, 7)), 'hidden');
+    assert.equal(state.step(at(2, 7)), 'nothing');
+    assert.equal(state.showing(at(2, 8)), 'shown'); // the cursor left it
+    state.completionGone();
+    assert.equal(state.showing(at(2, 7)), 'shown');
+});
+
+test('an answer without completions hides nothing', () => {
+    const state = proposed();
+    state.completion(at(2, 7), 1);
+    state.completion(at(2, 7), 0);
+    assert.equal(state.showing(at(2, 7)), 'shown');
+});

@@ -1,0 +1,143 @@
+"""The next edit in a real Neovim: where it is drawn, what its keys do, and what they do without it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from bench.editors.nvim_scene import Scene
+
+pytestmark = pytest.mark.editors
+Begin = Callable[..., AbstractContextManager[Scene]]
+
+TEXT = "def f(cnt):\n    x = 1\n    return count + x\n"
+ACCEPTED = TEXT.replace("count", "cnt").rstrip("\n")
+MARKS = """
+local space = vim.api.nvim_get_namespaces()['localdflash.next_edit']
+local found = {}
+for _, mark in ipairs(vim.api.nvim_buf_get_extmarks(0, space, 0, -1, { details = true })) do
+  local text = mark[4].virt_text and mark[4].virt_text[1][1] or ''
+  found[#found + 1] = { mark[2], mark[3], mark[4].end_col or mark[3], text }
+end
+return found
+"""
+
+
+@pytest.fixture
+def proposed(scene: Begin) -> Iterator[Scene]:
+    """A parameter was renamed, and its use is to follow. The cursor is in the first line, in normal mode."""
+    with scene() as begun:
+        begun.open("a.py", TEXT)
+        propose(begun)
+        yield begun
+
+
+def propose(scene: Scene, **about: Any) -> None:
+    """Have the server propose `cnt` for `count`."""
+    scene.tell("test/next_edit", **({"line": 2, "start": 11, "end": 16, "text": "cnt"} | about))
+    scene.editor.lua("vim.wait(20)")
+
+
+def marks(scene: Scene) -> list[list[Any]]:
+    """What is drawn: row, first and last column, text."""
+    return list(scene.editor.lua(MARKS))
+
+
+def test_it_is_drawn_at_its_place(proposed: Scene) -> None:
+    proposed.editor.until(lambda: marks(proposed) == [[2, 11, 16, ""], [2, 16, 16, "cnt"]], "the edit")
+    proposed.editor.until(lambda: proposed.editor.screen.rows()[2] == "  3     return countcnt + x")
+    assert proposed.editor.text() == TEXT.rstrip("\n")
+
+
+@pytest.mark.parametrize("mode", ["", "i"])
+def test_tab_goes_there_and_tab_accepts(proposed: Scene, mode: str) -> None:
+    if mode:
+        proposed.editor.keys(mode)
+    proposed.editor.until(lambda: marks(proposed))
+    proposed.editor.keys("<Tab>")
+    assert proposed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [3, 11]
+    assert proposed.editor.text() == TEXT.rstrip("\n")
+    proposed.editor.keys("<Tab>")
+    proposed.editor.until(lambda: proposed.editor.text() == ACCEPTED, "the edit")
+    assert marks(proposed) == []
+    proposed.editor.keys("<Esc>u")
+    assert proposed.editor.text() == TEXT.rstrip("\n")
+
+
+def test_escape_sends_it_away_and_tells_the_server(proposed: Scene) -> None:
+    proposed.editor.until(lambda: marks(proposed))
+    proposed.editor.keys("<Esc>")
+    assert marks(proposed) == []
+    proposed.until_event("didRejectNextEdit")
+    proposed.editor.keys("<Tab>")
+    assert proposed.editor.text() == TEXT.rstrip("\n")
+
+
+def test_leaving_insert_mode_does_not_send_it_away(proposed: Scene) -> None:
+    proposed.editor.keys("i")
+    proposed.editor.until(lambda: marks(proposed))
+    proposed.editor.keys("<Esc>")
+    proposed.editor.until(lambda: marks(proposed), "the edit in normal mode")
+    assert not proposed.events("didRejectNextEdit")
+
+
+def test_any_change_takes_it_back(proposed: Scene) -> None:
+    proposed.editor.until(lambda: marks(proposed))
+    proposed.editor.keys("x")
+    proposed.editor.until(lambda: not marks(proposed), "its end")
+    proposed.editor.keys("u")
+    proposed.editor.lua("vim.wait(20)")
+    assert marks(proposed) == []
+
+
+def test_one_for_an_earlier_text_is_not_shown(scene: Begin) -> None:
+    with scene() as begun:
+        begun.open("a.py", TEXT)
+        propose(begun, back=1)
+        assert marks(begun) == []
+
+
+def test_the_keys_are_those_of_before_when_it_is_gone(scene: Begin) -> None:
+    with scene() as begun:
+        begun.open("a.py", TEXT)
+        begun.editor.lua("vim.keymap.set('n', '<Tab>', function() mine = true end, { buffer = true })")
+        propose(begun)
+        begun.editor.until(lambda: marks(begun))
+        begun.editor.keys("<Tab><Tab>")
+        begun.editor.until(lambda: begun.editor.text() == ACCEPTED)
+        assert begun.editor.lua("return mine") is None
+        begun.editor.keys("<Tab>")
+        assert begun.editor.lua("return mine") is True
+        begun.editor.keys("i<Tab>")
+        begun.editor.until(lambda: begun.editor.text() != ACCEPTED, "a tab")
+
+
+def test_a_suggestion_comes_first(scene: Begin) -> None:
+    with scene("x = [1, 2]\n" + TEXT) as begun:
+        begun.open("a.py", "x = [\n" + TEXT)
+        begun.editor.keys("A")
+        begun.editor.until_ghost("1, 2]")
+        propose(begun, line=3)
+        assert marks(begun) == []
+        begun.editor.keys("<Esc>")
+        begun.editor.until(lambda: marks(begun), "the edit once the suggestion is gone")
+        begun.editor.keys("A")
+        begun.editor.until_ghost("1, 2]")
+        begun.editor.until(lambda: not marks(begun), "only the suggestion")
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text().startswith("x = [1, 2]\n"), "the suggestion's Tab")
+
+
+def test_a_place_that_cannot_be_seen_is_named(scene: Begin) -> None:
+    with scene() as begun:
+        begun.open("a.py", "\n" * 60 + TEXT)
+        propose(begun, line=62)
+        begun.editor.until(lambda: begun.editor.screen.rows()[0].endswith("next edit: line 63"))
+
+
+def test_it_can_be_turned_off(scene: Begin) -> None:
+    with scene(next_edit=False) as begun:
+        begun.open("a.py", TEXT)
+        options = begun.until_event("initialize")["options"]
+        assert options["nextEdit"] is False

@@ -1,0 +1,136 @@
+"""The next edit over the wire: when it is sent, for which version, in which units, and when it is not."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localdflash.lsp import next_edit
+from tests.lsp.wire import Process, change, changing, notification, opening, serving
+from tests.support import daemons
+
+URI = "file:///project/example.py"
+TEXT = "def area(width, height):\n    print('😋', width)\n    return width * height\n"
+RENAMED = change((0, 9), (0, 14), "w")
+ON = {"nextEdit": True}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    with daemons.short_home(monkeypatch), serving() as process:
+        yield process
+
+
+def begin(server: Process, *encodings: str, text: str = TEXT, uri: str = URI, **options: Any) -> None:
+    server.begin(*encodings, options=options or ON)
+    server.send(notification("textDocument/didOpen", opening(uri, text)))
+
+
+def edit(server: Process, version: int, *changes: Any, uri: str = URI) -> None:
+    server.send(notification("textDocument/didChange", changing(uri, version, *changes)))
+
+
+def received(server: Process) -> Any:
+    """The next proposal."""
+    while (message := server.receive()) is not None:
+        if message.get("method") == next_edit.METHOD:
+            return message["params"]
+    raise AssertionError("the server has ended")
+
+
+def is_silent(server: Process) -> bool:
+    """Whether nothing comes within the pause and some time after it."""
+    end = time.monotonic() + next_edit.PAUSE + 0.3
+    while time.monotonic() < end:
+        server.ask("localdflash/status", {})
+        time.sleep(0.05)
+    return not [message for message in server.others if message.get("method") == next_edit.METHOD]
+
+
+@pytest.mark.parametrize(("encoding", "column"), [("utf-8", 18), ("utf-16", 16), ("utf-32", 15)])
+def test_it_is_for_one_version_and_in_the_units_of_the_client(server: Process, encoding: str, column: int) -> None:
+    begin(server, encoding)
+    edit(server, 2, RENAMED)
+    start, end = ({"line": 1, "character": at} for at in (column, column + 5))
+    assert received(server) == {
+        "textDocument": {"uri": URI, "version": 2},
+        "edit": {"range": {"start": start, "end": end}, "newText": "w"},
+    }
+
+
+def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Process) -> None:
+    begin(server)
+    begun = time.monotonic()
+    edit(server, 2, RENAMED)
+    first = received(server)["edit"]
+    assert time.monotonic() - begun >= next_edit.PAUSE
+    begun = time.monotonic()
+    edit(server, 3, {"range": first["range"], "text": first["newText"]})
+    assert received(server)["edit"]["range"]["start"] == {"line": 2, "character": 11}
+    assert time.monotonic() - begun < next_edit.PAUSE
+    edit(server, 4, change((2, 11), (2, 16), "w"))
+    assert is_silent(server)
+
+
+def test_who_types_on_gets_it_for_the_newest_text_only(server: Process) -> None:
+    begin(server)
+    edit(server, 2, RENAMED)
+    edit(server, 3, change((0, 10), (0, 10), "i"))
+    assert received(server)["textDocument"]["version"] == 3
+    assert is_silent(server)
+
+
+def test_an_undo_takes_it_back(server: Process) -> None:
+    begin(server)
+    edit(server, 2, RENAMED)
+    edit(server, 3, change((0, 9), (0, 10), "width"))
+    assert is_silent(server)
+
+
+def test_what_the_user_sent_away_does_not_come_again(server: Process) -> None:
+    begin(server)
+    edit(server, 2, RENAMED)
+    received(server)
+    server.send(notification("localdflash/didRejectNextEdit", {"textDocument": {"uri": URI}}))
+    edit(server, 3, change((2, 11), (2, 16), "w"))
+    assert is_silent(server)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_any_line_ends(server: Process, end: str) -> None:
+    begin(server, text=TEXT.replace("\n", end))
+    edit(server, 2, RENAMED)
+    assert received(server)["edit"]["range"]["start"] == {"line": 1, "character": 16}
+
+
+def test_clients_that_do_not_ask_get_none(server: Process) -> None:
+    begin(server, nextEdit=False)
+    edit(server, 2, RENAMED)
+    assert is_silent(server)
+
+
+@pytest.mark.parametrize("uri", ["file:///project/.env.py/id_rsa", "file:///project/example.rb"])
+def test_not_in_every_file(server: Process, uri: str) -> None:
+    server.begin(options=ON)
+    document = opening(uri, TEXT)
+    document["textDocument"]["languageId"] = "python" if "id_rsa" in uri else "ruby"
+    server.send(notification("textDocument/didOpen", document))
+    edit(server, 2, RENAMED, uri=uri)
+    assert is_silent(server)
+
+
+def test_a_malformed_refusal_is_no_error(server: Process) -> None:
+    begin(server)
+    for params in (None, {}, {"textDocument": None}, {"textDocument": {"uri": 1}}, {"textDocument": {"uri": "x"}}):
+        server.send(notification("localdflash/didRejectNextEdit", params))
+    edit(server, 2, RENAMED)
+    assert received(server)
+
+
+def test_a_change_of_the_whole_text(server: Process) -> None:
+    begin(server)
+    edit(server, 2, {"text": TEXT.replace("width", "w", 1)})
+    assert received(server)["edit"]["newText"] == "w"
+    edit(server, 3, {"text": "x = (\n"})
+    assert is_silent(server)
