@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.editors import nvim_scene
 from bench.editors.nvim_scene import Scene
 
 pytestmark = pytest.mark.editors
@@ -134,6 +136,15 @@ def test_a_place_that_cannot_be_seen_is_named(scene: Begin) -> None:
         begun.open("a.py", "\n" * 60 + TEXT)
         propose(begun, line=62)
         begun.editor.until(lambda: begun.editor.screen.rows()[0].endswith("next edit: line 63"))
+
+
+def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:
+    with nvim_scene.scene(old_nvim, tmp_path) as begun:
+        begun.open("a.py", TEXT)
+        propose(begun)
+        begun.editor.until(lambda: marks(begun) == [[2, 11, 16, ""], [2, 16, 16, "cnt"]], "the edit")
+        begun.editor.keys("<Tab><Tab>")
+        begun.editor.until(lambda: begun.editor.text() == ACCEPTED, "the edit")
 
 
 def test_it_can_be_turned_off(scene: Begin) -> None:
