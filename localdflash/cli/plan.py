@@ -29,15 +29,18 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 )
 @click.option("--device", default="auto", show_default=True, help="The GPU to plan for, cpu or gpu; see serve.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on that GPU; -1 is what fits.")
+@click.option("--beside", metavar="ID", help="Another pair that is in memory, such as that of completions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
-def plan(spec: str, context: int, backend: "Backend", device: str, gpu_layers: int, as_json: bool) -> int:
+def plan(
+    spec: str, context: int, backend: "Backend", device: str, gpu_layers: int, beside: str | None, as_json: bool
+) -> int:
     """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
     Files that are not here are not downloaded: their headers are read from the hub. Exit code 4 if it does not fit.
     """
     from localdflash.plan.planner import make_plan
 
-    made = make_plan(spec, context, backend, device, gpu_layers)
+    made = make_plan(spec, context, backend, device, gpu_layers, beside)
     if as_json:
         print_json(asdict(made) | {"total": made.total})
     else:

@@ -1,7 +1,7 @@
 """The plan of a pair on this machine, before anything of it is loaded or even downloaded."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -80,6 +80,13 @@ class Asked:
     target: Path
     drafter: Path | None
     options: Options
+    taken: Parts = field(default_factory=dict)  # by another pair that is loaded first
+
+    def left(self, budget: MemoryBudget) -> MemoryBudget:
+        """What the other pair leaves of a budget."""
+        on_gpu, in_memory = divided(self.taken) if budget.beside else (self.taken, {})
+        beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(in_memory), 0))
+        return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
     def check(self, sizes: Sizes, where: str = "") -> None:
         """UsageError for a context that the target was not trained for."""
@@ -89,19 +96,31 @@ class Asked:
 
 
 def make_plan(
-    spec: str, context: int = 0, backend: Backend = "auto", device: str = "auto", gpu_layers: int = -1
+    spec: str,
+    context: int = 0,
+    backend: Backend = "auto",
+    device: str = "auto",
+    gpu_layers: int = -1,
+    beside: str | None = None,
 ) -> Plan:
     """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
 
+    `beside`: another pair, which is loaded first. OutOfMemory if that one alone does not fit.
     ModelError if the pair cannot run; Unreachable if it is not here and the hub cannot be asked.
     """
+    taken: Parts = {}
+    if beside is not None:
+        other = make_plan(beside, 0, backend, device, gpu_layers)
+        if not other.fits:
+            raise OutOfMemory(f"{other.pair} does not fit by itself: {other.verdict}")
+        taken = {name: size for name, size in other.parts.items() if name != PROGRAM}
     pair = load_registry().resolve(spec)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers)
-        case = Asked(pair.id, target, drafter, options)
+        case = Asked(pair.id, target, drafter, options, taken)
         if backend != "auto":
             return PLANNERS[backend](case, "asked for")
         return _automatic(case)
@@ -214,7 +233,7 @@ class Planned:
 
 
 def _plan(case: Planned) -> Plan:
-    asked, sizes, budget = case.asked, case.sizes, case.budget
+    asked, sizes, budget = case.asked, case.sizes, case.asked.left(case.budget)
     context = asked.options.context
     full = sizes.drafters[0]
     try:

@@ -138,6 +138,22 @@ def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: py
     assert "the drafter has 4 bits" in plan["verdict"]
 
 
+def test_a_pair_beside_another(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other takes is not free; too little for both is a no, and too little for the other alone an error."""
+    _, alone = planned(run, "embedded")
+    own = sum(size for name, size in alone["parts"].items() if name != "program")
+    code, both = planned(run, "embedded", "--beside", "embedded")
+    assert (code, both["fits"], both["context"]) == (0, True, alone["context"])
+    assert both["free"] - both["parts"]["program"] == 20 * GB - own
+    with_free(alone["margin"] + own * 5 // 4, monkeypatch)
+    assert planned(run, "embedded", "--ctx", 1024)[0] == 0
+    code, both = planned(run, "embedded", "--ctx", 1024, "--beside", "embedded")
+    assert (code, both["fits"]) == (4, False)
+    with_free(alone["margin"], monkeypatch)
+    done = run("models", "plan", "embedded", "--beside", "embedded")
+    assert (done.code, "embedded does not fit by itself" in done.err) == (4, True)
+
+
 PAIR = {
     "pair": "embedded",
     "roles": ["chat", "completion"],
