@@ -35,7 +35,7 @@ bool dense_mlp(const Stage& s, const Layer& layer) {
   return together(s.turn, [&](int chunk) {
     if (ready.first()) normed(s, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
-    gate_and_up(s, layer.gate, layer.up, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
+    gate_and_up(s, {layer.gate, layer.up, nullptr, nullptr}, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
   }) && together(s.turn, [&](int chunk) { add_product(s, chunk, layer.down, s.w.inner); });
 }
 
@@ -60,7 +60,7 @@ void decode(const void* argument, Turn* turn) {
     if (!project_block(s, layer, d.pass, b)) return;
     if (b == m.blocks - 1 && !reads_head) return;  // the rest of the last block feeds the head alone
     if (!together(turn, [&](int chunk) { attention(s, chunk, layer); })) return;
-    if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads); })) return;
+    if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads, layer.output_bias); })) return;
     if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return;
   }
   Once ready;

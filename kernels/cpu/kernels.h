@@ -10,6 +10,9 @@ struct Layer {
   const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null where there is none
   Matrix query, key, value, output, gate, up, down;                // of one expert, the first
   const float* router;                                             // [experts][hidden]; null in a dense block
+  const float *query_bias, *key_bias, *value_bias, *output_bias;   // these, and what follows, null where there is none
+  const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
+  const float* sinks;  // [heads] a score of each head that no value belongs to
   uint16_t* keys;    // [kv_heads][capacity / 16][head_dim][16]
   uint16_t* values;  // [kv_heads][capacity][head_dim]
   int32_t causal;    // whether a row sees no later row
@@ -22,6 +25,7 @@ struct Model {
   int32_t experts, chosen, normalise;                        // 0, 0, 0 where dense
   int32_t vocabulary, capacity;                              // capacity: positions that keys and values have room for
   float eps;
+  float swiglu_limit;  // of the gate and up of `swiglu_clamped`; 0: `swiglu`
   const float *cosines, *sines;                              // [capacity][head_dim / 2]
   Matrix embedding, head;
   const float* norm;
@@ -59,6 +63,7 @@ struct Kernels {
   void (*norm)(const float* x, const float* weight, float eps, int32_t size, float* out);
   void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
+  void (*swiglu_clamped)(const float* gate, const float* up, float limit, int32_t size, float* out);
   // The target's pass over rows; keys and values are written at their positions.
   void (*forward)(const Model* model, const Pass* pass, Pool* pool);
   // A drafter's context: keys and values at positions start, ... of the target's taps [rows][tap_count * hidden].

@@ -70,9 +70,10 @@ void normed(const Stage& s, const float* weight) {
 }
 
 // One head's part of a projection, [rows][head_dim] in `narrow`; in place normed and turned where it has a norm.
-void project_head(const Stage& s, const Matrix& matrix, int head, float* out) {
-  const int panels = s.model.head_dim / PANEL;
-  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, s.model.head_dim);
+void project_head(const Stage& s, const Matrix& matrix, const float* bias, int head, float* out) {
+  const int size = s.model.head_dim, panels = size / PANEL;
+  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, size);
+  for (int r = 0; bias && r < s.rows; r++) add_bias(out + (size_t)r * size, bias + (size_t)head * size, size);
 }
 
 void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
@@ -90,7 +91,7 @@ Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
 void project_query(const Stage& s, const Layer& layer, int head) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads;
-  project_head(s, layer.query, head, s.mine.narrow);
+  project_head(s, layer.query, layer.query_bias, head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
     norm_and_turn(s, x, r, layer.query_norm);
@@ -102,7 +103,7 @@ void project_query(const Stage& s, const Layer& layer, int head) {
 void project_key(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(m, layer, kv_head);
-  project_head(s, layer.key, kv_head, s.mine.narrow);
+  project_head(s, layer.key, layer.key_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
     norm_and_turn(s, x, r, layer.key_norm);
@@ -113,7 +114,7 @@ void project_key(const Stage& s, const Layer& layer, int kv_head) {
 void project_value(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(m, layer, kv_head);
-  project_head(s, layer.value, kv_head, s.mine.narrow);
+  project_head(s, layer.value, layer.value_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     put_value(&cache, m.head_dim, s.start + r, s.mine.narrow + (size_t)r * m.head_dim);
   }
@@ -134,8 +135,9 @@ void project(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// What queries first..last of a group see: `Scratch` first and last.
-void visible(const Stage& s, const Layer& layer, int begin, int end, int group) {
+// What queries first..last of a group see, and their heads' sinks, as `Scratch` has them.
+void visible(const Stage& s, const Layer& layer, int kv_head, int begin, int end) {
+  const int group = s.model.heads / s.model.kv_heads;
   const int after = s.start + s.rows;
   for (int i = begin; i < end; i++) {
     const int position = s.start + i / group;
@@ -143,6 +145,7 @@ void visible(const Stage& s, const Layer& layer, int begin, int end, int group) 
     if (layer.window && to - position > layer.window) to = position + layer.window;
     s.mine.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
     s.mine.last[i] = to;
+    if (layer.sinks) s.mine.sinks[i] = layer.sinks[kv_head * group + i % group];
   }
 }
 
@@ -168,9 +171,9 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const int begin = queries * slice / slices, end = queries * (slice + 1) / slices;
     const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
     const Cache cache = cache_of(m, layer, kv_head);
-    visible(s, layer, begin, end, group);
+    visible(s, layer, kv_head, begin, end);
     attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
-           scale, s.w.attended + at, m.head_dim);
+           scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
       const float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
@@ -179,14 +182,15 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// x += matrix * rows, a chunk of the channels.
-void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows) {
+// x += matrix * rows + bias, a chunk of the channels.
+void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr) {
   const Share panels = share(panels_of(matrix), chunk, s);
   for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
     const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
     product(&matrix, &rows, s.rows, p, end, s.mine.narrow, CHUNK);
     for (int r = 0; r < s.rows; r++) {
       float* x = s.w.x + (size_t)r * s.model.hidden + (size_t)p * PANEL;
+      if (bias) add_bias(x, bias + (size_t)p * PANEL, (end - p) * PANEL);
       for (int c = 0; c < (end - p) * PANEL; c += 16) {
         store(x + c, add(load(x + c), load(s.mine.narrow + (size_t)r * CHUNK + c)));
       }
@@ -194,17 +198,29 @@ void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& ro
   }
 }
 
+// The first half of an MLP, or of an expert.
+struct Gated {
+  Matrix gate, up;
+  const float *gate_bias, *up_bias;
+};
+
 // SwiGLU of `count` rows, quantized, over units of 32 channels.
-void gate_and_up(const Stage& s, const Matrix& gate, const Matrix& up, const Rows& rows, int count, const Rows& out,
-                 int begin, int end) {
+void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, const Rows& out, int begin, int end) {
   const int inner = s.model.inner;
+  const float limit = s.model.swiglu_limit;
   float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
   for (int u = begin; u < end; u++) {
-    product(&gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
-    product(&up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
+    product(&of.gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
+    product(&of.up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
     for (int r = 0; r < count; r++) {
-      float* x = gated + (size_t)r * GROUP;
-      swiglu(x, raised + (size_t)r * GROUP, GROUP, x);
+      float *x = gated + (size_t)r * GROUP, *y = raised + (size_t)r * GROUP;
+      if (of.gate_bias) add_bias(x, of.gate_bias + u * GROUP, GROUP);
+      if (of.up_bias) add_bias(y, of.up_bias + u * GROUP, GROUP);
+      if (limit > 0) {
+        swiglu_clamped(x, y, limit, GROUP, x);
+      } else {
+        swiglu(x, y, GROUP, x);
+      }
       quantize(x, GROUP, row_from(out, r, inner, (size_t)u * GROUP));
     }
   }

@@ -13,6 +13,7 @@ struct Scratch {  // of one thread
   Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden]
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
   int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] what a query sees
+  float* sinks;           // likewise
 };
 
 struct Workspace {
@@ -69,6 +70,7 @@ static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
   s.gathered = cutter.rows(m.experts ? MAX_ROWS : 0, hidden);
   s.first = cutter.take<int32_t>(MAX_ROWS * group);
   s.last = cutter.take<int32_t>(MAX_ROWS * group);
+  s.sinks = cutter.take<float>(MAX_ROWS * group);
   return s;
 }
 

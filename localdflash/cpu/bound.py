@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localdflash.cpu import library
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import PackedMatrix
-from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.cpu.model import VECTORS, Floats, PackedLayer
 from localdflash.model.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
@@ -58,12 +58,15 @@ def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
-    """Cosines and sines [capacity, head_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder."""
+    """Cosines and sines [capacity, head_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder; those of
+    scaled angles are longer or shorter than 1.
+    """
     exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     divisors = np.array(config.rope_factors or 1.0, np.float32)
     frequencies = np.power(np.float32(config.rope_theta), -exponents) / divisors
     angles = np.arange(capacity, dtype=np.float32)[:, None] * frequencies
-    return np.cos(angles), np.sin(angles)
+    magnitude = np.float32(config.rope_magnitude)
+    return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
 
 def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
@@ -78,7 +81,7 @@ def bound_layers(
     """The blocks as an array of structs; whoever keeps it must keep layers and cache too."""
     bound = (library.LayerStruct * len(layers))()
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
-        for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
+        for name in VECTORS:
             setattr(to, name, address(getattr(layer, name)))
         for name in ("query", "key", "value", "output", "gate", "up", "down"):
             setattr(to, name, bound_matrix(getattr(layer, name)))
@@ -99,7 +102,7 @@ def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
     model.inner = config.moe_intermediate_size if config.num_experts else config.intermediate_size
     model.experts, model.chosen = config.num_experts, config.num_experts_per_tok
     model.normalise, model.vocabulary = config.norm_topk_prob, config.vocab_size
-    model.eps = config.rms_norm_eps
+    model.eps, model.swiglu_limit = config.rms_norm_eps, config.swiglu_limit
     return model
 
 
@@ -110,6 +113,4 @@ def check_shape(config: DecoderConfig) -> str:
         return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"
     if c.num_experts > 512 or c.num_experts_per_tok > 32:
         return f"{c.num_experts_per_tok} of {c.num_experts} experts (they run up to 32 of 512)"
-    if c.attention_bias:
-        return "biases in attention"
     return ""

@@ -181,4 +181,6 @@ def check_drafter(config: DFlashConfig) -> str:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
     if (c.embedding_scale, c.logit_scale, c.softcap) != (1.0, 1.0, 0.0):
         return "scaled embeddings or logits"
+    if c.decoder.attention_bias:
+        return "biases in attention"
     return check_shape(c.decoder)

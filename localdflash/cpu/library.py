@@ -54,7 +54,8 @@ class LayerStruct(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
         *((name, MatrixStruct) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        *((name, c_void_p) for name in ("router", "keys", "values")),
+        *((name, c_void_p) for name in ("router", "query_bias", "key_bias", "value_bias", "output_bias")),
+        *((name, c_void_p) for name in ("router_bias", "gate_bias", "up_bias", "down_bias", "sinks", "keys", "values")),
         ("causal", c_int32),
         ("window", c_int32),
     ]
@@ -67,6 +68,7 @@ class ModelStruct(ctypes.Structure):
         *((name, c_int32) for name in ("blocks", "hidden", "heads", "kv_heads", "head_dim", "inner")),
         *((name, c_int32) for name in ("experts", "chosen", "normalise", "vocabulary", "capacity")),
         ("eps", c_float),
+        ("swiglu_limit", c_float),
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("embedding", MatrixStruct),
@@ -131,6 +133,7 @@ class KernelsStruct(ctypes.Structure):
         ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
         ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("swiglu_clamped", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
         ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
         ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),

@@ -28,12 +28,27 @@ class PackedLayer:
     query_norm: Floats | None = None  # [head_dim]; Llama has none
     key_norm: Floats | None = None  # [head_dim]
     router: Floats | None = None  # [experts, hidden]
+    query_bias: Floats | None = None  # [heads * head_dim]
+    key_bias: Floats | None = None  # [kv_heads * head_dim]
+    value_bias: Floats | None = None  # [kv_heads * head_dim]
+    output_bias: Floats | None = None  # [hidden]
+    router_bias: Floats | None = None  # [experts]
+    gate_bias: Floats | None = None  # [experts, inner]
+    up_bias: Floats | None = None  # [experts, inner]
+    down_bias: Floats | None = None  # [experts, hidden]
+    sinks: Floats | None = None  # [heads], of gpt-oss
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         parts = (getattr(self, field.name) for field in fields(self))
         return sum(part.nbytes for part in parts if part is not None)
+
+
+VECTORS = frozenset(
+    {"attention_norm", "mlp_norm", "query_norm", "key_norm", "router", "query_bias", "key_bias", "value_bias"}
+    | {"output_bias", "router_bias", "gate_bias", "up_bias", "down_bias", "sinks"}
+)  # the fields of a `PackedLayer` that are kept as floats
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A Qwen3, Qwen3-MoE or Llama target on the CPU engine: integer products, float16 keys and values.
+"""A target on the CPU engine: integer products, float16 keys and values.
 
 A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
 is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
@@ -48,7 +48,8 @@ class CpuTarget:
         self.cache = KeysAndValues(c.num_hidden_layers, c, self.context)
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
-        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
+        windows = c.windows or [0] * c.num_hidden_layers
+        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows)
         self.model = self._bind()
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a Qwen3, Qwen3-MoE or Llama decoder; names as in Hugging Face configs."""
+    """Shape of a decoder; names as in Hugging Face configs."""
 
     vocab_size: int
     hidden_size: int
@@ -25,3 +25,9 @@ class DecoderConfig:
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert
     norm_topk_prob: bool = False  # whether the chosen experts' weights are made to sum to one
+    # From here on what the CPU engine alone runs (see `target_config`).
+    rope_magnitude: float = 1.0  # of the turned queries and keys (YaRN)
+    windows: tuple[int, ...] = ()  # how many keys the rows of each layer see, their own included, 0: all; empty: all 0
+    sinks: bool = False  # whether each head has a score that no value belongs to
+    expert_bias: bool = False  # whether router and experts have biases
+    swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: the ordinary one
