@@ -59,7 +59,9 @@ def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedF
     if not config.tie_word_embeddings:
         top["head"] = top["embedding"]
     names = names_of(header.architecture, config)
-    tensors = {name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or header.architecture != "llama"}
+    tensors = {
+        name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or header.architecture != "llama"
+    }
     paired = config.head_dim if header.architecture == "llama" else 0
     parts = _parts(path, tensors, names, top | _layers(path, config), paired)
     return CheckedFile(path, config, parts, header.data_offset)

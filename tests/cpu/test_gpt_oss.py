@@ -4,29 +4,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.gpt_oss import modeling_gpt_oss
 
-from localdflash.cpu.library import MAX_ROWS, load
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Target
+from localdflash.llamacpp.target import LlamaCppTarget
 from tests.cpu.conftest import needs_library
 from tests.cpu.rounded import relative, rounded
 from tests.support.converted_models import Case, ids_of
 from tests.support.gpt_oss_models import case_of
+from tests.support.llama_ways import WIDE
 
 pytestmark = needs_library
 NewTeam = Callable[..., Team]
 KINDS = (("F32", "F32"), ("Q8_0", "MXFP4"))
 
 
-def logits_of(target: CpuTarget, ids: Sequence[int]) -> Tensor:
+def logits_of(target: Target, ids: Sequence[int]) -> Tensor:
     """Of a whole sequence, in verifies of all widths in turn."""
     found, width = [], 1
     while ids:
@@ -85,7 +86,19 @@ def test_logits_are_those_of_hugging_face_with_rounded_activations(
     found, exact = logits_of(target, ids), wanted_of(case, ids)
     round_as_the_engine_does(case.model, monkeypatch)
     same_rounding = wanted_of(case, ids)
-    print(relative(found[:8], same_rounding[:8]), relative(found, same_rounding), relative(found, exact))
     assert relative(found[:8], same_rounding[:8]) < 0.02
     assert relative(found, same_rounding) < 0.05
     assert relative(found, exact) < 0.12
+
+
+def test_logits_are_near_those_of_llama_cpp(tmp_path: Path, new_team: NewTeam) -> None:
+    """It rounds YaRN's frequencies to whole ones: where that changes nothing, the same model."""
+    case, ids = case_of("Q8_0", "MXFP4"), ids_of(60)
+    del case.numbers["rope.scaling.yarn_beta_fast"], case.numbers["rope.scaling.yarn_beta_slow"]
+    case.numbers |= {"rope.freq_base": 10350.0, "rope.scaling.original_context_length": 1138}  # 3.0000 and 8.998
+    path = case.write(tmp_path / "model.gguf", "Q8_0", "MXFP4")
+    found = logits_of(CpuTarget(open_target(path), new_team()), ids)
+    theirs = LlamaCppTarget(path, 128, 1, way=WIDE)
+    wanted = logits_of(theirs, ids)
+    theirs.close()
+    assert relative(found, wanted) < 0.12

@@ -23,6 +23,7 @@ YARN = {
     "original_max_position_embeddings": 64,
 }
 NUMBERS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
     "context_length": CONTEXT,
     "embedding_length": HIDDEN,
     "block_count": LAYERS,
