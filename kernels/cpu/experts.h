@@ -30,6 +30,12 @@ Matrix expert_of(const Matrix& all, int expert) {
 
 const float* bias_of(const float* all, int expert, int size) { return all ? all + (size_t)expert * size : nullptr; }
 
+float dot(const float* a, const float* b, int size) {
+  Lanes total = splat(0);
+  for (int i = 0; i < size; i += 16) total = fma(load(a + i), load(b + i), total);
+  return sum(total);
+}
+
 // Router logits of all rows, a chunk of the experts.
 void route(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
@@ -37,10 +43,11 @@ void route(const Stage& s, int chunk, const Layer& layer) {
   for (int r = 0; r < s.rows; r++) {
     norm(s.w.x + (size_t)r * m.hidden, layer.mlp_norm, m.eps, m.hidden, s.mine.wide);
     for (int e = experts.begin; e < experts.end; e++) {
-      const float* weight = layer.router + (size_t)e * m.hidden;
-      Lanes total = splat(0);
-      for (int i = 0; i < m.hidden; i += 16) total = fma(load(s.mine.wide + i), load(weight + i), total);
-      s.w.router[(size_t)r * m.experts + e] = sum(total) + (layer.router_bias ? layer.router_bias[e] : 0.0f);
+      const float logit = dot(s.mine.wide, layer.router + (size_t)e * m.hidden, m.hidden);
+      s.w.router[(size_t)r * m.experts + e] = logit + (layer.router_bias ? layer.router_bias[e] : 0.0f);
+    }
+    if (m.shared && chunk == s.turn->threads - 1) {
+      s.w.shares[r] = 1.0f / (1.0f + exponential(-dot(s.mine.wide, layer.shared_router, m.hidden)));
     }
   }
 }
@@ -124,7 +131,7 @@ void raise(const Stage& s, int chunk, const Layer& layer, const Routing& routing
     if (begin >= end) continue;
     gather(s, routing.row + routing.first[e], count);
     const Gated of = {expert_of(layer.gate, e), expert_of(layer.up, e), bias_of(layer.gate_bias, e, m.inner),
-                      bias_of(layer.up_bias, e, m.inner)};
+                      bias_of(layer.up_bias, e, m.inner), m.inner};
     gate_and_up(s, of, s.mine.gathered, count, row_from(s.w.inner, routing.first[e], m.inner), begin, end);
   }
 }
@@ -153,7 +160,7 @@ void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing
   }
 }
 
-// The three stages of a mixture.
+// The three stages of a mixture, in which the expert that every row has comes last.
 bool mixture(const Stage& s, const Layer& layer) {
   Once sorted, ready;
   Routing routing;
@@ -161,9 +168,15 @@ bool mixture(const Stage& s, const Layer& layer) {
     if (ready.first()) normed(s, layer.mlp_norm);
     if (sorted.first()) sort_by_expert(s, routing);
     raise(s, chunk, layer, routing);
+    if (s.model.shared) {
+      const Share units = share(s.model.shared / GROUP, chunk, s);
+      const Gated of = {layer.shared_gate, layer.shared_up, nullptr, nullptr, s.model.shared};
+      gate_and_up(s, of, s.mine.rows, s.rows, s.w.shared, units.begin, units.end);
+    }
   }) && together(s.turn, [&](int chunk) {
     if (sorted.first()) sort_by_expert(s, routing);
     lower(s, chunk, layer, routing);
+    if (s.model.shared) add_product(s, chunk, layer.shared_down, s.w.shared, nullptr, s.w.shares);
   });
 }
 

@@ -3,6 +3,7 @@
 //
 // A row's numbers depend on that row and what is cached, never on its neighbours or the number of threads.
 #pragma once
+#include "delta_net.h"
 #include "experts.h"
 #include "stages.h"
 
@@ -35,7 +36,8 @@ bool dense_mlp(const Stage& s, const Layer& layer) {
   return together(s.turn, [&](int chunk) {
     if (ready.first()) normed(s, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
-    gate_and_up(s, {layer.gate, layer.up, nullptr, nullptr}, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
+    const Gated of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
+    gate_and_up(s, of, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
   }) && together(s.turn, [&](int chunk) { add_product(s, chunk, layer.down, s.w.inner); });
 }
 
@@ -44,7 +46,21 @@ bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int blo
   return together(s.turn, [&](int chunk) {
     copy_taps(s, chunk, pass, block - 1);
     if (ready.first()) normed(s, layer.attention_norm);
-    project(s, chunk, layer);
+    if (layer.delta) {
+      project_delta(s, chunk, *layer.delta);
+    } else {
+      project(s, chunk, layer);
+    }
+  });
+}
+
+bool attend_or_recur(const Stage& s, const Layer& layer, const Pass& pass) {
+  return together(s.turn, [&](int chunk) {
+    if (layer.delta) {
+      recur(s, chunk, *layer.delta, pass.keeps);
+    } else {
+      attention(s, chunk, layer);
+    }
   });
 }
 
@@ -54,12 +70,21 @@ void decode(const void* argument, Turn* turn) {
   const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
   const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
   const bool reads_head = d.pass.logits || d.pass.best;
-  if (!together(turn, [&](int chunk) { embed(s, chunk, d.pass.ids); })) return;
+  const bool starts = together(turn, [&](int chunk) {
+    embed(s, chunk, d.pass.ids);
+    if (m.progress) catch_up(s, chunk);
+  });
+  if (!starts) return;
+  if (!s.rows) {
+    together(turn, [&](int chunk) { shift_histories(s, chunk); });
+    return;
+  }
   for (int b = 0; b < m.blocks; b++) {
     const Layer& layer = m.layers[b];
     if (!project_block(s, layer, d.pass, b)) return;
-    if (b == m.blocks - 1 && !reads_head) return;  // the rest of the last block feeds the head alone
-    if (!together(turn, [&](int chunk) { attention(s, chunk, layer); })) return;
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what comes after keys and values, or a state
+    if (feeds_head_alone && !layer.delta) return;
+    if (!attend_or_recur(s, layer, d.pass) || feeds_head_alone) return;
     if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads, layer.output_bias); })) return;
     if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return;
   }
@@ -110,6 +135,9 @@ void inject_context(const void* argument, Turn* turn) {
 void forward(const Model* model, const Pass* pass, Pool* pool) {
   const Decoding decoding{model, *pass};
   pool_run(pool, decode, &decoding, sizeof decoding);
+  if (model->progress) {
+    *model->progress = pass->keeps ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
+  }
   conclude(*model, *pass, pool_size(pool));
 }
 

@@ -86,6 +86,8 @@ inline void rotate(float* x, const float* cosines, const float* sines, int32_t h
   }
 }
 
+inline Lanes sigmoid(Lanes x) { return div(splat(1.0f), add(splat(1.0f), exponential(sub(splat(0.0f), x)))); }
+
 // out = gate / (1 + e^-gate) * up; may be either of them.
 inline void swiglu(const float* gate, const float* up, int32_t size, float* out) {
   for (int32_t i = 0; i < size; i += 16) {

@@ -78,9 +78,9 @@ void project_head(const Stage& s, const Matrix& matrix, const float* bias, int h
 
 void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
   const Model& m = s.model;
-  const size_t at = (size_t)(s.start + row) * (m.head_dim / 2);
+  const size_t at = (size_t)(s.start + row) * (m.rotary / 2);
   if (weight) norm(x, weight, m.eps, m.head_dim, x);
-  rotate(x, m.cosines + at, m.sines + at, m.head_dim);
+  rotate(x, m.cosines + at, m.sines + at, m.rotary);
 }
 
 Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
@@ -91,7 +91,14 @@ Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
 void project_query(const Stage& s, const Layer& layer, int head) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads;
-  project_head(s, layer.query, layer.query_bias, head, s.mine.narrow);
+  if (m.gated) {
+    project_head(s, layer.query, nullptr, 2 * head + 1, s.mine.narrow);
+    for (int r = 0; r < s.rows; r++) {
+      float* gates = s.w.gates + ((size_t)r * m.heads + head) * m.head_dim;
+      memcpy(gates, s.mine.narrow + (size_t)r * m.head_dim, sizeof(float) * m.head_dim);
+    }
+  }
+  project_head(s, layer.query, layer.query_bias, m.gated ? 2 * head : head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
     norm_and_turn(s, x, r, layer.query_norm);
@@ -159,6 +166,11 @@ int slices_of(int threads, int kv_heads, int queries) {
   return least < queries ? least : queries;
 }
 
+// x *= sigmoid(gate).
+void open(const float* gate, int size, float* x) {
+  for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), sigmoid(load(gate + i))));
+}
+
 // Attention, quantized for the next product. A unit is a slice of a key-value head's queries.
 void attention(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
@@ -176,14 +188,16 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
            scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
-      const float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
+      float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
+      if (m.gated) open(s.w.gates + ((size_t)(i / group) * m.heads + head) * m.head_dim, m.head_dim, attended);
       quantize(attended, m.head_dim, row_from(s.w.heads, i / group, across, (size_t)head * m.head_dim));
     }
   }
 }
 
-// x += matrix * rows + bias, a chunk of the channels.
-void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr) {
+// x += (matrix * rows) * weights + bias, a chunk of the channels; weights [rows], 1 where null.
+void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
+                 const float* weights = nullptr) {
   const Share panels = share(panels_of(matrix), chunk, s);
   for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
     const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
@@ -192,7 +206,8 @@ void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& ro
       float* x = s.w.x + (size_t)r * s.model.hidden + (size_t)p * PANEL;
       if (bias) add_bias(x, bias + (size_t)p * PANEL, (end - p) * PANEL);
       for (int c = 0; c < (end - p) * PANEL; c += 16) {
-        store(x + c, add(load(x + c), load(s.mine.narrow + (size_t)r * CHUNK + c)));
+        const Lanes given = load(s.mine.narrow + (size_t)r * CHUNK + c);
+        store(x + c, weights ? fma(splat(weights[r]), given, load(x + c)) : add(load(x + c), given));
       }
     }
   }
@@ -202,11 +217,11 @@ void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& ro
 struct Gated {
   Matrix gate, up;
   const float *gate_bias, *up_bias;
+  int inner;
 };
 
 // SwiGLU of `count` rows, quantized, over units of 32 channels.
 void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, const Rows& out, int begin, int end) {
-  const int inner = s.model.inner;
   const float limit = s.model.swiglu_limit;
   float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
   for (int u = begin; u < end; u++) {
@@ -221,7 +236,7 @@ void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, c
       } else {
         swiglu(x, y, GROUP, x);
       }
-      quantize(x, GROUP, row_from(out, r, inner, (size_t)u * GROUP));
+      quantize(x, GROUP, row_from(out, r, of.inner, (size_t)u * GROUP));
     }
   }
 }

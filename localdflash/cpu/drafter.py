@@ -11,16 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
+from localdflash.cpu.arrays import aligned
 from localdflash.cpu.bound import (
     KeysAndValues,
-    aligned,
     bound_layers,
-    bound_matrix,
     bound_model,
     check_shape,
     rope_tables,
 )
-from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.target import CpuTarget

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
-from localdflash.cpu.model import VECTORS
+from localdflash.cpu.model import DELTA_VECTORS, VECTORS
 from localdflash.cpu.tensors import LAYER_FIELDS, Shape, names_of, shapes_of
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
 from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS
-from localdflash.model.target_config import target_config
+from localdflash.model.target_config import blocks_of, target_config
 from localdflash.weights import gguf, safetensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo
@@ -24,7 +24,7 @@ from localdflash.weights.gguf import TensorInfo
 OTHERWISE = "use `--backend llama.cpp`"
 DRAFTER_FIELDS = {"fc": "fuse", "enc.output_norm": "fuse_norm", "output_norm": "norm"}
 SAFETENSORS_DRAFTER_FIELDS = {"fc": "fuse", "hidden_norm": "fuse_norm", "norm": "norm"}
-FLOAT_PARTS = VECTORS | {"norm", "fuse_norm"}
+FLOAT_PARTS = VECTORS | DELTA_VECTORS | {"norm", "fuse_norm"}
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 Config = TypeVar("Config", DecoderConfig, DFlashConfig)
@@ -59,12 +59,18 @@ def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedF
     if not config.tie_word_embeddings:
         top["head"] = top["embedding"]
     names = names_of(header.architecture, config)
-    tensors = {
-        name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or header.architecture != "llama"
-    }
+    tensors = {name: info for name, info in header.tensors.items() if not _is_unused(header, config, name)}
     paired = config.head_dim if header.architecture == "llama" else 0
     parts = _parts(path, tensors, names, top | _layers(path, config), paired)
     return CheckedFile(path, config, parts, header.data_offset)
+
+
+def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> bool:
+    """Whether a tensor is no part of the blocks: Llama's RoPE, or blocks that predict tokens further ahead."""
+    if name == ROPE_FACTORS:
+        return header.architecture == "llama"
+    parts = name.split(".")
+    return parts[0] == "blk" and parts[1].isdecimal() and config.num_hidden_layers <= int(parts[1]) < blocks_of(header)
 
 
 def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:

@@ -76,7 +76,7 @@ class Target(Protocol):
         """Commit the first rows of the last `verify`, and drop the others."""
 
     def crop(self, length: int) -> None:
-        """Drop everything from `length` on."""
+        """Drop everything from `length` on, or from before it where no state of that length is kept: see `length`."""
 
     def assume(self, length: int) -> bool:
         """Count the cache as one of so many tokens, whatever they are, to time what follows; False if it cannot."""

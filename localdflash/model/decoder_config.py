@@ -4,6 +4,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class DeltaShape:
+    """The heads of a gated delta net."""
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int  # inputs of the convolution
+
+    @property
+    def values(self) -> int:
+        """The width of all values."""
+        return self.v_heads * self.v_dim
+
+    @property
+    def mixed(self) -> int:
+        """The width of all queries, keys and values."""
+        return 2 * self.k_heads * self.k_dim + self.values
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """Shape of a decoder; names as in Hugging Face configs."""
 
@@ -31,3 +52,13 @@ class DecoderConfig:
     sinks: bool = False  # whether each head has a score that no value belongs to
     expert_bias: bool = False  # whether router and experts have biases
     swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: the ordinary one
+    rotary_dim: int = 0  # channels of a head that RoPE turns, the first ones; 0: all
+    output_gate: bool = False  # whether each head's output has a gate
+    shared_intermediate_size: int = 0  # of the expert that every token has; 0: there is none
+    delta: DeltaShape | None = None  # of the layers that are recurrent
+    recurrent: tuple[bool, ...] = ()  # whether a layer is a delta net; empty: none
+
+    @property
+    def recurrent_layers(self) -> int:
+        """How many layers are delta nets."""
+        return sum(self.recurrent)

@@ -67,7 +67,7 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
 def _refuse(header: gguf.GGUFHeader) -> None:
     """Raise ModelError for what the decoder would silently get wrong."""
     kind = header.architecture
-    if _scales_rope(header):
+    if scales_rope(header):
         raise ModelError(f"{header.path}: scaled RoPE is not supported here: use llama.cpp")
     if kind == "llama" and header.metadata.get("llama.expert_count", 0):
         raise ModelError(f"{header.path}: a mixture of experts of 'llama' does not run here: use llama.cpp")
@@ -75,7 +75,7 @@ def _refuse(header: gguf.GGUFHeader) -> None:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
 
 
-def _scales_rope(header: gguf.GGUFHeader) -> bool:
+def scales_rope(header: gguf.GGUFHeader) -> bool:
     """Whether llama.cpp scales positions or RoPE's angles. It takes a factor without a type for linear, and 0 for
     none.
     """

@@ -79,7 +79,7 @@ class Case:
             add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
             add[type(value)](f"{self.architecture}.{name}", value)
         for name, values in self.tensors.items():
-            exact = values.ndim == 1 or "gate_inp" in name or name.endswith(".bias")
+            exact = values.ndim == 1 or name.endswith(".bias") or "gate_inp" in name or "conv1d" in name
             its = experts if experts and "_exps" in name else kind
             quantized = gguf.GGMLQuantizationType["F32" if exact else its]
             writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
