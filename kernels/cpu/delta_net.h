@@ -124,11 +124,13 @@ HeadRows head_rows(const Stage& s) {
   return {s.mine.delta, s.mine.delta + (size_t)MAX_ROWS * d.k_dim, s.mine.delta + (size_t)2 * MAX_ROWS * d.k_dim};
 }
 
+// How many rows of the last pass were kept; none count where a sequence begins.
+int kept_of(const Stage& s) { return s.start ? s.start - s.model.progress->base : 0; }
+
 // All states go on by the first rows of the last pass that were kept; at the start of a sequence they are zero.
 void catch_up(const Stage& s, int chunk) {
   const DeltaShape& d = s.model.delta;
-  const Progress& progress = *s.model.progress;
-  const int kept = s.start - progress.base;
+  const int kept = kept_of(s);
   if (!d.v_heads || (s.start && !kept)) return;
   const Share units = share(s.model.blocks * d.v_heads, chunk, s);
   const HeadRows x = head_rows(s);
@@ -146,27 +148,22 @@ void catch_up(const Stage& s, int chunk) {
   }
 }
 
-// The inputs of the rows before the first of this pass go to the front of the history, channels first up to last.
-void shift_history(const Stage& s, const DeltaNet& net, int first, int last) {
+// The history goes on by some rows, so that the inputs before the next one are at its front: channels first up to last.
+void shift_history(const Stage& s, const DeltaNet& net, int rows, int first, int last) {
   const Sizing z{s.model.delta};
   const size_t mixed = z.mixed(), bytes = sizeof(float) * (last - first);
-  const int kept = s.start - s.model.progress->base;
-  for (int i = 0; first < last && i < z.before(); i++) {
+  for (int i = 0; rows && i < z.before(); i++) {
     float* to = net.history + i * mixed + first;
-    if (!s.start) {
-      memset(to, 0, bytes);
-    } else if (kept) {
-      memmove(to, to + kept * mixed, bytes);
-    }
+    memmove(to, to + rows * mixed, bytes);
   }
 }
 
-// The end of a pass without rows, which only lets the states go on.
-void shift_histories(const Stage& s, int chunk) {
+// The same for all layers, at the end of a pass whose states went on.
+void shift_histories(const Stage& s, int chunk, int rows) {
   const Share blocks = share(s.model.blocks, chunk, s);
   for (int b = blocks.begin; b < blocks.end; b++) {
     const DeltaNet* net = s.model.layers[b].delta;
-    if (net) shift_history(s, *net, 0, Sizing{s.model.delta}.mixed());
+    if (net) shift_history(s, *net, rows, 0, Sizing{s.model.delta}.mixed());
   }
 }
 
@@ -198,8 +195,12 @@ void project_delta(const Stage& s, int chunk, const DeltaNet& net) {
   const Share panels = share(all, chunk, s);
   const int last = panels.end < mixing ? panels.end : mixing, first = panels.begin > mixing ? panels.begin : mixing;
   if (panels.begin < last) {
-    shift_history(s, net, panels.begin * PANEL, last * PANEL);
-    float* fresh = net.history + (size_t)z.before() * z.mixed() + (size_t)panels.begin * PANEL;
+    const int begin = panels.begin * PANEL, end = last * PANEL;
+    shift_history(s, net, kept_of(s), begin, end);
+    for (int i = 0; !s.start && i < z.before(); i++) {
+      memset(net.history + i * z.mixed() + begin, 0, sizeof(float) * (end - begin));
+    }
+    float* fresh = net.history + z.before() * z.mixed() + begin;
     product(&net.mixed, &s.mine.rows, s.rows, panels.begin, last, fresh, z.mixed());
   }
   if (first < panels.end) {

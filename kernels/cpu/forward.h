@@ -64,30 +64,37 @@ bool attend_or_recur(const Stage& s, const Layer& layer, const Pass& pass) {
   });
 }
 
+// All blocks; false where this thread has nothing more to do.
+bool run_blocks(const Stage& s, const Pass& pass) {
+  const Model& m = s.model;
+  const bool reads_head = pass.logits || pass.best;
+  for (int b = 0; b < m.blocks; b++) {
+    const Layer& layer = m.layers[b];
+    if (!project_block(s, layer, pass, b)) return false;
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what comes after keys and values, or a state
+    if (feeds_head_alone && !layer.delta) return true;
+    if (!attend_or_recur(s, layer, pass)) return false;
+    if (feeds_head_alone) return true;
+    if (!together(s.turn, [&](int chunk) { add_product(s, chunk, layer.output, s.w.heads, layer.output_bias); })) return false;
+    if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return false;
+  }
+  return true;
+}
+
 void decode(const void* argument, Turn* turn) {
   const Decoding& d = *static_cast<const Decoding*>(argument);
   const Model& m = *d.model;
   const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
   const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
-  const bool reads_head = d.pass.logits || d.pass.best;
   const bool starts = together(turn, [&](int chunk) {
     embed(s, chunk, d.pass.ids);
     if (m.progress) catch_up(s, chunk);
   });
-  if (!starts) return;
-  if (!s.rows) {
-    together(turn, [&](int chunk) { shift_histories(s, chunk); });
-    return;
+  if (!starts || (s.rows && !run_blocks(s, d.pass))) return;
+  if (m.progress && d.pass.keeps) {
+    if (!together(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_of(s)); })) return;
   }
-  for (int b = 0; b < m.blocks; b++) {
-    const Layer& layer = m.layers[b];
-    if (!project_block(s, layer, d.pass, b)) return;
-    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what comes after keys and values, or a state
-    if (feeds_head_alone && !layer.delta) return;
-    if (!attend_or_recur(s, layer, d.pass) || feeds_head_alone) return;
-    if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads, layer.output_bias); })) return;
-    if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return;
-  }
+  if (!d.pass.logits && !d.pass.best) return;
   Once ready;
   together(turn, [&](int chunk) {
     if (ready.first()) normed(s, m.norm);

@@ -1,4 +1,4 @@
-"""Targets of other kinds than a plain decoder: a row is the same to the bit whatever stands beside it and came before."""
+"""Targets of other kinds than plain decoders: a row is the same to the bit whatever stands beside it or came before."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +12,15 @@ from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from tests.cpu.conftest import needs_library
 from tests.cpu.verifying import ids_of, one_by_one, same, verify
-from tests.support import gpt_oss_models
+from tests.support import gpt_oss_models, qwen35_models
 
 pytestmark = needs_library
 TAPS = (0, 1)
 VOCABULARY = 97
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "gpt-oss": lambda path: gpt_oss_models.case_of("Q8_0", "MXFP4").write(path, "Q8_0", "MXFP4"),
+    "qwen35": lambda path: qwen35_models.case_of("qwen35", "Q8_0").write(path, "Q8_0"),
+    "qwen35moe": lambda path: qwen35_models.case_of("qwen35moe", "Q8_0").write(path, "Q8_0"),
 }
 
 NewTeam = Callable[..., Team]

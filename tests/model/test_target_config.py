@@ -59,5 +59,5 @@ def test_what_gpt_oss_may_not_say(tmp_path: Path, numbers: dict[str, Any], said:
 
 def test_other_engines_refuse_it_by_name(tmp_path: Path) -> None:
     header = read_header(gpt_oss_models.case_of().write(tmp_path / "model.gguf"))
-    with pytest.raises(ModelError, match="not 'gpt-oss': use llama.cpp"):
+    with pytest.raises(ModelError, match=r"not 'gpt-oss': use llama\.cpp"):
         decoder_config(header)
