@@ -58,7 +58,7 @@ class DeltaStates:
         return length == 0 or 0 <= length - self.progress.base <= self.progress.rows
 
     def checkpoint(self, prompt_ended: bool) -> None:
-        """Keep a copy of the states, which are settled, where a prompt ended or far enough from the last one."""
+        """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
         length = self.progress.base
         if length in self._checkpoints or not (prompt_ended or length >= max(self._checkpoints, default=0) + APART):
             return

@@ -91,8 +91,6 @@ class CpuTarget:
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
         """See `Target`."""
         rows = len(draft) + 1
-        if self.states and self.states.progress.rows == 0:
-            self.states.checkpoint(prompt_ended=True)
         self._forward((anchor, *draft.tokens), logits=True)
         return Verification(self._logits[:rows], self._tapped[:rows] if len(self._taps) else None)
 
@@ -104,6 +102,11 @@ class CpuTarget:
     def tapped(self, rows: int) -> Taps:
         """A copy of the taps of the last pass."""
         return self._tapped[:rows].copy()
+
+    def end_prompt(self) -> None:
+        """Keep a copy of the states, where they have come as far as the prompt: the next one often goes on from here."""
+        if self.states and self.states.progress.base == self.length:
+            self.states.checkpoint(prompt_ended=True)
 
     def keep(self, rows: int) -> None:
         """See `Target`."""
