@@ -50,8 +50,8 @@ class KeysAndValues:
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
-    """Cosines and sines [capacity, rotary_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder; those of
-    scaled angles are longer or shorter than 1.
+    """Cosines and sines [capacity, rotary_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder; of
+    YaRN they are longer than those of angles.
     """
     size = config.rotary_dim or config.head_dim
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)

@@ -15,8 +15,8 @@ from localdflash.cpu import library
 from localdflash.cpu.bound import KEYS, bound_model, check_shape
 from localdflash.cpu.drafter import check_drafter, waiting_bytes
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
-from localdflash.cpu.states import state_bytes
 from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
+from localdflash.cpu.states import state_bytes
 from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig

@@ -49,9 +49,9 @@ class DeltaStates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held; of checkpoints, those of all that there may be."""
+        """Bytes held."""
         held = (self._state, self._history, self._gates, *self._conv)
-        return sum(array.nbytes for array in held) + CHECKPOINTS * self.saved_bytes
+        return sum(array.nbytes for array in held) + len(self._checkpoints) * self.saved_bytes
 
     def within_reach(self, length: int) -> bool:
         """Whether the states can go on to this length, or begin anew."""

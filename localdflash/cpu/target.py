@@ -104,7 +104,7 @@ class CpuTarget:
         return self._tapped[:rows].copy()
 
     def end_prompt(self) -> None:
-        """Keep a copy of the states, where they have come as far as the prompt: the next one often goes on from here."""
+        """Keep a copy of the states where they have come as far as the prompt: the next one often goes on there."""
         if self.states and self.states.progress.base == self.length:
             self.states.checkpoint(prompt_ended=True)
 

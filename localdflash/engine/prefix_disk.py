@@ -21,7 +21,6 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence
 
-
 WHOLE = "whole"
 
 

@@ -1,6 +1,6 @@
 """A pair over recurrent layers: its text is plain decoding's, and a cached prefix counts only where a state is kept."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,8 +39,8 @@ def target(path: Path, new_team: NewTeam) -> CpuTarget:
 
 
 @pytest.fixture
-def pair(target: CpuTarget) -> Iterator[CpuPair]:
-    yield CpuPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
+def pair(target: CpuTarget) -> CpuPair:
+    return CpuPair(target, [LookupDrafter()], Controller(VERIFY_MS, {}))
 
 
 def run(pair: CpuPair, ids: list[int], prefixes: PrefixCache | None = None, **how: object) -> tuple[list[int], Request]:

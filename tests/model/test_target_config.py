@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from localdflash.cpu.bound import check_shape
+from localdflash.cpu.source import target_source
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import decoder_config
 from localdflash.model.target_config import target_config
 from localdflash.weights.gguf import read_header
-from tests.support import gpt_oss_models
+from tests.support import gpt_oss_models, qwen35_models
 
 
 def gpt_oss(folder: Path, **numbers: Any) -> DecoderConfig:
@@ -61,3 +63,55 @@ def test_other_engines_refuse_it_by_name(tmp_path: Path) -> None:
     header = read_header(gpt_oss_models.case_of().write(tmp_path / "model.gguf"))
     with pytest.raises(ModelError, match=r"not 'gpt-oss': use llama\.cpp"):
         decoder_config(header)
+
+
+def qwen35(folder: Path, architecture: str = "qwen35", **numbers: Any) -> DecoderConfig:
+    """As `gpt_oss`."""
+    case = qwen35_models.case_of(architecture)
+    case.numbers |= {name.replace("__", "."): value for name, value in numbers.items()}
+    case.numbers = {name: value for name, value in case.numbers.items() if value is not None}
+    return target_config(read_header(case.write(folder / "model.gguf")))
+
+
+def test_which_layers_of_qwen35_are_recurrent(tmp_path: Path) -> None:
+    assert qwen35(tmp_path).recurrent == (True, True, True, False)
+    assert qwen35(tmp_path, full_attention_interval=2).recurrent == (True, False, True, False)
+    said = qwen35(tmp_path, attention__recurrent_layers=[False, True, True, True])
+    assert (said.recurrent, said.recurrent_layers) == ((False, True, True, True), 3)
+    with pytest.raises(ModelError, match="recurrent_layers is"):
+        qwen35(tmp_path, attention__recurrent_layers=[True])
+
+
+def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
+    """Their tensors lie in the file, and nothing reads them."""
+    case = qwen35_models.case_of("qwen35moe")
+    for name in [name for name in case.tensors if name.startswith("blk.3.")]:
+        case.tensors[name.replace("blk.3.", "blk.4.")] = case.tensors[name]
+    case.tensors["blk.4.nextn.eh_proj.weight"] = case.tensors["output.weight"]
+    path = case.write(tmp_path / "model.gguf")
+    with pytest.raises(ModelError, match=r"blk\.4\..* has no place"):
+        target_source(path)
+    case.numbers |= {"block_count": 5, "nextn_predict_layers": 1}
+    source = target_source(case.write(path))
+    assert source.config.num_hidden_layers == 4
+    assert not any(part.name.startswith("layers.4.") for part in source.parts)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"rope__scaling__type": "yarn"}, "scaled RoPE"),
+        ({"rope__dimension_count": 7}, "make no sense"),
+        ({"rope__dimension_count": 64}, "expected 1 to 32"),
+        ({"nextn_predict_layers": 4}, "make no sense"),
+        ({"ssm__state_size": None}, r"ssm\.state_size is missing"),
+    ],
+)
+def test_what_qwen35_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        qwen35(tmp_path, **numbers)
+
+
+def test_delta_nets_whose_shape_the_kernels_do_not_run(tmp_path: Path) -> None:
+    config = qwen35(tmp_path, "qwen35moe", ssm__state_size=24)
+    assert check_shape(config) == "delta nets of 2 and 4 heads of 24 and 32"

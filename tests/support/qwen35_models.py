@@ -1,4 +1,4 @@
-"""Small Qwen3.5 models of random weights, dense and mixtures, from Hugging Face, in files as llama.cpp converts them."""
+"""Small Qwen3.5 models of random weights, dense and mixtures, from Hugging Face, in files as llama.cpp writes them."""
 
 from collections.abc import Iterator
 from typing import Any
