@@ -137,8 +137,13 @@ def _parts(
     return tuple(parts)
 
 
+def _as_ggml(shape: Shape) -> Shape:
+    """A shape without the leading ones, which a file may have or not."""
+    return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
+
+
 def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> FileTensor:
-    if info.shape != shape:
+    if _as_ggml(info.shape) != _as_ggml(shape):
         found, wanted = list(info.shape), list(shape)
         raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
     is_vector = ours.rpartition(".")[2] in FLOAT_PARTS

@@ -1,4 +1,4 @@
-"""The shape of any GGUF that our CPU engine runs: those of `gguf_config`, gpt-oss, Qwen3.5 and 3.6. Imports no torch."""
+"""The shape of a GGUF that our CPU engine runs: those of `gguf_config`, gpt-oss, Qwen3.5 and 3.6. Imports no torch."""
 
 import math
 from collections.abc import Callable, Sequence

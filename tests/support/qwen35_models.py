@@ -116,7 +116,7 @@ def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.
             gate, up = values.chunk(2, 1)
             parts = {key.replace("gate_up_proj", "gate_proj"): gate, key.replace("gate_up_proj", "up_proj"): up}
         for part, its in parts.items():
-            yield _named(names, part), its.squeeze().contiguous().numpy()
+            yield _named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
 
 
 def _named(names: Any, key: str) -> str:
