@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
-from localdflash.model.gguf_config import MOST_LAYERS, decoder_config, positive_of, scales_rope, size_of
+from localdflash.model.gguf_config import ARCHITECTURES, MOST_LAYERS, decoder_config, positive_of, scales_rope, size_of
 from localdflash.weights.gguf import GGUFHeader
 
 BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: of what YaRN leaves as it is, and scales in full
@@ -25,8 +25,13 @@ NEUTRAL = {  # metadata that llama.cpp would follow, and what they are where the
 
 def target_config(header: GGUFHeader) -> DecoderConfig:
     """The shape of a GGUF's decoder; ModelError names what is missing or not supported."""
-    reader = READERS.get(header.architecture)
-    return reader(header) if reader else decoder_config(header)
+    kind = header.architecture
+    if kind in ARCHITECTURES:
+        return decoder_config(header)
+    if kind not in READERS:
+        known = ", ".join(map(repr, (*ARCHITECTURES, *READERS)))
+        raise ModelError(f"{header.path}: only {known} models run here, not {kind!r}: use llama.cpp")
+    return READERS[kind](header)
 
 
 def blocks_of(header: GGUFHeader) -> int:
