@@ -20,6 +20,7 @@ VOCABULARY = 97
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "gpt-oss": lambda path: gpt_oss_models.case_of("Q8_0", "MXFP4").write(path, "Q8_0", "MXFP4"),
     "qwen35": lambda path: qwen35_models.case_of("qwen35", "Q8_0").write(path, "Q8_0"),
+    "qwen35 ending in a delta net": lambda path: qwen35_models.case_of("qwen35", "Q8_0", (1,)).write(path, "Q8_0"),
     "qwen35moe": lambda path: qwen35_models.case_of("qwen35moe", "Q8_0").write(path, "Q8_0"),
 }
 

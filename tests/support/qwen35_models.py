@@ -1,6 +1,6 @@
 """Small Qwen3.5 models of random weights, dense and mixtures, from Hugging Face, in files as llama.cpp writes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gguf
@@ -71,13 +71,17 @@ MIXTURE_NUMBERS = {
 }
 
 
-def case_of(architecture: str, kind: str = "F32") -> Case:
-    """A `qwen35` or `qwen35moe` whose weights survive quantization to a type unchanged."""
+def case_of(architecture: str, kind: str = "F32", attention: Sequence[int] = (LAYERS - 1,)) -> Case:
+    """A `qwen35` or `qwen35moe` whose weights survive quantization to a type unchanged; `attention`: layers that are no
+    delta nets.
+    """
+    recurrent = [layer not in attention for layer in range(LAYERS)]
+    shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
     if architecture == "qwen35":
-        model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SHAPE, intermediate_size=INNER))
+        model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))
     else:
         mixture = {"num_experts": EXPERTS, "num_experts_per_tok": CHOSEN, "moe_intermediate_size": EXPERT}
-        config = Qwen3_5MoeTextConfig(**SHAPE, **mixture, shared_expert_intermediate_size=SHARED)
+        config = Qwen3_5MoeTextConfig(**shape, **mixture, shared_expert_intermediate_size=SHARED)
         model = Qwen3_5MoeForCausalLM(config)
     model = model.float().eval()
     generator = torch.Generator().manual_seed(1)
@@ -94,6 +98,7 @@ def case_of(architecture: str, kind: str = "F32") -> Case:
                 is_exact = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
                 parameter.copy_(0.2 * noise if is_exact else rounded(0.2 * noise, kind))
     numbers = NUMBERS | (DENSE_NUMBERS if architecture == "qwen35" else MIXTURE_NUMBERS)
+    numbers |= {"attention.recurrent_layers": recurrent}
     return Case(model, architecture, dict(_converted(model, architecture)), numbers)
 
 
