@@ -38,9 +38,9 @@ LDF_API const char* ldf_instruction_set(int n) {
 
 // Sizes of the structs that are handed over, to tell a library that was built from other sources.
 LDF_API size_t ldf_layout(int which) {
-  const size_t sizes[] = {sizeof(ldf::Matrix), sizeof(ldf::Rows),  sizeof(ldf::Layer),
-                          sizeof(ldf::Model),  sizeof(ldf::Pass), sizeof(ldf::Kernels)};
-  return which >= 0 && which < 6 ? sizes[which] : 0;
+  const size_t sizes[] = {sizeof(ldf::Matrix), sizeof(ldf::Rows), sizeof(ldf::Layer),   sizeof(ldf::Model),
+                          sizeof(ldf::Pass),   sizeof(ldf::Kernels), sizeof(ldf::DeltaNet)};
+  return which >= 0 && which < 7 ? sizes[which] : 0;
 }
 
 LDF_API size_t ldf_workspace_bytes(const ldf::Model* model, int threads) {

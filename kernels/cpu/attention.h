@@ -177,12 +177,12 @@ void attend_tile_of(const Tile& tile, const Heads& heads, int32_t block) {
 
 // At most BAND rows.
 inline void attend_band(const Heads& heads, const float* q, ptrdiff_t q_stride, const int32_t* begin,
-                        const int32_t* end, int rows, float* out, ptrdiff_t out_stride) {
+                        const int32_t* end, int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
   float peak[BAND], total[BAND];
   int32_t first = begin[0], last = end[0];
   for (int r = 0; r < rows; r++) {
-    peak[r] = -FLT_MAX;
-    total[r] = 0.0f;
+    peak[r] = sinks ? sinks[r] : -FLT_MAX;
+    total[r] = sinks ? 1.0f : 0.0f;
     memset(out + r * out_stride, 0, static_cast<size_t>(heads.head_dim) * sizeof(float));
     first = lower(first, begin[r]);
     last = higher(last, end[r]);
@@ -201,12 +201,18 @@ inline void attend_band(const Heads& heads, const float* q, ptrdiff_t q_stride, 
   }
 }
 
+// sinks[i] is one more score of row i, of a key without a value; null: none.
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
-                   int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride) {
+                   int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
   for (ptrdiff_t r = 0; r < rows; r += BAND) {
     attend_band({cache, head_dim, scale}, q + r * q_stride, q_stride, begin + r, end + r,
-                lower(rows - static_cast<int32_t>(r), BAND), out + r * out_stride, out_stride);
+                lower(rows - static_cast<int32_t>(r), BAND), out + r * out_stride, out_stride, sinks ? sinks + r : nullptr);
   }
+}
+
+inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
+                   int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride) {
+  attend(cache, q, q_stride, begin, end, rows, head_dim, scale, out, out_stride, nullptr);
 }
 
 inline void put_key(const Cache* cache, int32_t head_dim, int32_t position, const float* key) {

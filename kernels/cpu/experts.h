@@ -28,6 +28,14 @@ Matrix expert_of(const Matrix& all, int expert) {
   return one;
 }
 
+const float* bias_of(const float* all, int expert, int size) { return all ? all + (size_t)expert * size : nullptr; }
+
+float dot(const float* a, const float* b, int size) {
+  Lanes total = splat(0);
+  for (int i = 0; i < size; i += 16) total = fma(load(a + i), load(b + i), total);
+  return sum(total);
+}
+
 // Router logits of all rows, a chunk of the experts.
 void route(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
@@ -35,10 +43,11 @@ void route(const Stage& s, int chunk, const Layer& layer) {
   for (int r = 0; r < s.rows; r++) {
     norm(s.w.x + (size_t)r * m.hidden, layer.mlp_norm, m.eps, m.hidden, s.mine.wide);
     for (int e = experts.begin; e < experts.end; e++) {
-      const float* weight = layer.router + (size_t)e * m.hidden;
-      Lanes total = splat(0);
-      for (int i = 0; i < m.hidden; i += 16) total = fma(load(s.mine.wide + i), load(weight + i), total);
-      s.w.router[(size_t)r * m.experts + e] = sum(total);
+      const float logit = dot(s.mine.wide, layer.router + (size_t)e * m.hidden, m.hidden);
+      s.w.router[(size_t)r * m.experts + e] = logit + (layer.router_bias ? layer.router_bias[e] : 0.0f);
+    }
+    if (m.shared && chunk == s.turn->threads - 1) {
+      s.w.shares[r] = 1.0f / (1.0f + exponential(-dot(s.mine.wide, layer.shared_router, m.hidden)));
     }
   }
 }
@@ -121,12 +130,13 @@ void raise(const Stage& s, int chunk, const Layer& layer, const Routing& routing
     unit += per_expert;
     if (begin >= end) continue;
     gather(s, routing.row + routing.first[e], count);
-    gate_and_up(s, expert_of(layer.gate, e), expert_of(layer.up, e), s.mine.gathered, count,
-                row_from(s.w.inner, routing.first[e], m.inner), begin, end);
+    const Gated of = {expert_of(layer.gate, e), expert_of(layer.up, e), bias_of(layer.gate_bias, e, m.inner),
+                      bias_of(layer.up_bias, e, m.inner), m.inner};
+    gate_and_up(s, of, s.mine.gathered, count, row_from(s.w.inner, routing.first[e], m.inner), begin, end);
   }
 }
 
-// x += weight * down(inner), a chunk of the channels, expert after expert.
+// x += weight * (down(inner) + bias), a chunk of the channels, expert after expert.
 void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
   const Model& m = s.model;
   const Share panels = share(panels_of(layer.down), chunk, s);
@@ -135,21 +145,22 @@ void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing
     if (!count) continue;
     const Matrix down = expert_of(layer.down, e);
     const Rows rows = row_from(s.w.inner, first, m.inner);
+    const float* bias = bias_of(layer.down_bias, e, m.hidden);
     for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
       const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
       product(&down, &rows, count, p, end, s.mine.narrow, CHUNK);
       for (int i = 0; i < count; i++) {
         float* x = s.w.x + (size_t)routing.row[first + i] * m.hidden + (size_t)p * PANEL;
+        float* given = s.mine.narrow + (size_t)i * CHUNK;
         const Lanes weight = splat(routing.weight[first + i]);
-        for (int c = 0; c < (end - p) * PANEL; c += 16) {
-          store(x + c, fma(weight, load(s.mine.narrow + (size_t)i * CHUNK + c), load(x + c)));
-        }
+        if (bias) add_bias(given, bias + (size_t)p * PANEL, (end - p) * PANEL);
+        for (int c = 0; c < (end - p) * PANEL; c += 16) store(x + c, fma(weight, load(given + c), load(x + c)));
       }
     }
   }
 }
 
-// The three stages of a mixture.
+// The three stages of a mixture, in which the expert that every row has comes last.
 bool mixture(const Stage& s, const Layer& layer) {
   Once sorted, ready;
   Routing routing;
@@ -157,9 +168,15 @@ bool mixture(const Stage& s, const Layer& layer) {
     if (ready.first()) normed(s, layer.mlp_norm);
     if (sorted.first()) sort_by_expert(s, routing);
     raise(s, chunk, layer, routing);
+    if (s.model.shared) {
+      const Share units = share(s.model.shared / GROUP, chunk, s);
+      const Gated of = {layer.shared_gate, layer.shared_up, nullptr, nullptr, s.model.shared};
+      gate_and_up(s, of, s.mine.rows, s.rows, s.w.shared, units.begin, units.end);
+    }
   }) && together(s.turn, [&](int chunk) {
     if (sorted.first()) sort_by_expert(s, routing);
     lower(s, chunk, layer, routing);
+    if (s.model.shared) add_product(s, chunk, layer.shared_down, s.w.shared, nullptr, s.w.shares);
   });
 }
 

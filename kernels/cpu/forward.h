@@ -3,6 +3,7 @@
 //
 // A row's numbers depend on that row and what is cached, never on its neighbours or the number of threads.
 #pragma once
+#include "delta_net.h"
 #include "experts.h"
 #include "stages.h"
 
@@ -35,7 +36,8 @@ bool dense_mlp(const Stage& s, const Layer& layer) {
   return together(s.turn, [&](int chunk) {
     if (ready.first()) normed(s, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
-    gate_and_up(s, layer.gate, layer.up, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
+    const Gated of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
+    gate_and_up(s, of, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
   }) && together(s.turn, [&](int chunk) { add_product(s, chunk, layer.down, s.w.inner); });
 }
 
@@ -44,8 +46,39 @@ bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int blo
   return together(s.turn, [&](int chunk) {
     copy_taps(s, chunk, pass, block - 1);
     if (ready.first()) normed(s, layer.attention_norm);
-    project(s, chunk, layer);
+    if (layer.delta) {
+      project_delta(s, chunk, *layer.delta);
+    } else {
+      project(s, chunk, layer);
+    }
   });
+}
+
+bool attend_or_recur(const Stage& s, const Layer& layer, const Pass& pass) {
+  return together(s.turn, [&](int chunk) {
+    if (layer.delta) {
+      recur(s, chunk, *layer.delta, pass.keeps);
+    } else {
+      attention(s, chunk, layer);
+    }
+  });
+}
+
+// All blocks; false where this thread has nothing more to do.
+bool run_blocks(const Stage& s, const Pass& pass) {
+  const Model& m = s.model;
+  const bool reads_head = pass.logits || pass.best;
+  for (int b = 0; b < m.blocks; b++) {
+    const Layer& layer = m.layers[b];
+    if (!project_block(s, layer, pass, b)) return false;
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what comes after keys and values, or a state
+    if (feeds_head_alone && !layer.delta) return true;
+    if (!attend_or_recur(s, layer, pass)) return false;
+    if (feeds_head_alone) return true;
+    if (!together(s.turn, [&](int chunk) { add_product(s, chunk, layer.output, s.w.heads, layer.output_bias); })) return false;
+    if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return false;
+  }
+  return true;
 }
 
 void decode(const void* argument, Turn* turn) {
@@ -53,16 +86,15 @@ void decode(const void* argument, Turn* turn) {
   const Model& m = *d.model;
   const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
   const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
-  const bool reads_head = d.pass.logits || d.pass.best;
-  if (!together(turn, [&](int chunk) { embed(s, chunk, d.pass.ids); })) return;
-  for (int b = 0; b < m.blocks; b++) {
-    const Layer& layer = m.layers[b];
-    if (!project_block(s, layer, d.pass, b)) return;
-    if (b == m.blocks - 1 && !reads_head) return;  // the rest of the last block feeds the head alone
-    if (!together(turn, [&](int chunk) { attention(s, chunk, layer); })) return;
-    if (!together(turn, [&](int chunk) { add_product(s, chunk, layer.output, w.heads); })) return;
-    if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return;
+  const bool starts = together(turn, [&](int chunk) {
+    embed(s, chunk, d.pass.ids);
+    if (m.progress) catch_up(s, chunk);
+  });
+  if (!starts || (s.rows && !run_blocks(s, d.pass))) return;
+  if (m.progress && d.pass.keeps) {
+    if (!together(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_of(s)); })) return;
   }
+  if (!d.pass.logits && !d.pass.best) return;
   Once ready;
   together(turn, [&](int chunk) {
     if (ready.first()) normed(s, m.norm);
@@ -110,6 +142,9 @@ void inject_context(const void* argument, Turn* turn) {
 void forward(const Model* model, const Pass* pass, Pool* pool) {
   const Decoding decoding{model, *pass};
   pool_run(pool, decode, &decoding, sizeof decoding);
+  if (model->progress) {
+    *model->progress = pass->keeps ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
+  }
   conclude(*model, *pass, pool_size(pool));
 }
 

@@ -141,7 +141,7 @@ int32_t verify_by_engine(void* target, const int32_t* ids, int32_t rows, int32_t
   const auto known = [&](int32_t id) { return id >= 0 && id < engine.model->vocabulary; };
   if (!std::all_of(ids, ids + rows, known)) return NO_TOKEN;
   int32_t numbers[MAX_ROWS];
-  const Pass pass{ids, rows, length, engine.taps, nullptr, best, nullptr, numbers};
+  const Pass pass{ids, rows, length, engine.taps, nullptr, best, nullptr, numbers, 0};
   engine.forward(engine.model, &pass, engine.pool);
   return std::all_of(numbers, numbers + rows, [](int32_t sound) { return sound; }) ? 0 : NOT_NUMBERS;
 }

@@ -5,11 +5,40 @@
 
 namespace ldf {
 
+// The heads of gated delta nets, the same in all layers; v_heads is 0 in a model that has none. Value head h goes with key
+// head h % k_heads.
+struct DeltaShape {
+  int32_t k_heads, v_heads, k_dim, v_dim, kernel;  // kernel: inputs of the convolution
+};
+
+// A layer of gated delta net (see delta_net.h), with keys = k_heads * k_dim, values = v_heads * v_dim and
+// mixed = 2 * keys + values. What is kept of a sequence is here, too.
+struct DeltaNet {
+  Matrix mixed, gate, alpha, beta;  // [mixed, hidden], [values, hidden], [v_heads, hidden], likewise
+  const float* conv;                // [kernel][mixed]
+  const float *rate, *shift;        // [v_heads] of the decay
+  const float* norm;                // [v_dim]
+  float* state;                     // [v_heads][v_dim / 16][k_dim][16] at `Progress.base`
+  float* history;                   // [kernel - 1 + MAX_ROWS][mixed] inputs of the convolution: before it, and after
+  float *decays, *betas;            // [MAX_ROWS][v_heads] of the rows after it
+};
+
+// How far the states have come: they are those before token `base`, and can go on by any of the `rows` that followed.
+struct Progress {
+  int32_t base, rows;
+};
+
 // One block of a decoder. A mixture of experts has its matrices one after the other, each padded to whole panels.
 struct Layer {
   const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null where there is none
   Matrix query, key, value, output, gate, up, down;                // of one expert, the first
   const float* router;                                             // [experts][hidden]; null in a dense block
+  const float *query_bias, *key_bias, *value_bias, *output_bias;   // these, and what follows, null where there is none
+  const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
+  const float* sinks;  // [heads] a score of each head that no value belongs to
+  Matrix shared_gate, shared_up, shared_down;  // of an expert that every row has
+  const float* shared_router;                  // [hidden]
+  const DeltaNet* delta;                       // instead of attention, which then has `output` alone
   uint16_t* keys;    // [kv_heads][capacity / 16][head_dim][16]
   uint16_t* values;  // [kv_heads][capacity][head_dim]
   int32_t causal;    // whether a row sees no later row
@@ -20,9 +49,13 @@ struct Layer {
 struct Model {
   int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: of the MLP, or of one expert
   int32_t experts, chosen, normalise;                        // 0, 0, 0 where dense
+  int32_t shared;                                            // inner of the expert that every row has; 0: none
+  int32_t rotary;                                            // channels of a head that RoPE turns, the first ones
+  int32_t gated;  // whether a head's query is followed by a gate of its output, [heads][2][head_dim]
   int32_t vocabulary, capacity;                              // capacity: positions that keys and values have room for
   float eps;
-  const float *cosines, *sines;                              // [capacity][head_dim / 2]
+  float swiglu_limit;  // of the gate and up of `swiglu_clamped`; 0: `swiglu`
+  const float *cosines, *sines;                              // [capacity][rotary / 2]
   Matrix embedding, head;
   const float* norm;
   const Layer* layers;
@@ -31,9 +64,12 @@ struct Model {
   Matrix fuse;             // of a drafter: [hidden, tap_count * hidden] of the target's; else n is 0
   const float* fuse_norm;  // after it
   uint8_t* workspace;      // `workspace_bytes`, aligned to 64
+  DeltaShape delta;
+  Progress* progress;      // null without delta nets
 };
 
-// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed.
+// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed. With delta nets `start` is 0
+// or within reach of `Progress`, and 0 rows only let the states go on to it.
 struct Pass {
   const int32_t* ids;
   int32_t rows, start;
@@ -42,6 +78,7 @@ struct Pass {
   int32_t* best;      // [rows] likeliest token, of equals the lowest
   float* confidence;  // [rows] its softmax probability
   int32_t* numbers;   // [rows] whether all logits are numbers below infinity; with best, and without confidence
+  int32_t keeps;      // whether all rows are kept, so that the states of delta nets may go on at once
 };
 
 struct Kernels {
@@ -59,6 +96,7 @@ struct Kernels {
   void (*norm)(const float* x, const float* weight, float eps, int32_t size, float* out);
   void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
+  void (*swiglu_clamped)(const float* gate, const float* up, float limit, int32_t size, float* out);
   // The target's pass over rows; keys and values are written at their positions.
   void (*forward)(const Model* model, const Pass* pass, Pool* pool);
   // A drafter's context: keys and values at positions start, ... of the target's taps [rows][tap_count * hidden].

@@ -86,6 +86,8 @@ inline void rotate(float* x, const float* cosines, const float* sines, int32_t h
   }
 }
 
+inline Lanes sigmoid(Lanes x) { return div(splat(1.0f), add(splat(1.0f), exponential(sub(splat(0.0f), x)))); }
+
 // out = gate / (1 + e^-gate) * up; may be either of them.
 inline void swiglu(const float* gate, const float* up, int32_t size, float* out) {
   for (int32_t i = 0; i < size; i += 16) {
@@ -93,6 +95,20 @@ inline void swiglu(const float* gate, const float* up, int32_t size, float* out)
     const Lanes open = add(splat(1.0f), exponential(sub(splat(0.0f), g)));
     store(out + i, mul(div(g, open), load(up + i)));
   }
+}
+
+// out = gate / (1 + e^(-1.702 gate)) * (up + 1) of a gate up to `limit`, and an up from -limit to limit.
+inline void swiglu_clamped(const float* gate, const float* up, float limit, int32_t size, float* out) {
+  const Lanes most = splat(limit), least = splat(-limit), one = splat(1.0f);
+  for (int32_t i = 0; i < size; i += 16) {
+    const Lanes g = min(most, load(gate + i)), u = max(least, min(most, load(up + i)));  // NaN stays, being second
+    store(out + i, mul(div(g, add(one, exponential(mul(g, splat(-1.702f))))), add(u, one)));
+  }
+}
+
+// x += bias.
+inline void add_bias(float* x, const float* bias, int32_t size) {
+  for (int32_t i = 0; i < size; i += 16) store(x + i, add(load(x + i), load(bias + i)));
 }
 
 // The likeliest token of some, of equals the lowest, and the sum of e^(logit of each - its own): NaN if any is NaN.

@@ -70,16 +70,17 @@ void normed(const Stage& s, const float* weight) {
 }
 
 // One head's part of a projection, [rows][head_dim] in `narrow`; in place normed and turned where it has a norm.
-void project_head(const Stage& s, const Matrix& matrix, int head, float* out) {
-  const int panels = s.model.head_dim / PANEL;
-  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, s.model.head_dim);
+void project_head(const Stage& s, const Matrix& matrix, const float* bias, int head, float* out) {
+  const int size = s.model.head_dim, panels = size / PANEL;
+  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, size);
+  for (int r = 0; bias && r < s.rows; r++) add_bias(out + (size_t)r * size, bias + (size_t)head * size, size);
 }
 
 void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
   const Model& m = s.model;
-  const size_t at = (size_t)(s.start + row) * (m.head_dim / 2);
+  const size_t at = (size_t)(s.start + row) * (m.rotary / 2);
   if (weight) norm(x, weight, m.eps, m.head_dim, x);
-  rotate(x, m.cosines + at, m.sines + at, m.head_dim);
+  rotate(x, m.cosines + at, m.sines + at, m.rotary);
 }
 
 Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
@@ -90,7 +91,14 @@ Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
 void project_query(const Stage& s, const Layer& layer, int head) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads;
-  project_head(s, layer.query, head, s.mine.narrow);
+  if (m.gated) {
+    project_head(s, layer.query, nullptr, 2 * head + 1, s.mine.narrow);
+    for (int r = 0; r < s.rows; r++) {
+      float* gates = s.w.gates + ((size_t)r * m.heads + head) * m.head_dim;
+      memcpy(gates, s.mine.narrow + (size_t)r * m.head_dim, sizeof(float) * m.head_dim);
+    }
+  }
+  project_head(s, layer.query, layer.query_bias, m.gated ? 2 * head : head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
     norm_and_turn(s, x, r, layer.query_norm);
@@ -102,7 +110,7 @@ void project_query(const Stage& s, const Layer& layer, int head) {
 void project_key(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(m, layer, kv_head);
-  project_head(s, layer.key, kv_head, s.mine.narrow);
+  project_head(s, layer.key, layer.key_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
     norm_and_turn(s, x, r, layer.key_norm);
@@ -113,7 +121,7 @@ void project_key(const Stage& s, const Layer& layer, int kv_head) {
 void project_value(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(m, layer, kv_head);
-  project_head(s, layer.value, kv_head, s.mine.narrow);
+  project_head(s, layer.value, layer.value_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     put_value(&cache, m.head_dim, s.start + r, s.mine.narrow + (size_t)r * m.head_dim);
   }
@@ -134,8 +142,9 @@ void project(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// What queries first..last of a group see: `Scratch` first and last.
-void visible(const Stage& s, const Layer& layer, int begin, int end, int group) {
+// What queries first..last of a group see, and their heads' sinks, as `Scratch` has them.
+void visible(const Stage& s, const Layer& layer, int kv_head, int begin, int end) {
+  const int group = s.model.heads / s.model.kv_heads;
   const int after = s.start + s.rows;
   for (int i = begin; i < end; i++) {
     const int position = s.start + i / group;
@@ -143,6 +152,7 @@ void visible(const Stage& s, const Layer& layer, int begin, int end, int group) 
     if (layer.window && to - position > layer.window) to = position + layer.window;
     s.mine.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
     s.mine.last[i] = to;
+    if (layer.sinks) s.mine.sinks[i] = layer.sinks[kv_head * group + i % group];
   }
 }
 
@@ -154,6 +164,11 @@ int slices_of(int threads, int kv_heads, int queries) {
   }
   const int least = (threads + kv_heads - 1) / kv_heads;
   return least < queries ? least : queries;
+}
+
+// x *= sigmoid(gate).
+void open(const float* gate, int size, float* x) {
+  for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), sigmoid(load(gate + i))));
 }
 
 // Attention, quantized for the next product. A unit is a slice of a key-value head's queries.
@@ -168,44 +183,60 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const int begin = queries * slice / slices, end = queries * (slice + 1) / slices;
     const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
     const Cache cache = cache_of(m, layer, kv_head);
-    visible(s, layer, begin, end, group);
+    visible(s, layer, kv_head, begin, end);
     attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
-           scale, s.w.attended + at, m.head_dim);
+           scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
-      const float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
+      float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
+      if (m.gated) open(s.w.gates + ((size_t)(i / group) * m.heads + head) * m.head_dim, m.head_dim, attended);
       quantize(attended, m.head_dim, row_from(s.w.heads, i / group, across, (size_t)head * m.head_dim));
     }
   }
 }
 
-// x += matrix * rows, a chunk of the channels.
-void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows) {
+// x += (matrix * rows) * weights + bias, a chunk of the channels; weights [rows], 1 where null.
+void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
+                 const float* weights = nullptr) {
   const Share panels = share(panels_of(matrix), chunk, s);
   for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
     const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
     product(&matrix, &rows, s.rows, p, end, s.mine.narrow, CHUNK);
     for (int r = 0; r < s.rows; r++) {
       float* x = s.w.x + (size_t)r * s.model.hidden + (size_t)p * PANEL;
+      if (bias) add_bias(x, bias + (size_t)p * PANEL, (end - p) * PANEL);
       for (int c = 0; c < (end - p) * PANEL; c += 16) {
-        store(x + c, add(load(x + c), load(s.mine.narrow + (size_t)r * CHUNK + c)));
+        const Lanes given = load(s.mine.narrow + (size_t)r * CHUNK + c);
+        store(x + c, weights ? fma(splat(weights[r]), given, load(x + c)) : add(load(x + c), given));
       }
     }
   }
 }
 
+// The first half of an MLP, or of an expert.
+struct Gated {
+  Matrix gate, up;
+  const float *gate_bias, *up_bias;
+  int inner;
+};
+
 // SwiGLU of `count` rows, quantized, over units of 32 channels.
-void gate_and_up(const Stage& s, const Matrix& gate, const Matrix& up, const Rows& rows, int count, const Rows& out,
-                 int begin, int end) {
-  const int inner = s.model.inner;
+void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, const Rows& out, int begin, int end) {
+  const float limit = s.model.swiglu_limit;
   float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
   for (int u = begin; u < end; u++) {
-    product(&gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
-    product(&up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
+    product(&of.gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
+    product(&of.up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
     for (int r = 0; r < count; r++) {
-      float* x = gated + (size_t)r * GROUP;
-      swiglu(x, raised + (size_t)r * GROUP, GROUP, x);
-      quantize(x, GROUP, row_from(out, r, inner, (size_t)u * GROUP));
+      float *x = gated + (size_t)r * GROUP, *y = raised + (size_t)r * GROUP;
+      if (of.gate_bias) add_bias(x, of.gate_bias + u * GROUP, GROUP);
+      if (of.up_bias) add_bias(y, of.up_bias + u * GROUP, GROUP);
+      if (limit > 0) {
+        swiglu_clamped(x, y, limit, GROUP, x);
+      } else {
+        swiglu(x, y, GROUP, x);
+      }
+      quantize(x, GROUP, row_from(out, r, of.inner, (size_t)u * GROUP));
     }
   }
 }

@@ -10,7 +10,8 @@ namespace ldf {
 
 const Kernels LDF_JOIN(LDF_ISA, _kernels) = {
     LDF_TEXT(LDF_ISA), LDF_ISA::quantize_rows, LDF_ISA::product, LDF_ISA::attend, LDF_ISA::put_key, LDF_ISA::put_value,
-    LDF_ISA::norm, LDF_ISA::rotate, LDF_ISA::swiglu, LDF_ISA::forward, LDF_ISA::inject, LDF_ISA::peak,
+    LDF_ISA::norm, LDF_ISA::rotate, LDF_ISA::swiglu, LDF_ISA::swiglu_clamped, LDF_ISA::forward, LDF_ISA::inject,
+    LDF_ISA::peak,
 };
 
 }  // namespace ldf

@@ -12,16 +12,21 @@ struct Scratch {  // of one thread
   float* narrow;  // [MAX_ROWS][HEAD_CHUNK]
   Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden]
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
+  float *delta, *state;   // of delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
   int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] what a query sees
+  float* sinks;           // likewise
 };
 
 struct Workspace {
   float* x;         // [MAX_ROWS][hidden] the residual stream
   float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
   float* attended;  // likewise
-  Rows heads;       // [MAX_ROWS][heads * head_dim]
+  Rows heads;       // [MAX_ROWS][heads * head_dim, or values of delta nets]
+  float* gates;     // [MAX_ROWS][likewise] of what heads give
   Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
   float* router;    // [MAX_ROWS][experts]
+  Rows shared;      // [MAX_ROWS][shared]
+  float* shares;    // [MAX_ROWS] the weight of the expert that every row has
   float* best;      // [threads][MAX_ROWS][3]
   Scratch mine;
   size_t bytes;
@@ -67,8 +72,11 @@ static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
   s.narrow = cutter.take<float>((size_t)MAX_ROWS * HEAD_CHUNK);
   s.rows = cutter.rows(MAX_ROWS, widest);
   s.gathered = cutter.rows(m.experts ? MAX_ROWS : 0, hidden);
+  s.delta = cutter.take<float>(m.delta.v_heads ? (size_t)MAX_ROWS * (2 * m.delta.k_dim + m.delta.v_dim) : 0);
+  s.state = cutter.take<float>(m.delta.v_heads ? (size_t)m.delta.k_dim * 16 : 0);
   s.first = cutter.take<int32_t>(MAX_ROWS * group);
   s.last = cutter.take<int32_t>(MAX_ROWS * group);
+  s.sinks = cutter.take<float>(MAX_ROWS * group);
   return s;
 }
 
@@ -80,9 +88,13 @@ static inline Workspace cut_workspace(const Model& m, int thread, int threads, u
   w.x = cutter.take<float>((size_t)MAX_ROWS * m.hidden);
   w.queries = cutter.take<float>(MAX_ROWS * across);
   w.attended = cutter.take<float>(MAX_ROWS * across);
-  w.heads = cutter.rows(MAX_ROWS, across);
+  const size_t values = (size_t)m.delta.v_heads * m.delta.v_dim, widest = across > values ? across : values;
+  w.heads = cutter.rows(MAX_ROWS, widest);
+  w.gates = cutter.take<float>(m.gated || values ? MAX_ROWS * widest : 0);
   w.inner = cutter.rows((size_t)MAX_ROWS * (m.chosen ? m.chosen : 1), m.inner);
   w.router = cutter.take<float>((size_t)MAX_ROWS * m.experts);
+  w.shared = cutter.rows(MAX_ROWS, m.shared);
+  w.shares = cutter.take<float>(m.shared ? MAX_ROWS : 0);
   w.best = cutter.take<float>((size_t)threads * MAX_ROWS * 3);
   for (int t = 0; t < threads; t++) {
     const Scratch scratch = cut_scratch(m, cutter);

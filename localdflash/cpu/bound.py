@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.cpu import library
-from localdflash.cpu.library import address
-from localdflash.cpu.matrices import PackedMatrix
-from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.cpu.arrays import aligned
+from localdflash.cpu.library import address, bound_matrix
+from localdflash.cpu.model import MATRICES, VECTORS, Floats, PackedLayer
+from localdflash.cpu.states import DeltaStates
 from localdflash.model.decoder_config import DecoderConfig
 
 KEYS = 16  # keys that lie together, see formats.h
@@ -48,42 +49,39 @@ class KeysAndValues:
         values[...] = saved[keys.size :].reshape(values.shape)
 
 
-def aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
-    """Zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    zeros: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
-    return zeros
-
-
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
-    """Cosines and sines [capacity, head_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    """Cosines and sines [capacity, rotary_dim / 2] of the rotate-half RoPE, in float32 as the reference decoder; of
+    YaRN they are longer than those of angles.
+    """
+    size = config.rotary_dim or config.head_dim
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     divisors = np.array(config.rope_factors or 1.0, np.float32)
     frequencies = np.power(np.float32(config.rope_theta), -exponents) / divisors
     angles = np.arange(capacity, dtype=np.float32)[:, None] * frequencies
-    return np.cos(angles), np.sin(angles)
-
-
-def bound_matrix(packed: PackedMatrix) -> library.MatrixStruct:
-    """The struct of a matrix, or of the first one of a mixture."""
-    p = packed
-    return library.MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
+    magnitude = np.float32(config.rope_magnitude)
+    return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
 
 def bound_layers(
-    layers: Sequence[PackedLayer], cache: KeysAndValues, causal: Sequence[bool], windows: Sequence[int]
+    layers: Sequence[PackedLayer],
+    cache: KeysAndValues,
+    causal: Sequence[bool],
+    windows: Sequence[int],
+    states: DeltaStates | None = None,
 ) -> Any:
-    """The blocks as an array of structs; whoever keeps it must keep layers and cache too."""
+    """The blocks as an array of structs; whoever keeps it must keep layers, cache and states too."""
     bound = (library.LayerStruct * len(layers))()
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
-        for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm", "router"):
+        for name in VECTORS:
             setattr(to, name, address(getattr(layer, name)))
-        for name in ("query", "key", "value", "output", "gate", "up", "down"):
+        for name in MATRICES:
             setattr(to, name, bound_matrix(getattr(layer, name)))
-        to.keys, to.values = address(cache.keys[i]), address(cache.values[i])
         to.causal, to.window = causal[i], windows[i]
+        nets = sum(below.mixed is not None for below in layers[:i])
+        if layer.mixed is not None and states:
+            to.delta = states.net(nets)
+        else:
+            to.keys, to.values = address(cache.keys[i - nets]), address(cache.values[i - nets])
     return bound
 
 
@@ -99,7 +97,11 @@ def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
     model.inner = config.moe_intermediate_size if config.num_experts else config.intermediate_size
     model.experts, model.chosen = config.num_experts, config.num_experts_per_tok
     model.normalise, model.vocabulary = config.norm_topk_prob, config.vocab_size
-    model.eps = config.rms_norm_eps
+    model.shared, model.gated = config.shared_intermediate_size, config.output_gate
+    model.rotary = config.rotary_dim or config.head_dim
+    if d := config.delta:
+        model.delta = library.DeltaShapeStruct(d.k_heads, d.v_heads, d.k_dim, d.v_dim, d.kernel)
+    model.eps, model.swiglu_limit = config.rms_norm_eps, config.swiglu_limit
     return model
 
 
@@ -110,6 +112,6 @@ def check_shape(config: DecoderConfig) -> str:
         return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"
     if c.num_experts > 512 or c.num_experts_per_tok > 32:
         return f"{c.num_experts_per_tok} of {c.num_experts} experts (they run up to 32 of 512)"
-    if c.attention_bias:
-        return "biases in attention"
+    if (d := c.delta) and (d.k_dim % 16 or d.v_dim % 32 or d.v_heads > 256 or d.v_heads % d.k_heads):
+        return f"delta nets of {d.k_heads} and {d.v_heads} heads of {d.k_dim} and {d.v_dim}"
     return ""

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
+from localdflash.cpu.arrays import aligned
 from localdflash.cpu.bound import (
     KeysAndValues,
-    aligned,
     bound_layers,
-    bound_matrix,
     bound_model,
     check_shape,
     rope_tables,
 )
-from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.target import CpuTarget
@@ -181,4 +180,6 @@ def check_drafter(config: DFlashConfig) -> str:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
     if (c.embedding_scale, c.logit_scale, c.softcap) != (1.0, 1.0, 0.0):
         return "scaled embeddings or logits"
+    if c.decoder.attention_bias:
+        return "biases in attention"
     return check_shape(c.decoder)

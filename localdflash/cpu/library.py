@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.cpu.matrices import PackedMatrix
 from localdflash.errors import ModelError, NoDevice, OutOfMemory
 
 MAX_ROWS = 64
@@ -48,13 +49,40 @@ class CacheStruct(ctypes.Structure):
     _fields_ = [("keys", c_void_p), ("values", c_void_p)]
 
 
+class DeltaShapeStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [(name, c_int32) for name in ("k_heads", "v_heads", "k_dim", "v_dim", "kernel")]
+
+
+class DeltaNetStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, MatrixStruct) for name in ("mixed", "gate", "alpha", "beta")),
+        *((name, c_void_p) for name in ("conv", "rate", "shift", "norm", "state", "history", "decays", "betas")),
+    ]
+
+
+class ProgressStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [("base", c_int32), ("rows", c_int32)]
+
+
 class LayerStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
         *((name, MatrixStruct) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        *((name, c_void_p) for name in ("router", "keys", "values")),
+        *((name, c_void_p) for name in ("router", "query_bias", "key_bias", "value_bias", "output_bias")),
+        *((name, c_void_p) for name in ("router_bias", "gate_bias", "up_bias", "down_bias", "sinks")),
+        *((name, MatrixStruct) for name in ("shared_gate", "shared_up", "shared_down")),
+        ("shared_router", c_void_p),
+        ("delta", POINTER(DeltaNetStruct)),
+        ("keys", c_void_p),
+        ("values", c_void_p),
         ("causal", c_int32),
         ("window", c_int32),
     ]
@@ -65,8 +93,10 @@ class ModelStruct(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int32) for name in ("blocks", "hidden", "heads", "kv_heads", "head_dim", "inner")),
-        *((name, c_int32) for name in ("experts", "chosen", "normalise", "vocabulary", "capacity")),
+        *((name, c_int32) for name in ("experts", "chosen", "normalise", "shared", "rotary", "gated")),
+        *((name, c_int32) for name in ("vocabulary", "capacity")),
         ("eps", c_float),
+        ("swiglu_limit", c_float),
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("embedding", MatrixStruct),
@@ -78,6 +108,8 @@ class ModelStruct(ctypes.Structure):
         ("fuse", MatrixStruct),
         ("fuse_norm", c_void_p),
         ("workspace", c_void_p),
+        ("delta", DeltaShapeStruct),
+        ("progress", POINTER(ProgressStruct)),
     ]
 
 
@@ -89,6 +121,7 @@ class PassStruct(ctypes.Structure):
         ("rows", c_int32),
         ("start", c_int32),
         *((name, c_void_p) for name in ("taps", "logits", "best", "confidence", "numbers")),
+        ("keeps", c_int32),
     ]
 
 
@@ -131,6 +164,7 @@ class KernelsStruct(ctypes.Structure):
         ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
         ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("swiglu_clamped", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
         ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
         ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
         ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
@@ -144,6 +178,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     ModelStruct,
     PassStruct,
     KernelsStruct,
+    DeltaNetStruct,
 )
 
 
@@ -231,6 +266,14 @@ def address(array: NDArray[Any] | None) -> int | None:
         return None
     assert array.flags.c_contiguous
     return array.ctypes.data
+
+
+def bound_matrix(packed: PackedMatrix | None) -> MatrixStruct:
+    """The struct of a matrix, or of the first one of a mixture; an empty one where there is none."""
+    p = packed
+    return (
+        MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers)) if p else MatrixStruct()
+    )
 
 
 def path() -> Path | None:

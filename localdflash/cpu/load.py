@@ -61,7 +61,8 @@ def load(files: LocalPair, options: Options) -> Running:
 
 def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
     """Bytes of every array that they hold."""
-    parts = {TARGET: target.packed.nbytes, TARGET_KV: target.cache.nbytes, SCRATCH: target.scratch_bytes}
+    kept = target.cache.nbytes + (target.states.nbytes if target.states else 0)
+    parts = {TARGET: target.packed.nbytes, TARGET_KV: kept, SCRATCH: target.scratch_bytes}
     if drafter:
         parts |= {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.cache.nbytes}
         parts[SCRATCH] += drafter.scratch_bytes

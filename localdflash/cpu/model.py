@@ -18,22 +18,56 @@ class PackedLayer:
 
     attention_norm: Floats  # [hidden]
     mlp_norm: Floats  # [hidden]
-    query: PackedMatrix  # [heads * head_dim, hidden], rows in rotate-half order
-    key: PackedMatrix  # [kv_heads * head_dim, hidden], likewise
-    value: PackedMatrix  # [kv_heads * head_dim, hidden]
-    output: PackedMatrix  # [hidden, heads * head_dim]
+    output: PackedMatrix  # [hidden, heads * head_dim], or [hidden, values] of a delta net
     gate: PackedMatrix  # [inner, hidden]
     up: PackedMatrix  # [inner, hidden]
     down: PackedMatrix  # [hidden, inner]
+    query: PackedMatrix | None = (
+        None  # [heads * head_dim, hidden], rows in rotate-half order; each head's gate after it
+    )
+    key: PackedMatrix | None = None  # [kv_heads * head_dim, hidden], likewise without gates
+    value: PackedMatrix | None = None  # [kv_heads * head_dim, hidden]; these three are None in a delta net
     query_norm: Floats | None = None  # [head_dim]; Llama has none
     key_norm: Floats | None = None  # [head_dim]
     router: Floats | None = None  # [experts, hidden]
+    query_bias: Floats | None = None  # [heads * head_dim]
+    key_bias: Floats | None = None  # [kv_heads * head_dim]
+    value_bias: Floats | None = None  # [kv_heads * head_dim]
+    output_bias: Floats | None = None  # [hidden]
+    router_bias: Floats | None = None  # [experts]
+    gate_bias: Floats | None = None  # [experts, inner]
+    up_bias: Floats | None = None  # [experts, inner]
+    down_bias: Floats | None = None  # [experts, hidden]
+    sinks: Floats | None = None  # [heads], of gpt-oss
+    shared_gate: PackedMatrix | None = None  # [shared, hidden], of the expert that every row has
+    shared_up: PackedMatrix | None = None  # [shared, hidden]
+    shared_down: PackedMatrix | None = None  # [hidden, shared]
+    shared_router: Floats | None = None  # [hidden]
+    mixed: PackedMatrix | None = None  # [mixed, hidden], of a delta net: queries, keys and values
+    mixed_gate: PackedMatrix | None = None  # [values, hidden]
+    alpha: PackedMatrix | None = None  # [v_heads, hidden]
+    beta: PackedMatrix | None = None  # [v_heads, hidden]
+    conv: Floats | None = None  # [mixed, kernel]
+    rate: Floats | None = None  # [v_heads]
+    shift: Floats | None = None  # [v_heads]
+    delta_norm: Floats | None = None  # [v_dim]
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         parts = (getattr(self, field.name) for field in fields(self))
         return sum(part.nbytes for part in parts if part is not None)
+
+
+# Fields of a `PackedLayer` as the struct of a layer has them: floats, and matrices; and those of a delta net's own.
+VECTORS = frozenset(
+    {"attention_norm", "mlp_norm", "query_norm", "key_norm", "router", "query_bias", "key_bias", "value_bias"}
+    | {"output_bias", "router_bias", "gate_bias", "up_bias", "down_bias", "sinks", "shared_router"}
+)
+MATRICES = frozenset(
+    {"query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down"}
+)
+DELTA_VECTORS = frozenset({"conv", "rate", "shift", "delta_norm"})
 
 
 @dataclass(frozen=True)

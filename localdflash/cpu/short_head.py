@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.cpu.bound import aligned
+from localdflash.cpu.arrays import aligned
 from localdflash.cpu.matrices import PANEL, MatrixShape, PackedMatrix
 
 

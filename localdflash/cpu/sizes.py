@@ -16,6 +16,7 @@ from localdflash.cpu.bound import KEYS, bound_model, check_shape
 from localdflash.cpu.drafter import check_drafter, waiting_bytes
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
 from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
+from localdflash.cpu.states import state_bytes
 from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
@@ -107,13 +108,17 @@ def _matrix_bytes(matrix: MatrixShape) -> int:
 
 
 def _kv_bytes(config: DecoderConfig, context: int) -> int:
-    """Bytes of keys and values in float16, of so many tokens in whole groups of keys."""
+    """Bytes of keys and values in float16, of so many tokens in whole groups of keys, and of states."""
     c = config
-    return c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * _room(context) * HALF
+    states = state_bytes(c.delta, c.recurrent_layers) if c.delta else 0
+    return (
+        states
+        + (c.num_hidden_layers - c.recurrent_layers) * 2 * c.num_key_value_heads * c.head_dim * _room(context) * HALF
+    )
 
 
 def _rope_bytes(config: DecoderConfig, context: int) -> int:
-    return 2 * _room(context) * (config.head_dim // 2) * FLOAT
+    return 2 * _room(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT
 
 
 def _room(context: int) -> int:

@@ -10,38 +10,24 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
+from localdflash.cpu.model import DELTA_VECTORS, VECTORS
+from localdflash.cpu.tensors import LAYER_FIELDS, Shape, names_of, shapes_of
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
-from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS, decoder_config
+from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS
+from localdflash.model.target_config import blocks_of, target_config
 from localdflash.weights import gguf, safetensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo
 
 OTHERWISE = "use `--backend llama.cpp`"
-LAYER_FIELDS = {
-    "attn_norm": "attention_norm",
-    "attn_q": "query",
-    "attn_k": "key",
-    "attn_v": "value",
-    "attn_output": "output",
-    "attn_q_norm": "query_norm",
-    "attn_k_norm": "key_norm",
-    "ffn_norm": "mlp_norm",
-    "ffn_gate": "gate",
-    "ffn_up": "up",
-    "ffn_down": "down",
-}
-EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
-MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
-TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
 DRAFTER_FIELDS = {"fc": "fuse", "enc.output_norm": "fuse_norm", "output_norm": "norm"}
 SAFETENSORS_DRAFTER_FIELDS = {"fc": "fuse", "hidden_norm": "fuse_norm", "norm": "norm"}
-VECTORS = frozenset({"attention_norm", "query_norm", "key_norm", "mlp_norm", "router", "norm", "fuse_norm"})
+FLOAT_PARTS = VECTORS | DELTA_VECTORS | {"norm", "fuse_norm"}
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 Config = TypeVar("Config", DecoderConfig, DFlashConfig)
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,21 +51,26 @@ class CheckedFile(Generic[Config]):
 
 
 def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
-    """A Qwen3, Qwen3-MoE or Llama GGUF, whose header may have been read already."""
+    """A GGUF that the engine runs, whose header may have been read already."""
     header = header or gguf.read_header(path)
-    config = decoder_config(header)
+    config = target_config(header)
     hidden = (config.hidden_size,)
     top = {"embedding": (config.vocab_size, *hidden), "norm": hidden}
     if not config.tie_word_embeddings:
         top["head"] = top["embedding"]
-    names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
-    for layer in range(config.num_hidden_layers):
-        for theirs, ours in (MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS).items():
-            names[f"blk.{layer}.{theirs}.weight"] = f"layers.{layer}.{ours}"
-    tensors = {name: info for name, info in header.tensors.items() if name != ROPE_FACTORS or not config.rope_factors}
+    names = names_of(header.architecture, config)
+    tensors = {name: info for name, info in header.tensors.items() if not _is_unused(header, config, name)}
     paired = config.head_dim if header.architecture == "llama" else 0
     parts = _parts(path, tensors, names, top | _layers(path, config), paired)
     return CheckedFile(path, config, parts, header.data_offset)
+
+
+def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> bool:
+    """Whether a tensor is no part of the blocks: Llama's RoPE, or blocks that predict tokens further ahead."""
+    if name == ROPE_FACTORS:
+        return header.architecture == "llama"
+    parts = name.split(".")
+    return parts[0] == "blk" and parts[1].isdecimal() and config.num_hidden_layers <= int(parts[1]) < blocks_of(header)
 
 
 def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
@@ -121,27 +112,9 @@ def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
 
 def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
     """The shape of every part of the blocks."""
-    c = config
-    if c.head_dim % PANEL:
-        raise ModelError(f"{path}: its heads have {c.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
-    hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-    inner, experts = c.moe_intermediate_size or c.intermediate_size, (c.num_experts,) if c.num_experts else ()
-    shapes: dict[str, Shape] = {
-        "attention_norm": (hidden,),
-        "mlp_norm": (hidden,),
-        "query": (q, hidden),
-        "key": (kv, hidden),
-        "value": (kv, hidden),
-        "output": (hidden, q),
-        "gate": (*experts, inner, hidden),
-        "up": (*experts, inner, hidden),
-        "down": (*experts, hidden, inner),
-    }
-    if c.qk_norm:
-        shapes |= {"query_norm": (c.head_dim,), "key_norm": (c.head_dim,)}
-    if experts:
-        shapes["router"] = (*experts, hidden)
-    return {f"layers.{i}.{name}": shape for i in range(c.num_hidden_layers) for name, shape in shapes.items()}
+    if config.head_dim % PANEL:
+        raise ModelError(f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
+    return shapes_of(config)
 
 
 def _parts(
@@ -164,11 +137,16 @@ def _parts(
     return tuple(parts)
 
 
+def _as_ggml(shape: Shape) -> Shape:
+    """A shape without the leading ones, which a file may have or not."""
+    return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
+
+
 def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) -> FileTensor:
-    if info.shape != shape:
+    if _as_ggml(info.shape) != _as_ggml(shape):
         found, wanted = list(info.shape), list(shape)
         raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
-    is_vector = ours.rpartition(".")[2] in VECTORS
+    is_vector = ours.rpartition(".")[2] in FLOAT_PARTS
     if info.ggml_type not in (FLOATS if is_vector else KINDS):
         raise ModelError(
             f"{path}: tensor {info.name} is {info.ggml_type.name}, which the CPU engine cannot read: {OTHERWISE}"

@@ -1,4 +1,4 @@
-"""A Qwen3, Qwen3-MoE or Llama target on the CPU engine: integer products, float16 keys and values.
+"""A target on the CPU engine: integer products, float16 keys and values.
 
 A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
 is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.cpu import library
+from localdflash.cpu.arrays import aligned
 from localdflash.cpu.bound import (
     KeysAndValues,
-    aligned,
     bound_layers,
-    bound_matrix,
     bound_model,
     check_shape,
     rope_tables,
 )
-from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.model import PackedDecoder
+from localdflash.cpu.states import DeltaStates
 from localdflash.cpu.team import Team
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
@@ -45,10 +45,12 @@ class CpuTarget:
         self.packed, self.team = packed, team
         self.vocab_size = c.vocab_size
         self.length = 0
-        self.cache = KeysAndValues(c.num_hidden_layers, c, self.context)
+        self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context)
+        self.states = DeltaStates(c, packed.layers) if c.delta else None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
-        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
+        windows = c.windows or [0] * c.num_hidden_layers
+        self._layers = bound_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, self.states)
         self.model = self._bind()
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
@@ -74,12 +76,16 @@ class CpuTarget:
         model.norm = address(self.packed.norm)
         model.layers = self._layers
         model.taps, model.tap_count = address(self._taps), len(self._taps)
+        if self.states:
+            model.progress = ctypes.pointer(self.states.progress)
         return model
 
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """See `Target`."""
         self._forward(ids, logits=False)
         self.length += len(ids)
+        if self.states:
+            self.states.checkpoint(prompt_ended=False)
         return self.tapped(len(ids)) if len(self._taps) else None
 
     def verify(self, anchor: int, draft: Draft = NOTHING) -> Verification:
@@ -97,25 +103,38 @@ class CpuTarget:
         """A copy of the taps of the last pass."""
         return self._tapped[:rows].copy()
 
+    def end_prompt(self) -> None:
+        """Keep a copy of the states where they have come as far as the prompt: the next one often goes on there."""
+        if self.states and self.states.progress.base == self.length:
+            self.states.checkpoint(prompt_ended=True)
+
     def keep(self, rows: int) -> None:
         """See `Target`."""
         self.length += rows
 
     def crop(self, length: int) -> None:
-        """See `Target`."""
-        self.length = length
+        """See `Target`; layers with states may have to go further back."""
+        self.length = self.states.go_back(length) if self.states else length
 
     def assume(self, length: int) -> bool:
         """See `Target`."""
+        if self.states:
+            self.states.assume(length)
         self.length = length
         return True
 
     def save(self) -> bytes:
         """See `Target`."""
-        return self.cache.save(self.length)
+        if not self.states:
+            return self.cache.save(self.length)
+        self._forward((), logits=False)  # the states go on to the length
+        return self.states.save() + self.cache.save(self.length)
 
     def load(self, state: bytes, length: int) -> None:
         """See `Target`."""
+        if self.states:
+            self.states.load(state[: self.states.saved_bytes], length)
+            state = state[self.states.saved_bytes :]
         self.cache.load(state, length)
         self.length = length
 
@@ -133,4 +152,5 @@ class CpuTarget:
         job = self._pass
         job.rows, job.start = rows, self.length
         job.logits = self._logits_at if logits else None
+        job.keeps = not logits
         self.team.forward(self.model, job)

@@ -70,6 +70,7 @@ class HostPair:
         kept = common_prefix(self.cached, wanted)
         try:
             self._crop(kept)
+            kept = self.target.length
             done = self._extend(wanted, kept, cancelled)
         except BaseException:
             self.forget()
@@ -218,6 +219,7 @@ class HostPair:
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)
         self.ids = self.ids[:length]
+        self._extend(self.ids[:-1], self.target.length, never)
 
     def forget(self) -> None:
         """Drop the whole sequence."""
@@ -228,7 +230,7 @@ class HostPair:
         self._open.clear()
         self.target.crop(length)
         for drafter in self.drafters:
-            drafter.rollback(length)
+            drafter.rollback(self.target.length)
 
     def save(self) -> SavedSequence:
         """See `Pair`."""

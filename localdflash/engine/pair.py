@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
@@ -52,6 +53,16 @@ class SavedSequence:
     ids: tuple[int, ...]
     target: bytes
     drafters: tuple[bytes, ...]
+    whole: bool = False  # whether one can go on from its end alone, as with recurrent layers
+
+    def shared(self, ids: Sequence[int]) -> int:
+        """How many of these ids it has, in a state that one can go on from."""
+        same = common_prefix(self.ids, ids)
+        return same if not self.whole or same == len(self.ids) else 0
+
+    def contains(self, ids: Sequence[int]) -> bool:
+        """Whether a state of these ids is not needed beside this one."""
+        return self.shared(ids) == len(ids)
 
     @property
     def size(self) -> int:
@@ -76,7 +87,7 @@ class Target(Protocol):
         """Commit the first rows of the last `verify`, and drop the others."""
 
     def crop(self, length: int) -> None:
-        """Drop everything from `length` on."""
+        """Drop everything from `length` on, or from before it where no state of that length is kept: see `length`."""
 
     def assume(self, length: int) -> bool:
         """Count the cache as one of so many tokens, whatever they are, to time what follows; False if it cannot."""

@@ -41,12 +41,12 @@ class PrefixCache:
         longest = shared + WORTH_KEEPING
         best: SavedSequence | None = None
         for state in self._states.values():
-            if longest <= len(ids) and begins_with(state.ids, ids[:longest]):
-                best, longest = state, common_prefix(state.ids, ids)
+            if longest <= len(ids) and begins_with(state.ids, ids[:longest]) and state.shared(ids) >= longest:
+                best, longest = state, state.shared(ids)
         if self._disk and (written := self._disk.longest(ids, longest + (best is not None))):
             best = written
         loses = self._budget > 0 and len(live) - shared >= WORTH_KEEPING
-        if loses and not any(begins_with(key, live) for key in self._states):
+        if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
             self._put(pair.save())  # this may evict `best`, which is still at hand
         if best is not None:
             self._put(best)
@@ -64,8 +64,8 @@ class PrefixCache:
     def _put(self, state: SavedSequence) -> None:
         if state.size > self._budget:
             return  # it would evict everything and then itself
-        for key in [key for key in self._states if begins_with(state.ids, key)]:
-            del self._states[key]  # the new state contains it
+        for key in [key for key in self._states if begins_with(state.ids, key) and state.contains(key)]:
+            del self._states[key]
         self._states[state.ids] = state
         held = self.size
         while held > self._budget or len(self._states) > MOST:

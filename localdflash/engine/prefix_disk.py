@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.pair import SavedSequence
+
+WHOLE = "whole"
 
 
 class DiskCache:
@@ -28,28 +30,28 @@ class DiskCache:
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         self._root, self._budget = root, budget
-        self._ids: dict[Path, list[int]] = {}
+        self._known: dict[Path, SavedSequence] = {}  # without their bytes
         for path in root.glob("*/*"):
             if _is_abandoned(path):
                 _remove(path)
         for path in self.folder.glob("*.safetensors"):
-            if (ids := _read_ids(path)) is None:
+            if (known := _read_ids(path)) is None:
                 _remove(path)
             else:
-                self._ids[path] = ids
+                self._known[path] = known
 
     def longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
         """The state that shares most with `ids`, if that is `at_least` so many tokens."""
         best, most = None, at_least
-        for path, saved in self._ids.items():
-            if (shared := common_prefix(saved, ids)) >= most:
+        for path, saved in self._known.items():
+            if (shared := saved.shared(ids)) >= most:
                 best, most = path, shared
         return self._read(best) if best else None
 
     def _read(self, path: Path) -> SavedSequence | None:
         state = _read_state(path)
         if state is None:
-            del self._ids[path]
+            del self._known[path]
             _remove(path)
             return None
         with suppress(OSError):  # it may not be written, or is gone by now
@@ -59,7 +61,7 @@ class DiskCache:
     def keep(self, state: SavedSequence) -> None:
         """Write a state, unless it is there or does not fit; OSError if the disk is full or cannot be written."""
         path = self.folder / f"{_digest(np.array(state.ids, np.int32).tobytes())}.safetensors"
-        if path in self._ids or state.size > self._budget:
+        if path in self._known or state.size > self._budget:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -70,10 +72,10 @@ class DiskCache:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        for other in [p for p, ids in self._ids.items() if list(state.ids[: len(ids)]) == ids]:
-            del self._ids[other]  # the new state contains it
+        for other in [path for path, known in self._known.items() if state.contains(known.ids)]:
+            del self._known[other]
             _remove(other)
-        self._ids[path] = list(state.ids)
+        self._known[path] = replace(state, target=b"", drafters=())
         self._make_room()
 
     def _make_room(self) -> None:
@@ -88,7 +90,7 @@ class DiskCache:
             if left <= self._budget:
                 return
             _remove(path)
-            self._ids.pop(path, None)
+            self._known.pop(path, None)
             left -= size
 
 
@@ -96,16 +98,18 @@ def _packed(state: SavedSequence) -> bytes:
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
-    return bytes(save(parts, {"digest": _digest(*(part.tobytes() for part in parts.values()))}))
+    about = {"digest": _digest(*(part.tobytes() for part in parts.values()))}
+    return bytes(save(parts, about | ({WHOLE: "yes"} if state.whole else {})))
 
 
-def _read_ids(path: Path) -> list[int] | None:
+def _read_ids(path: Path) -> SavedSequence | None:
+    """A state without its bytes."""
     try:
         with safe_open(path, "numpy") as file:
-            ids = file.get_tensor("ids")
+            ids, whole = file.get_tensor("ids"), WHOLE in (file.metadata() or {})
     except (SafetensorError, OSError):
         return None
-    return ids.tolist() if ids.dtype == np.int32 and ids.ndim == 1 else None
+    return SavedSequence(tuple(ids.tolist()), b"", (), whole) if ids.dtype == np.int32 and ids.ndim == 1 else None
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -125,13 +129,13 @@ def _read_state(path: Path) -> SavedSequence | None:
         with safe_open(path, "numpy") as file:
             names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]
             parts = [file.get_tensor(name) for name in names]
-            digest = (file.metadata() or {}).get("digest")
+            about = file.metadata() or {}
     except (SafetensorError, OSError):
         return None
     ids, target, *drafters = (part.tobytes() for part in parts)
-    if digest != _digest(ids, target, *drafters):
+    if about.get("digest") != _digest(ids, target, *drafters):
         return None
-    return SavedSequence(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters))
+    return SavedSequence(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters), WHOLE in about)
 
 
 def _digest(*parts: bytes) -> str:

@@ -4,8 +4,29 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class DeltaShape:
+    """The heads of a gated delta net."""
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int  # inputs of the convolution
+
+    @property
+    def values(self) -> int:
+        """The width of all values."""
+        return self.v_heads * self.v_dim
+
+    @property
+    def mixed(self) -> int:
+        """The width of all queries, keys and values."""
+        return 2 * self.k_heads * self.k_dim + self.values
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a Qwen3, Qwen3-MoE or Llama decoder; names as in Hugging Face configs."""
+    """Shape of a decoder; names as in Hugging Face configs."""
 
     vocab_size: int
     hidden_size: int
@@ -25,3 +46,19 @@ class DecoderConfig:
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert
     norm_topk_prob: bool = False  # whether the chosen experts' weights are made to sum to one
+    # From here on what the CPU engine alone runs (see `target_config`).
+    rope_magnitude: float = 1.0  # of the turned queries and keys (YaRN)
+    windows: tuple[int, ...] = ()  # how many keys the rows of each layer see, their own included, 0: all; empty: all 0
+    sinks: bool = False  # whether each head has a score that no value belongs to
+    expert_bias: bool = False  # whether router and experts have biases
+    swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: the ordinary one
+    rotary_dim: int = 0  # channels of a head that RoPE turns, the first ones; 0: all
+    output_gate: bool = False  # whether each head's output has a gate
+    shared_intermediate_size: int = 0  # of the expert that every token has; 0: there is none
+    delta: DeltaShape | None = None  # of the layers that are recurrent
+    recurrent: tuple[bool, ...] = ()  # whether a layer is a delta net; empty: none
+
+    @property
+    def recurrent_layers(self) -> int:
+        """How many layers are delta nets."""
+        return sum(self.recurrent)

@@ -38,28 +38,28 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
         known = ", ".join(repr(name) for name in ARCHITECTURES)
         raise ModelError(f"{header.path}: only {known} models run here, not {kind!r}: use llama.cpp")
     _refuse(header)
-    heads, kv_heads = _size(header, "attention.head_count"), _size(header, "attention.head_count_kv")
+    heads, kv_heads = size_of(header, "attention.head_count"), size_of(header, "attention.head_count_kv")
     if heads % kv_heads:
         raise ModelError(f"{header.path}: {heads} heads cannot share {kv_heads} key-value heads; convert it again")
     head_dim = _head_dim(header, heads)
-    experts = _size(header, "expert_count") if kind == "qwen3moe" else 0
+    experts = size_of(header, "expert_count") if kind == "qwen3moe" else 0
     return DecoderConfig(
         vocab_size=header.tensors["token_embd.weight"].shape[0],
-        hidden_size=_size(header, "embedding_length"),
-        num_hidden_layers=_size(header, "block_count", MOST_LAYERS),
+        hidden_size=size_of(header, "embedding_length"),
+        num_hidden_layers=size_of(header, "block_count", MOST_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        intermediate_size=0 if experts else _size(header, "feed_forward_length"),
-        rope_theta=_positive(header, "rope.freq_base"),
-        rms_norm_eps=_positive(header, "attention.layer_norm_rms_epsilon"),
-        context_length=_size(header, "context_length"),
+        intermediate_size=0 if experts else size_of(header, "feed_forward_length"),
+        rope_theta=positive_of(header, "rope.freq_base"),
+        rms_norm_eps=positive_of(header, "attention.layer_norm_rms_epsilon"),
+        context_length=size_of(header, "context_length"),
         tie_word_embeddings="output.weight" not in header.tensors,
         qk_norm=kind != "llama",
         rope_factors=_rope_factors(header, head_dim),
         num_experts=experts,
-        num_experts_per_tok=_size(header, "expert_used_count", experts) if experts else 0,
-        moe_intermediate_size=_size(header, "expert_feed_forward_length") if experts else 0,
+        num_experts_per_tok=size_of(header, "expert_used_count", experts) if experts else 0,
+        moe_intermediate_size=size_of(header, "expert_feed_forward_length") if experts else 0,
         norm_topk_prob=experts > 0,  # not in the metadata: llama.cpp always does for this architecture
     )
 
@@ -67,7 +67,7 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
 def _refuse(header: gguf.GGUFHeader) -> None:
     """Raise ModelError for what the decoder would silently get wrong."""
     kind = header.architecture
-    if _scales_rope(header):
+    if scales_rope(header):
         raise ModelError(f"{header.path}: scaled RoPE is not supported here: use llama.cpp")
     if kind == "llama" and header.metadata.get("llama.expert_count", 0):
         raise ModelError(f"{header.path}: a mixture of experts of 'llama' does not run here: use llama.cpp")
@@ -75,7 +75,7 @@ def _refuse(header: gguf.GGUFHeader) -> None:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
 
 
-def _scales_rope(header: gguf.GGUFHeader) -> bool:
+def scales_rope(header: gguf.GGUFHeader) -> bool:
     """Whether llama.cpp scales positions or RoPE's angles. It takes a factor without a type for linear, and 0 for
     none.
     """
@@ -94,9 +94,9 @@ def _scales_rope(header: gguf.GGUFHeader) -> bool:
 def _head_dim(header: gguf.GGUFHeader, heads: int) -> int:
     kind = header.architecture
     if kind == "llama" and "llama.attention.key_length" not in header.metadata:
-        head_dim = _size(header, "embedding_length") // heads
+        head_dim = size_of(header, "embedding_length") // heads
     else:
-        head_dim = _size(header, "attention.key_length")
+        head_dim = size_of(header, "attention.key_length")
     if head_dim % 2 or header.metadata.get(f"{kind}.rope.dimension_count", head_dim) != head_dim:
         raise ModelError(f"{header.path}: RoPE turns whole heads of even size only here: use llama.cpp")
     return head_dim
@@ -117,7 +117,8 @@ def _rope_factors(header: gguf.GGUFHeader, head_dim: int) -> tuple[float, ...]:
     return tuple(factors.tolist())
 
 
-def _size(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
+def size_of(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
+    """A number of things in the metadata of an architecture."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, int)
     if not 1 <= value <= most:
@@ -125,7 +126,8 @@ def _size(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
     return value
 
 
-def _positive(header: gguf.GGUFHeader, name: str) -> float:
+def positive_of(header: gguf.GGUFHeader, name: str) -> float:
+    """A positive number in the metadata of an architecture."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, float)
     if not 0.0 < value < math.inf:

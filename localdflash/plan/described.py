@@ -49,12 +49,14 @@ def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
     from localdflash.cpu.sizes import CpuSizes
     from localdflash.cpu.source import target_source
     from localdflash.cuda.sizes import CudaSizes
+    from localdflash.model.gguf_config import decoder_config
 
     yield "llama.cpp"
     with suppress(ModelError, NoDevice):
         CpuSizes(header.path, drafter)
         yield "cpu"
     with suppress(ModelError):
+        decoder_config(header)
         target_source(header.path, header)
         yield "torch"
     with suppress(ModelError):

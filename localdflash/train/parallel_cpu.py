@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.cpu import library
-from localdflash.cpu.bound import KEYS, aligned, bound_layers, bound_matrix, bound_model, check_shape, rope_tables
-from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.arrays import aligned
+from localdflash.cpu.bound import KEYS, bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.matrices import GROUP, PANEL
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.team import Team
@@ -53,8 +54,9 @@ class ParallelCpuTarget:
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int]) -> None:
         packed = open_target(path)
         c = self.config = packed.config
-        if c.num_experts or check_shape(c):
-            raise ModelError(f"{path}: {check_shape(c) or 'mixtures of experts'}: answer with llama.cpp")
+        if c.num_experts or c.recurrent or check_shape(c):
+            wrong = check_shape(c) or ("mixtures of experts" if c.num_experts else "recurrent layers")
+            raise ModelError(f"{path}: {wrong}: answer with llama.cpp")
         for tap in taps:
             if not 0 <= tap < c.num_hidden_layers - 1:
                 raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")

@@ -13,7 +13,8 @@ import pytest
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import PackedLayer
 from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.cpu.source import DRAFTER_FIELDS, LAYER_FIELDS, MIXTURE_FIELDS
+from localdflash.cpu.source import DRAFTER_FIELDS
+from localdflash.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import config_of_file
 from localdflash.model.gguf_config import LAYER_TENSORS, decoder_config

@@ -95,6 +95,9 @@ class MadeUpTarget:
     def crop(self, length: int) -> None:
         self.length = length
 
+    def end_prompt(self) -> None:
+        pass
+
     def for_steps(self) -> EngineTargetStruct:
         return EngineTargetStruct()
 

@@ -1,5 +1,6 @@
 """The CPU engine's memory by the files' headers: against shapes, stand-ins without weights, and what it refuses."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,16 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
+from localdflash.cpu.states import CHECKPOINTS
+from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
 from localdflash.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
 from localdflash.loading.load import LoadedPair
 from localdflash.machine import measurements
 from localdflash.plan.planner import make_plan
 from localdflash.weights.gguf import read_header
+from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write
 
 SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)
@@ -41,6 +46,20 @@ def test_keys_and_values_are_float16_in_groups_of_sixteen(context: int, cells: i
     sizes = CpuSizes(model, None)
     assert (sizes.trained, sizes.drafters) == (65536, (NO_DRAFTER,))
     assert sizes.parts(context, NO_DRAFTER)[TARGET_KV] == SHAPE.layers * 2 * SHAPE.kv_heads * SHAPE.head_dim * cells * 2
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "gpt-oss"])
+def test_hybrids_are_planned_with_their_states(
+    architecture: str, tmp_path: Path, new_team: Callable[..., Team]
+) -> None:
+    """Those of as many checkpoints as there may be included."""
+    case = gpt_oss_models.case_of() if architecture == "gpt-oss" else qwen35_models.case_of(architecture)
+    path = case.write(tmp_path / "model.gguf", "Q8_0")
+    parts, target = CpuSizes(path, None, 1).parts(512, NO_DRAFTER), CpuTarget(open_target(path), new_team(1), 512)
+    states = target.states.nbytes + CHECKPOINTS * target.states.saved_bytes if target.states else 0
+    assert parts[TARGET] == target.packed.nbytes
+    assert parts[TARGET_KV] == target.cache.nbytes + states
+    assert parts[SCRATCH] == pytest.approx(target.scratch_bytes, rel=0.01)
 
 
 def test_scratch_grows_with_the_tables_of_rope(model: Path) -> None:

@@ -1,13 +1,12 @@
 """The CPU target: what it computes, and that a row is the same to the bit whatever stands beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from localdflash.cpu.library import MAX_ROWS, load
 from localdflash.cpu.packed import open_target
@@ -18,6 +17,7 @@ from localdflash.errors import LocaldflashError, ModelError, NoDevice, UsageErro
 from localdflash.reference.gguf_decoder import load_decoder
 from tests.cpu.conftest import SHAPES, needs_library
 from tests.cpu.rounded import logits_of, relative, round_inputs
+from tests.cpu.verifying import ids_of, one_by_one, same, verify
 
 pytestmark = needs_library
 TAPS = (0, 1)
@@ -25,29 +25,6 @@ WIDTHS = (*range(1, 34), MAX_ROWS)
 
 NewTeam = Callable[..., Team]
 Files = Callable[[str], Path]
-Row = tuple[NDArray[np.float32], NDArray[np.float32]]  # logits and taps
-
-
-def ids_of(count: int, vocabulary: int = 150) -> list[int]:
-    return [int(i) for i in np.random.default_rng(5).integers(0, vocabulary, count)]
-
-
-def verify(target: CpuTarget, tokens: Sequence[int]) -> list[Row]:
-    seen = target.verify(tokens[0], Draft("test", tokens[1:], [1.0] * (len(tokens) - 1)))
-    assert seen.taps is not None
-    return [(logits.copy(), taps.copy()) for logits, taps in zip(seen.logits, seen.taps, strict=True)]
-
-
-def one_by_one(target: CpuTarget, tokens: Sequence[int]) -> list[Row]:
-    rows = []
-    for token in tokens:
-        rows += verify(target, [token])
-        target.keep(1)
-    return rows
-
-
-def same(a: Sequence[Row], b: Sequence[Row]) -> bool:
-    return all(np.array_equal(x[0], y[0]) and np.array_equal(x[1], y[1]) for x, y in zip(a, b, strict=True))
 
 
 @pytest.fixture(params=SHAPES)

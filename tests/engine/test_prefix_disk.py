@@ -62,7 +62,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     disk = DiskCache(tmp_path, "model", budget)
     for i in range(3):
         disk.keep(state(i * 1000))
-    for i, path in enumerate(disk._ids):
+    for i, path in enumerate(disk._known):
         os.utime(path, (i, i))
     assert disk.longest(list(range(50)), 50)  # used: now the newest
     disk.keep(state(5000))

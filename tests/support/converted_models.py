@@ -69,18 +69,19 @@ class Case:
     model: Any
     architecture: str
     tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    numbers: dict[str, int | float] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
 
-    def write(self, path: Path, kind: str = "F32") -> Path:
-        """A file from the reference writer, without a tokenizer; vectors and routers stay in float32."""
+    def write(self, path: Path, kind: str = "F32", experts: str = "") -> Path:
+        """A file from the reference writer, without a tokenizer; vectors, biases and routers stay in float32."""
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_tokenizer_model("none")
         for name, value in self.numbers.items():
-            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            add(f"{self.architecture}.{name}", value)
+            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+            add[type(value)](f"{self.architecture}.{name}", value)
         for name, values in self.tensors.items():
-            exact = values.ndim == 1 or "gate_inp" in name
-            quantized = gguf.GGMLQuantizationType["F32" if exact else kind]
+            exact = values.ndim == 1 or name.endswith(".bias") or "gate_inp" in name or "conv1d" in name
+            its = experts if experts and "_exps" in name else kind
+            quantized = gguf.GGMLQuantizationType["F32" if exact else its]
             writer.add_tensor(name, gguf.quants.quantize(values, quantized), raw_dtype=quantized)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

@@ -308,3 +308,17 @@ def test_swiglu_of_extremes_and_of_what_is_no_number(library: Library) -> None:
     out = run(library, 16, lambda kernels, to: kernels.swiglu(address(gate), address(up), 16, to))
     np.testing.assert_array_equal(np.isnan(out), [False, False, True, True, False, False, False, False] * 2)
     np.testing.assert_array_equal(out[[0, 1, 4, 5, 6]], [0, 1000, 0, 0, np.inf])
+
+
+def test_clamped_swiglu(library: Library) -> None:
+    rng = np.random.default_rng(5)
+    gate, up = (rng.standard_normal(1600).astype(np.float32) * 20 for _ in range(2))
+    gate[:4], up[:4] = (np.nan, 1, -np.inf, np.inf), (1, np.nan, 1, -np.inf)
+    out = run(library, 1600, lambda kernels, to: kernels.swiglu_clamped(address(gate), address(up), 7.0, 1600, to))
+    wide, raised = np.minimum(gate.astype(np.float64), 7), np.clip(up.astype(np.float64), -7, 7)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = wide / (1 + np.exp(-1.702 * wide)) * (raised + 1)
+    assert np.isnan(out[:3]).all()
+    shifted = (np.abs(raised) + 1) / np.abs(raised + 1)  # where up is near -1 its rounding is all there is
+    off = (2 * np.abs(1.702 * wide) + shifted + 10) * EPSILON * np.abs(wanted)  # the exponent is rounded twice
+    assert (np.abs(out - wanted) < off + 1e-35)[3:].all()

@@ -1,0 +1,110 @@
+"""What layers of gated delta net keep of a sequence: states, and what the rows of the last pass were made of.
+
+A state belongs to one length of the sequence. It can go on by any number of the last pass's rows, but never back: for
+that there are checkpoints, copies at a few earlier lengths.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from localdflash.cpu import library
+from localdflash.cpu.arrays import aligned
+from localdflash.cpu.library import MAX_ROWS, address
+from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.model.decoder_config import DecoderConfig, DeltaShape
+
+CHECKPOINTS, APART = 4, 512  # how many are kept, and how many tokens of a prompt lie between two
+
+
+class DeltaStates:
+    """The states of a decoder's delta nets, bound to their layers."""
+
+    def __init__(self, config: DecoderConfig, layers: Sequence[PackedLayer]) -> None:
+        assert config.delta is not None
+        d, nets = config.delta, [layer for layer in layers if layer.mixed is not None]
+        self.progress = library.ProgressStruct(0, 0)
+        self._before = d.kernel - 1
+        self._state: Floats = aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
+        self._history: Floats = aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
+        self._gates: Floats = aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
+        self._conv = [np.ascontiguousarray(net.conv.T) for net in nets if net.conv is not None]
+        self._bound = (library.DeltaNetStruct * len(nets))(*(self._bind(i, net) for i, net in enumerate(nets)))
+        self._checkpoints: dict[int, tuple[Floats, Floats]] = {}
+
+    def _bind(self, index: int, net: PackedLayer) -> library.DeltaNetStruct:
+        bound = library.DeltaNetStruct()
+        bound.mixed, bound.gate = library.bound_matrix(net.mixed), library.bound_matrix(net.mixed_gate)
+        bound.alpha, bound.beta = library.bound_matrix(net.alpha), library.bound_matrix(net.beta)
+        bound.conv, bound.norm = address(self._conv[index]), address(net.delta_norm)
+        bound.rate, bound.shift = address(net.rate), address(net.shift)
+        bound.state, bound.history = address(self._state[index]), address(self._history[index])
+        bound.decays, bound.betas = address(self._gates[0, index]), address(self._gates[1, index])
+        return bound
+
+    def net(self, index: int) -> "ctypes._Pointer[library.DeltaNetStruct]":
+        """The struct of a net, counted through the delta nets alone."""
+        return ctypes.pointer(self._bound[index])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        held = (self._state, self._history, self._gates, *self._conv)
+        return sum(array.nbytes for array in held) + len(self._checkpoints) * self.saved_bytes
+
+    def within_reach(self, length: int) -> bool:
+        """Whether the states can go on to this length, or begin anew."""
+        return length == 0 or 0 <= length - self.progress.base <= self.progress.rows
+
+    def checkpoint(self, prompt_ended: bool) -> None:
+        """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
+        length = self.progress.base
+        if length in self._checkpoints or not (prompt_ended or length >= max(self._checkpoints, default=0) + APART):
+            return
+        if len(self._checkpoints) == CHECKPOINTS:
+            del self._checkpoints[min(self._checkpoints)]
+        self._checkpoints[length] = self._state.copy(), self._history[:, : self._before].copy()
+
+    def go_back(self, length: int) -> int:
+        """Drop what is after `length`; the greatest length up to it from which the states can go on."""
+        self._checkpoints = {at: copy for at, copy in self._checkpoints.items() if at <= length}
+        if self.within_reach(length):
+            return length
+        if not self._checkpoints:
+            return 0
+        newest = max(self._checkpoints)
+        self._put(*self._checkpoints[newest], newest)
+        return newest
+
+    def assume(self, length: int) -> None:
+        """Count the states as those of so many tokens."""
+        self.progress.base, self.progress.rows = length, 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of what `save` returns."""
+        return self._state.nbytes + self._history[:, : self._before].nbytes
+
+    def save(self) -> bytes:
+        """The states, which are settled."""
+        return self._state.tobytes() + self._history[:, : self._before].tobytes()
+
+    def load(self, saved: bytes, length: int) -> None:
+        """Restore saved ones; ValueError if they are not of this shape."""
+        numbers, size = np.frombuffer(saved, np.float32), self._state.size
+        before = self._history[:, : self._before].shape
+        self._checkpoints.clear()
+        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(before), length)
+
+    def _put(self, state: Floats, before: Floats, length: int) -> None:
+        self._state[...], self._history[:, : self._before] = state, before
+        self.assume(length)
+
+
+def state_bytes(delta: DeltaShape, layers: int) -> int:
+    """Bytes of the states of so many layers, with their checkpoints."""
+    state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
+    before = (delta.kernel - 1) * row
+    kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
+    return layers * (kept + CHECKPOINTS * (state + before)) * np.dtype(np.float32).itemsize

@@ -1,0 +1,114 @@
+"""A small gpt-oss of random weights, from Hugging Face, in files as llama.cpp converts it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM
+
+from tests.support.converted_models import Case
+
+VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 97, 64, 96, 4, 4, 2, 32
+EXPERTS, CHOSEN, WINDOW, CONTEXT = 6, 3, 24, 512
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "beta_fast": 8.0,  # so that frequencies of all three kinds are there
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 64,
+}
+NUMBERS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "context_length": CONTEXT,
+    "embedding_length": HIDDEN,
+    "block_count": LAYERS,
+    "feed_forward_length": INNER,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.key_length": HEAD_DIM,
+    "attention.value_length": HEAD_DIM,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.sliding_window": WINDOW,
+    "rope.dimension_count": HEAD_DIM,
+    "rope.freq_base": 1e4,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 8.0,
+    "rope.scaling.original_context_length": 64,
+    "rope.scaling.yarn_beta_fast": 8.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
+    "expert_count": EXPERTS,
+    "expert_used_count": CHOSEN,
+    "expert_feed_forward_length": INNER,
+}
+
+
+def case_of(kind: str = "F32", experts: str = "F32", truncate: bool = False) -> Case:
+    """A model whose weights survive quantization of matrices and experts to these types unchanged.
+
+    `truncate`: frequencies scaled as llama.cpp has them, for the model itself has them otherwise.
+    """
+    config = GptOssConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=CHOSEN,
+        sliding_window=WINDOW,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={**YARN, "truncate": truncate},
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+    model: Any = GptOssForCausalLM(config).float().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1 + 0.3 * noise)
+            elif name.endswith("sinks"):
+                parameter.copy_(2 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(noise)
+            elif "experts" in name:  # [experts, inputs, outputs]; so large that some are beyond the limit of 7
+                parameter.copy_(rounded(0.6 * noise.transpose(1, 2), experts).transpose(1, 2))
+            else:
+                parameter.copy_(0.2 * noise if "router" in name else rounded(0.2 * noise, kind))
+    return Case(model, "gpt-oss", dict(_converted(model)), dict(NUMBERS))
+
+
+def rounded(values: Tensor, kind: str) -> Tensor:
+    """What is left of values that were quantized."""
+    quantized = gguf.GGMLQuantizationType[kind]
+    numbers = np.ascontiguousarray(values.numpy())
+    return torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(numbers, quantized), quantized))
+
+
+def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """(name, values): the experts' gate and up, which alternate, apart."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT_OSS, LAYERS)
+    for key, parameter in model.named_parameters():
+        values = parameter.detach()
+        stem, _, end = key.rpartition(".")
+        if "experts" in key:
+            stem, end = f"{stem}.{end.removesuffix('_bias')}", "bias" if end.endswith("_bias") else "weight"
+            values = values if end == "bias" else values.transpose(1, 2)
+        elif end == "sinks":
+            stem, end = key, "weight"
+        parts = {stem: values}
+        if "gate_up_proj" in stem:
+            parts = {stem.replace("gate_up", "gate"): values[:, ::2], stem.replace("gate_up", "up"): values[:, 1::2]}
+        for part, its in parts.items():
+            found = names.get_name(part)
+            assert found, key
+            yield f"{found}.{end}", its.contiguous().numpy()
