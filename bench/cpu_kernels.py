@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bench import synthetic
 from localdflash.cpu import library
-from localdflash.cpu.bound import aligned
+from localdflash.cpu.arrays import aligned
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.machine.cores import physical_cores

@@ -74,7 +74,7 @@ def qwen35(folder: Path, architecture: str = "qwen35", **numbers: Any) -> Decode
 
 
 def test_which_layers_of_qwen35_are_recurrent(tmp_path: Path) -> None:
-    unsaid = {"attention__recurrent_layers": None}
+    unsaid: dict[str, Any] = {"attention__recurrent_layers": None}
     assert qwen35(tmp_path, **unsaid).recurrent == (True, True, True, False)
     assert qwen35(tmp_path, **unsaid, full_attention_interval=2).recurrent == (True, False, True, False)
     said = qwen35(tmp_path, attention__recurrent_layers=[False, True, True, True])
