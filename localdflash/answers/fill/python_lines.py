@@ -35,10 +35,10 @@ class PythonLines:
         Lines that belong to a statement above the cursor's, or that are not complete yet, are not judged.
         """
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
-        brackets.feed(text)
-        lines = extent.line + text
+        brackets.feed(text + extent.rest)
+        lines = extent.line + text + extent.rest
         unknown = extent.outer or extent.begins_in_text or brackets.stack or brackets.inside.strip("\n")
-        if unknown or _BRANCH.match(lines) or (extent.rest.strip() and "\n" not in text):
+        if unknown or _BRANCH.match(lines):
             return True
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
 
