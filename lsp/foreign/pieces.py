@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from localdflash.answers.fill.stopping import Stopping
 from localdflash.lsp.events import Event
 from localdflash.lsp.foreign.place import Draw, Place
 
@@ -66,21 +65,21 @@ class FillSource:
 
 
 async def _events(reply: Reply, place: Place, index: int) -> AsyncGenerator[Event]:
-    stopping = Stopping(place.extent(), len(reply.word), place.least_sure)
+    ending = place.ending(reply.word)
     logprobs: list[float] = []
     tokens, finish, began = 0, "stop", time.monotonic()
     async with aclosing(reply.pieces) as pieces:
         async for piece in pieces:
             tokens, finish = tokens + piece.tokens, piece.end or finish
             logprobs += piece.logprobs
-            text = stopping.push(piece.text, piece.logprobs[0] if len(piece.logprobs) == 1 else None)
+            text = ending.push(piece.text, piece.logprobs[0] if len(piece.logprobs) == 1 else None)
             if text:
                 yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
-            if stopping.ended or piece.end:
+            if ending.ended or piece.end:
                 break
-    if not stopping.ended and (text := stopping.finish()):
+    if text := ending.finish():
         yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
-    end: Event = {"index": index, "text": "", "finish": stopping.reason or finish, "tokens": tokens}
+    end: Event = {"index": index, "text": "", "finish": ending.reason or finish, "tokens": tokens}
     if took := time.monotonic() - began:
         end["timings"] = {"predicted_per_second": tokens / took}  # with what the prompt took: only that is known here
     yield end

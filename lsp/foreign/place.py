@@ -5,7 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localdflash.answers.fill.extent import Extent, Mode, find
+from localdflash.answers.fill.names import Names
+from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.answers.fill.python_lines import missing_blanks
+from localdflash.answers.fill.sound import Soundness
+from localdflash.answers.fill.stopping import Stopping
 from localdflash.text.syntax import language_of
 
 SHAPING = ("top_k", "top_p", "min_p", "repetition_penalty")
@@ -34,8 +39,9 @@ class Place:
     mode: Mode
     max_tokens: int
     count: int
-    least_sure: float
+    least_sure: float  # 0: the user asked for it
     draw: Draw
+    lead: str = ""  # blanks at the end of the hole's middle that the file does not have, and every text begins with
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Place":
@@ -52,7 +58,12 @@ class Place:
             Draw(
                 body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
             ),
-        )
+        ).led()
+
+    def led(self) -> "Place":
+        """The same place, behind the blanks that a statement needs there."""
+        lead = missing_blanks(self.extent())
+        return replace(self, hole=replace(self.hole, middle=self.hole.middle + lead), lead=lead) if lead else self
 
     @property
     def before(self) -> str:
@@ -67,6 +78,19 @@ class Place:
     def extent(self) -> Extent:
         """What ends a text here."""
         return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+
+    def ending(self, word: str) -> Presentable:
+        """What ends a text here that begins with a word."""
+        extent, asked = self.extent(), self.least_sure == 0
+        texts = self.before, self.hole.suffix, *(one.text for one in self.others)
+        return Presentable(
+            Stopping(extent, len(word), self.least_sure),
+            extent,
+            Soundness(extent, self.before, self.hole.suffix),
+            None if asked else Names(extent, word, texts),
+            self.lead,
+            asked=asked,
+        )
 
     def draws(self) -> list[Draw]:
         """How to draw each of the texts that are asked for: the first as asked, others varied."""
