@@ -55,14 +55,9 @@ class OpenAi:
                         yield piece
 
     def _body(self, place: Place, draw: Draw) -> dict[str, object]:
-        body: dict[str, object] = {
-            "model": self.model,
-            "max_tokens": place.max_tokens,
-            "stream": True,
-            **(
-                draw.fields() if draw.temperature else {"temperature": 0.0}
-            ),  # some servers refuse what they do not need
-        }
+        # a seed that nothing needs may be refused
+        drawing = draw.fields() if draw.temperature else {"temperature": 0.0}
+        body = {"model": self.model, "max_tokens": place.max_tokens, "stream": True, **drawing}
         if self._logprobs:
             body["logprobs"] = 1
         if isinstance(self._how, Prompts):

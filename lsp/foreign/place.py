@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.answers.fill.extent import Mode, find
+from localdflash.answers.fill.extent import Extent, Mode, find
 from localdflash.answers.fill.presentable import Presentable
 from localdflash.answers.fill.prompt import FillContext, Hole
+from localdflash.answers.fill.python_lines import missing_blanks
 from localdflash.answers.fill.sound import Soundness
 from localdflash.text.syntax import language_of
 
@@ -36,8 +37,9 @@ class Place:
     mode: Mode
     max_tokens: int
     count: int
-    least_sure: float
+    least_sure: float  # 0: the user asked for it
     draw: Draw
+    lead: str = ""  # blanks at the end of the hole's middle that the file does not have, and every text begins with
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Place":
@@ -54,7 +56,12 @@ class Place:
             Draw(
                 body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
             ),
-        )
+        ).led()
+
+    def led(self) -> "Place":
+        """The same place, behind the blanks that a statement needs there."""
+        lead = missing_blanks(self.extent())
+        return replace(self, hole=replace(self.hole, middle=self.hole.middle + lead), lead=lead) if lead else self
 
     @property
     def before(self) -> str:
@@ -66,12 +73,15 @@ class Place:
         """The cursor's line, up to the cursor."""
         return self.before.rpartition("\n")[2]
 
+    def extent(self) -> Extent:
+        """What ends a text here."""
+        return find(self.hole.language, self.before, self.hole.suffix, self.mode)
+
     def ending(self, word: str) -> Presentable:
-        """What ends a text here that begins with a word which stands before the cursor already."""
-        before, after = self.before, self.hole.suffix
-        extent = find(self.hole.language, before, after, self.mode)
-        texts = (before, after, *(one.text for one in self.others))
-        return Presentable.at(extent, Soundness(extent, before, after), texts, word, self.least_sure)
+        """What ends a text here that begins with a word."""
+        extent, texts = self.extent(), (self.before, self.hole.suffix, *(one.text for one in self.others))
+        sound = Soundness(extent, self.before, self.hole.suffix)
+        return Presentable.at(extent, sound, texts, word, self.least_sure, self.lead)
 
     def draws(self) -> list[Draw]:
         """How to draw each of the texts that are asked for: the first as asked, others varied."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from localdflash.answers.fill.encoder import Encoder
-from localdflash.answers.fill.prompt import assemble
+from localdflash.answers.fill.prompt import MOST, assemble
 from localdflash.errors import ModelError
 from localdflash.lsp.foreign.place import Place
 from localdflash.text.fim import FimFormat
@@ -98,7 +98,8 @@ class Prompts:
     def parts(self, place: Place, word: str = "") -> list[Part]:
         """The prompt of a place, without the `word` at its cursor, which is left to be drawn."""
         hole = place.hole.without(word)
-        prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word)
+        most = min(MOST, self.form.longest)
+        prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word, most)
         return self._pieces.parts(prompt.ids)
 
     def broken(self, text: str) -> list[str]:

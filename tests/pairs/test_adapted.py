@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.reports import Told
 
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.pairs import fetching, records
@@ -17,6 +16,7 @@ from localdflash.train.adapter import Adapter
 from localdflash.train.adapter_export import TRAINED, write_adapter
 from localdflash.weights import low_rank
 from tests.support.converted_models import case_of
+from tests.support.reports import Told
 
 
 @pytest.fixture(scope="module")

@@ -118,5 +118,5 @@ def test_choices_come_one_after_the_other_and_only_the_first_is_the_likeliest() 
 
 
 def test_a_line_is_all_that_is_asked_for() -> None:
-    found = events(Scripted([Piece("rn first\n    second\n")]), mode="line")
-    assert text_of(found) == "rn first"
+    found = events(Scripted([Piece("rn first\n\ndef more():\n")]), mode="line")
+    assert (text_of(found), found[-1]["finish"]) == ("rn first", "line")
