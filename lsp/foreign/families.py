@@ -32,7 +32,7 @@ def of_name(*names: str) -> FimFormat | None:
 
 def of_template(template: str, *names: str) -> FimFormat | None:
     """The format whose markers a template spells; of families that share them the one that a name tells."""
-    spelled = [form for form in FORMATS.values() if all(marker in template for marker in form.markers)]
+    spelled = [form for form in FORMATS.values() if form.markers and all(marker in template for marker in form.markers)]
     if not spelled:
         return None
     told = of_name(*names)

@@ -79,7 +79,7 @@ class MadeUp:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        path = head.split(" ", 2)[1]
+        path = head.split(" ", 2)[1].partition("?")[0]
         headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
         data = await reader.readexactly(int(headers["content-length"]))
         body = json.loads(data) if data else {}
