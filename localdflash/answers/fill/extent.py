@@ -72,7 +72,7 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    owed = _owed(brackets.stack, after)
+    owed = _owed(brackets.stack, after, outer)
     return Extent(kind, language, line, rest, brackets, outer, owed, begins_in_text, opens, above, below)
 
 
@@ -125,8 +125,11 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
     return False
 
 
-def _owed(stack: Sequence[Opener], after: str) -> frozenset[int]:
-    """The brackets that the text after the cursor leaves open, by its closers and the indentation of their lines."""
+def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
+    """The brackets that the text after the cursor leaves open, by its closers and the indentation of their lines.
+
+    Of a long text only the beginning is read: there the `outer` ones count as closed.
+    """
     owed = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
     for char in _short(after[:AFTER]):
@@ -145,4 +148,4 @@ def _owed(stack: Sequence[Opener], after: str) -> frozenset[int]:
                 if not fitting:
                     continue
                 owed -= {max(fitting)}
-    return frozenset(owed) if len(after) <= AFTER else frozenset()
+    return frozenset(owed if len(after) <= AFTER else owed - set(range(outer)))

@@ -35,6 +35,8 @@ UNSOUND = {
     "a string that nothing closes": ("abc", "x = 'a", "\n"),
     "the line's own bracket left open": ("a", "x = f(", "\n"),
     "the line's own bracket left open after another closed": ("str", "def f(\n    a,\n) -> list[", "\n    pass\n"),
+    "the line's own bracket, before a long text": ("str", "def f(a) -> list[", "\n    pass\n" + "x = 1\n" * 1000),
+    "two statements on one line": ("elf.config(a)", "config = s", "g\n"),
     "what stands after the cursor again": ("default=None", "def pop(self, key, ", "=None):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
     "a deeper line without an opener": ("a = 1\n            b = 2", CLASS, "\n"),
