@@ -20,29 +20,74 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int AHEAD = 4096;  // bytes; few rows wait for memory, so codes are asked for before they are met
+constexpr int FEW_ROWS = 2;     // that wait for memory themselves: they ask for what they meet next
+constexpr int DISTANCE = 4096;  // bytes
 
 template <class Codes>
-void prefetch(const uint8_t* codes) {
-  for (int line = 0; line < Codes::bytes; line += 64) __builtin_prefetch(codes + AHEAD + line);
+LDF_INLINE inline void fetch_next(const uint8_t* codes) {
+  for (int line = 0; line < Codes::bytes; line += 64) __builtin_prefetch(codes + DISTANCE + line);
 }
 
-// `rows` rows times one panel.
-template <class Format, int rows>
-void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride) {
+// Asks for the panels that come next while a tile computes, so that memory and multipliers work at the same time. All
+// tiles that meet the same panels share what comes next; each spreads its part over its groups.
+template <class Format, int panels>
+class Ahead {
+ public:
+  Ahead(const Panel& next, int groups, int tile, int tiles)
+      : share_(panels * Format::Codes::bytes / tiles), at_(next.codes + share_ * groups * tile), to_(at_) {
+    fetch_part(next.scales, panels * groups * Format::sizes.scales, tile, tiles);
+    fetch_part(next.supers, panels * groups * Format::sizes.supers / GROUPS * 2, tile, tiles);
+  }
+
+  LDF_INLINE void fetch() {
+    to_ += share_;
+    for (; at_ < to_; at_ += LINE) __builtin_prefetch(at_, 0, NEAR);
+  }
+
+ private:
+  static constexpr int LINE = 64, NEAR = 2;  // not into the nearest cache, which the rows need
+
+  static void fetch_part(const void* all, ptrdiff_t bytes, int tile, int tiles) {
+    const auto* from = static_cast<const uint8_t*>(all);
+    for (ptrdiff_t i = bytes * tile / tiles; i < bytes * (tile + 1) / tiles; i += LINE) {
+      __builtin_prefetch(from + i, 0, NEAR);
+    }
+  }
+
+  ptrdiff_t share_;  // bytes of codes for each group
+  const uint8_t *at_, *to_;
+};
+
+// `rows` rows times panels side by side, one or two.
+template <class Format, int rows, int panels>
+void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride,
+          Ahead<Format, panels> ahead) {
   using Codes = typename Format::Codes;
+  using Scales = typename Format::Scales;
+  constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
   const int groups = static_cast<int>(x.k / GROUP);
-  Lanes total[rows], shifted[rows];
-  for (int r = 0; r < rows; r++) total[r] = shifted[r] = splat(0.0f);
-  if constexpr (Format::shifts) Format::Shift::template add_to<rows>(shifted, at, x, x_scales, x_totals);
+  const Sizes apart = Format::sizes.of(groups);
+  Lanes total[sums], shifted[sums];
+#pragma GCC unroll 16
+  for (int i = 0; i < sums; i++) total[i] = shifted[i] = splat(0.0f);
+  if constexpr (Format::shifts) {
+    Format::Shift::template add_to<rows, panels>(shifted, at, apart, x, x_scales, x_totals);
+  }
   Dots::begin<rows, Codes>();
   for (int group = 0; group < groups; group++) {
-    prefetch<Codes>(at.codes);
-    const typename Format::Scales scales(at);
-    Lanes dot[rows];
-    scales.template dots<rows, Codes>(at.codes, x, dot);
+    if constexpr (rows <= FEW_ROWS) {
+      fetch_next<Codes>(at.codes);
+    } else {
+      ahead.fetch();
+    }
+    const Scales scales[2] = {Scales(at), Scales(panels == 2 ? at.beside(apart) : at)};
+    Lanes dot[sums];
+    scales[0].template dots<rows, panels, Codes>(at.codes, apart.codes, x, dot);
+#pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
-      total[r] = scales.add(dot[r], splat(x_scales[r * groups + group]), total[r]);
+      const Lanes x_scale = splat(x_scales[r * groups + group]);
+      total[r] = scales[0].add(dot[r], x_scale, total[r]);
+      if constexpr (panels == 2) total[rows + r] = scales[1].add(dot[rows + r], x_scale, total[rows + r]);
     }
     at.codes += Format::sizes.codes;
     at.scales += Format::sizes.scales;
@@ -50,32 +95,48 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
     x.codes += GROUP;
     x.sums += 2;
   }
-  for (int r = 0; r < rows; r++) store(out + r * stride, Format::shifts ? add(total[r], shifted[r]) : total[r]);
+#pragma GCC unroll 16
+  for (int i = 0; i < sums; i++) {
+    store(out + i % rows * stride + i / rows * PANEL, Format::shifts ? add(total[i], shifted[i]) : total[i]);
+  }
 }
 
 // The same for a number of rows known when it runs, up to `most`.
-template <class Format, int most>
+template <class Format, int most, int panels>
 void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
-             ptrdiff_t stride) {
-  if (rows == most) return tile<Format, most>(at, x, x_scales, x_totals, out, stride);
-  if constexpr (most > 1) tile_of<Format, most - 1>(rows, at, x, x_scales, x_totals, out, stride);
+             ptrdiff_t stride, const Ahead<Format, panels>& ahead) {
+  if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, ahead);
+  if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, ahead);
+}
+
+// All rows times `panels` panels, in tiles of at most `most` rows that are as equal as can be.
+template <class Format, int most, int panels>
+void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
+  const ptrdiff_t k = weights.k;
+  const Panel at = panel_of(weights, panel, Format::sizes), next = panel_of(weights, panel + panels, Format::sizes);
+  const int tiles = (rows + most - 1) / most;
+  for (int tile = 0; tile < tiles; tile++) {
+    const ptrdiff_t row = rows * tile / tiles, group = row * (k / GROUP);
+    const int count = rows * (tile + 1) / tiles - static_cast<int>(row);
+    const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
+    const Ahead<Format, panels> ahead(next, static_cast<int>(k / GROUP), tile, tiles);
+    tile_of<Format, most, panels>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride,
+                                  ahead);
+  }
 }
 
 template <class Format>
 void product_of(const Matrix& weights, const Rows& x, int rows, int first, int last, float* out, ptrdiff_t stride) {
-  constexpr int most = Dots::tile<typename Format::Codes>;
-  const ptrdiff_t k = weights.k;
-  for (int panel = first; panel < last; panel++) {
-    const Panel at = panel_of(weights, panel, Format::sizes);
-    for (int row = 0; row < rows;) {
-      const int tiles = (rows - row + most - 1) / most;
-      const int count = (rows - row + tiles - 1) / tiles;  // as equal as can be
-      const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
-      const ptrdiff_t group = row * (k / GROUP);
-      tile_of<Format, most>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride);
-      row += count;
+  using Codes = typename Format::Codes;
+  constexpr int wide = Dots::wide_tile<Codes>;
+  int panel = first;
+  if constexpr (wide > 0) {
+    for (; rows >= Dots::FEWEST_WIDE && panel + 1 < last; panel += 2, out += 2 * PANEL) {
+      side_by_side<Format, wide, 2>(weights, x, rows, panel, out, stride);
     }
-    out += PANEL;
+  }
+  for (; panel < last; panel++, out += PANEL) {
+    side_by_side<Format, Dots::tile<Codes>, 1>(weights, x, rows, panel, out, stride);
   }
   Dots::end();
 }
