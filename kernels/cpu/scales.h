@@ -129,7 +129,8 @@ struct ByGroup {
                      const float* x_totals) {
     const int groups = static_cast<int>(x.k / GROUP);
     for (int group = 0; group < groups; group++) {
-      const Lanes shift = Shift::at(panel, group, 0), other = Shift::at(panel.beside(apart), group, 0);
+      const Lanes shift = Shift::at(panel, group, 0);
+      const Lanes other = panels == 2 ? Shift::at(panel.beside(apart), group, 0) : shift;
 #pragma GCC unroll 16
       for (int r = 0; r < rows; r++) {
         const Lanes x_total = splat(x_totals[r * groups + group]);
