@@ -20,23 +20,25 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int FEW_ROWS = 2;     // that wait for memory themselves: they ask for what they meet next
-constexpr int DISTANCE = 4096;  // bytes
+constexpr int FEW_ROWS = 2;
 
-template <class Codes>
-LDF_INLINE inline void fetch_next(const uint8_t* codes) {
-  for (int line = 0; line < Codes::bytes; line += 64) __builtin_prefetch(codes + DISTANCE + line);
-}
+// The panels that come next, and which of the tiles this is that meet the same panels.
+struct Coming {
+  Panel next;
+  int tile, tiles;
+};
 
 // Asks for the panels that come next while a tile computes, so that memory and multipliers work at the same time. All
-// tiles that meet the same panels share what comes next; each spreads its part over its groups.
+// tiles that meet the same panels share what comes next; each spreads its part of the codes over its groups.
 template <class Format, int panels>
 class Ahead {
  public:
-  Ahead(const Panel& next, int groups, int tile, int tiles)
-      : share_(panels * Format::Codes::bytes / tiles), at_(next.codes + share_ * groups * tile), to_(at_) {
-    fetch_part(next.scales, panels * groups * Format::sizes.scales, tile, tiles);
-    fetch_part(next.supers, panels * groups * Format::sizes.supers / GROUPS * 2, tile, tiles);
+  Ahead(const Coming& coming, int groups)
+      : share_(panels * Format::Codes::bytes / coming.tiles),
+        at_(coming.next.codes + share_ * groups * coming.tile),
+        to_(at_) {
+    fetch_part(coming, coming.next.scales, panels * groups * Format::sizes.scales);
+    fetch_part(coming, coming.next.supers, panels * groups * Format::sizes.supers / GROUPS * 2);
   }
 
   LDF_INLINE void fetch() {
@@ -47,21 +49,37 @@ class Ahead {
  private:
   static constexpr int LINE = 64, NEAR = 2;  // not into the nearest cache, which the rows need
 
-  static void fetch_part(const void* all, ptrdiff_t bytes, int tile, int tiles) {
+  static void fetch_part(const Coming& coming, const void* all, ptrdiff_t bytes) {
     const auto* from = static_cast<const uint8_t*>(all);
-    for (ptrdiff_t i = bytes * tile / tiles; i < bytes * (tile + 1) / tiles; i += LINE) {
-      __builtin_prefetch(from + i, 0, NEAR);
-    }
+    const ptrdiff_t end = bytes * (coming.tile + 1) / coming.tiles;
+    for (ptrdiff_t i = bytes * coming.tile / coming.tiles; i < end; i += LINE) __builtin_prefetch(from + i, 0, NEAR);
   }
 
   ptrdiff_t share_;  // bytes of codes for each group
   const uint8_t *at_, *to_;
 };
 
+// One or two rows wait for memory themselves: they ask for what they meet next.
+template <class Format>
+class Near {
+ public:
+  explicit Near(const Panel& at) : at_(at.codes + DISTANCE) {}
+
+  LDF_INLINE void fetch() {
+    for (int line = 0; line < Format::Codes::bytes; line += 64) __builtin_prefetch(at_ + line);
+    at_ += Format::Codes::bytes;
+  }
+
+ private:
+  static constexpr int DISTANCE = 4096;  // bytes
+
+  const uint8_t* at_;
+};
+
 // `rows` rows times panels side by side, one or two.
 template <class Format, int rows, int panels>
 void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride,
-          Ahead<Format, panels> ahead) {
+          const Coming& coming) {
   using Codes = typename Format::Codes;
   using Scales = typename Format::Scales;
   constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
@@ -74,12 +92,15 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
     Format::Shift::template add_to<rows, panels>(shifted, at, apart, x, x_scales, x_totals);
   }
   Dots::begin<rows, Codes>();
-  for (int group = 0; group < groups; group++) {
+  auto ahead = [&] {
     if constexpr (rows <= FEW_ROWS) {
-      fetch_next<Codes>(at.codes);
+      return Near<Format>(at);
     } else {
-      ahead.fetch();
+      return Ahead<Format, panels>(coming, groups);
     }
+  }();
+  for (int group = 0; group < groups; group++) {
+    ahead.fetch();
     const Scales scales[2] = {Scales(at), Scales(panels == 2 ? at.beside(apart) : at)};
     Lanes dot[sums];
     scales[0].template dots<rows, panels, Codes>(at.codes, apart.codes, x, dot);
@@ -104,9 +125,9 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
 // The same for a number of rows known when it runs, up to `most`.
 template <class Format, int most, int panels>
 void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
-             ptrdiff_t stride, const Ahead<Format, panels>& ahead) {
-  if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, ahead);
-  if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, ahead);
+             ptrdiff_t stride, const Coming& coming) {
+  if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, coming);
+  if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, coming);
 }
 
 // All rows times `panels` panels, in tiles of at most `most` rows that are as equal as can be.
@@ -119,9 +140,8 @@ void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, flo
     const ptrdiff_t row = rows * tile / tiles, group = row * (k / GROUP);
     const int count = rows * (tile + 1) / tiles - static_cast<int>(row);
     const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
-    const Ahead<Format, panels> ahead(next, static_cast<int>(k / GROUP), tile, tiles);
     tile_of<Format, most, panels>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride,
-                                  ahead);
+                                  {next, tile, tiles});
   }
 }
 
