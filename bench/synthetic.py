@@ -64,7 +64,7 @@ SCALES: dict[GGMLType, dict[int, float]] = {
 }
 # What `general.file_type` says, and the type of the head, as llama.cpp chooses it.
 FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
-HEADS = {kind: GGMLType.Q6_K for kind in (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)} | {GGMLType.Q8_0: GGMLType.Q8_0}
+HEADS = dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K), GGMLType.Q6_K) | {GGMLType.Q8_0: GGMLType.Q8_0}
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 

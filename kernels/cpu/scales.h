@@ -19,7 +19,7 @@ namespace LDF_ISA {
 
 constexpr int GROUPS = SUPER / GROUP;  // that share supers
 
-// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups; or all of it.
+// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups; or in all.
 struct Sizes {
   int codes, scales, supers;
 
