@@ -54,16 +54,17 @@ ALIGNMENT = 32
 POOL = 1 << 16  # random blocks of a type
 STD = 0.02  # of weights
 # Where the float16 scales are in a block, and the size that makes random codes and sub-scales weights of STD. The
-# second scale of Q4_K is that of the minimums, which makes the mean zero: a code's mean is 7.5.
+# second one of Q4_1 is what it adds and of Q4_K that of the minimums: they make the mean zero, a code's being 7.5.
 SCALES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_0: {0: STD / 4.64},
+    GGMLType.Q4_1: {0: STD / 4.61, 2: -7.5 * STD / 4.61},
     GGMLType.Q4_K: {0: STD / 258, 2: 7.5 * STD / 258},
     GGMLType.Q6_K: {208: STD / 1365},
     GGMLType.Q8_0: {0: STD / 74},
 }
 # What `general.file_type` says, and the type of the head, as llama.cpp chooses it.
-FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
-HEADS = {GGMLType.Q4_0: GGMLType.Q6_K, GGMLType.Q8_0: GGMLType.Q8_0, GGMLType.Q4_K: GGMLType.Q6_K}
+FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
+HEADS = dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K), GGMLType.Q6_K) | {GGMLType.Q8_0: GGMLType.Q8_0}
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 
@@ -89,7 +90,7 @@ class Tensor:
 
 
 def write_target(path: Path, config: DecoderConfig, name: str, kind: GGMLType = GGMLType.Q4_K) -> None:
-    """Write a target of one type, Q4_0 or Q8_0; Q4_K is Q4_K_M's mix. A tied embedding has the head's type."""
+    """Write a target of one type, Q4_0, Q4_1 or Q8_0; Q4_K is Q4_K_M's mix. A tied embedding has the head's type."""
     c, prefix, head = config, "qwen3", HEADS[kind]
     tensors = [
         Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), head if c.tie_word_embeddings else kind),

@@ -11,6 +11,12 @@
 //     template <int rows, class Codes, int part> static void dot(const uint8_t* codes, const Inputs& x, Sums* out);
 //     // After the last tile of a product.
 //     static void end();
+//     // Rows of a tile of two panels, 0 if there is none, from how many rows on it pays, and its dots: of the second
+//     // panel, `apart` bytes behind the first, out[rows + r]. See OnePanel.
+//     template <class Codes> static constexpr int wide_tile = ...;
+//     static constexpr int FEWEST_WIDE = ...;
+//     template <int rows, class Codes> static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x,
+//                                                           Sums* out);
 //   };
 //
 // `codes` and `x` are of a group; a part is the group, or a half of it where each half has a scale. Codes may lie
@@ -88,6 +94,16 @@ struct Inputs {
     const int32_t* of_row = sums + r * (k / 16);
     return Codes::parts == 2 ? of_row[part] : of_row[0] + of_row[1];
   }
+};
+
+// What an instruction set says that has no tiles of two panels.
+struct OnePanel {
+  template <class Codes>
+  static constexpr int wide_tile = 0;
+  static constexpr int FEWEST_WIDE = 0;
+
+  template <int rows, class Codes>
+  static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, Sums* out);  // never called
 };
 
 }  // namespace LDF_ISA

@@ -16,7 +16,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct Dots {
+struct Dots : OnePanel {
   static constexpr int FEWEST_ROWS = 8;
 
   template <class Codes>
@@ -79,11 +79,13 @@ struct Dots {
   template <class Codes>
   static void unpack(const uint8_t* codes, int8_t* weights) {
     const __m512i zero = _mm512_set1_epi8(static_cast<char>(Codes::zero));
-    __m512i quads[GROUP / 4];
-    VectorDots::unpack<Codes, 0>(codes, quads);
-    for (int quad = 0; quad < GROUP / 4; quad++) {
-      _mm512_store_si512(weights + 64 * quad, _mm512_sub_epi8(quads[quad], zero));
-    }
+    store<Codes, 0>(codes, zero, weights);
+  }
+
+  template <class Codes, int quad>
+  static void store(const uint8_t* codes, __m512i zero, int8_t* weights) {
+    _mm512_store_si512(weights + 64 * quad, _mm512_sub_epi8(VectorDots::unpacked<Codes, quad>(codes), zero));
+    if constexpr (quad + 1 < GROUP / 4) store<Codes, quad + 1>(codes, zero, weights);
   }
 
   inline static thread_local int configured = 0;  // rows of this thread's tiles; 0: none

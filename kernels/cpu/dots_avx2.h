@@ -10,7 +10,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct Dots {
+struct Dots : OnePanel {
   // Eight sums, the codes and one activation are what 16 registers hold.
   template <class Codes>
   static constexpr int tile = 4;

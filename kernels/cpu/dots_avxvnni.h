@@ -7,7 +7,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct Dots {
+struct Dots : OnePanel {
   // Twelve sums, two registers of codes and one of activations: six rows leave one register of 16.
   template <class Codes>
   static constexpr int tile = 6;

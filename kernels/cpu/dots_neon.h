@@ -9,7 +9,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct Dots {
+struct Dots : OnePanel {
   // Sixteen sums, four registers of codes and four of activations.
   template <class Codes>
   static constexpr int tile = 4;

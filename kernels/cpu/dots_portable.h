@@ -5,7 +5,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct Dots {
+struct Dots : OnePanel {
   template <class Codes>
   static constexpr int tile = 1;
 

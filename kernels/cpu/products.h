@@ -20,29 +20,95 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int AHEAD = 4096;  // bytes; few rows wait for memory, so codes are asked for before they are met
+constexpr int FEW_ROWS = 2;
 
-template <class Codes>
-void prefetch(const uint8_t* codes) {
-  for (int line = 0; line < Codes::bytes; line += 64) __builtin_prefetch(codes + AHEAD + line);
-}
+// The panels that come next, and which of the tiles this is that meet the same panels.
+struct Coming {
+  Panel next;
+  int tile, tiles;
+};
 
-// `rows` rows times one panel.
-template <class Format, int rows>
-void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride) {
+// Asks for the panels that come next while a tile computes, so that memory and multipliers work at the same time. All
+// tiles that meet the same panels share what comes next; each spreads its part of the codes over its groups.
+template <class Format, int panels>
+class Ahead {
+ public:
+  Ahead(const Coming& coming, int groups)
+      : share_(panels * Format::Codes::bytes / coming.tiles),
+        at_(coming.next.codes + share_ * groups * coming.tile),
+        to_(at_) {
+    fetch_part(coming, coming.next.scales, panels * groups * Format::sizes.scales);
+    fetch_part(coming, coming.next.supers, panels * groups * Format::sizes.supers / GROUPS * 2);
+  }
+
+  LDF_INLINE void fetch() {
+    to_ += share_;
+    for (; at_ < to_; at_ += LINE) __builtin_prefetch(at_, 0, NEAR);
+  }
+
+ private:
+  static constexpr int LINE = 64, NEAR = 2;  // not into the nearest cache, which the rows need
+
+  static void fetch_part(const Coming& coming, const void* all, ptrdiff_t bytes) {
+    const auto* from = static_cast<const uint8_t*>(all);
+    const ptrdiff_t end = bytes * (coming.tile + 1) / coming.tiles;
+    for (ptrdiff_t i = bytes * coming.tile / coming.tiles; i < end; i += LINE) __builtin_prefetch(from + i, 0, NEAR);
+  }
+
+  ptrdiff_t share_;  // bytes of codes for each group
+  const uint8_t *at_, *to_;
+};
+
+// One or two rows wait for memory themselves: they ask for what they meet next.
+template <class Format>
+class Near {
+ public:
+  explicit Near(const Panel& at) : at_(at.codes + DISTANCE) {}
+
+  LDF_INLINE void fetch() {
+    for (int line = 0; line < Format::Codes::bytes; line += 64) __builtin_prefetch(at_ + line);
+    at_ += Format::Codes::bytes;
+  }
+
+ private:
+  static constexpr int DISTANCE = 4096;  // bytes
+
+  const uint8_t* at_;
+};
+
+// `rows` rows times panels side by side, one or two.
+template <class Format, int rows, int panels>
+void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride,
+          const Coming& coming) {
   using Codes = typename Format::Codes;
+  using Scales = typename Format::Scales;
+  constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
   const int groups = static_cast<int>(x.k / GROUP);
-  Lanes total[rows], shifted[rows];
-  for (int r = 0; r < rows; r++) total[r] = shifted[r] = splat(0.0f);
-  if constexpr (Format::shifts) Format::Shift::template add_to<rows>(shifted, at, x, x_scales, x_totals);
+  const Sizes apart = Format::sizes.of(groups);
+  Lanes total[sums], shifted[sums];
+#pragma GCC unroll 16
+  for (int i = 0; i < sums; i++) total[i] = shifted[i] = splat(0.0f);
+  if constexpr (Format::shifts) {
+    Format::Shift::template add_to<rows, panels>(shifted, at, apart, x, x_scales, x_totals);
+  }
   Dots::begin<rows, Codes>();
+  auto ahead = [&] {
+    if constexpr (rows <= FEW_ROWS) {
+      return Near<Format>(at);
+    } else {
+      return Ahead<Format, panels>(coming, groups);
+    }
+  }();
   for (int group = 0; group < groups; group++) {
-    prefetch<Codes>(at.codes);
-    const typename Format::Scales scales(at);
-    Lanes dot[rows];
-    scales.template dots<rows, Codes>(at.codes, x, dot);
+    ahead.fetch();
+    const Scales scales[2] = {Scales(at), Scales(panels == 2 ? at.beside(apart) : at)};
+    Lanes dot[sums];
+    scales[0].template dots<rows, panels, Codes>(at.codes, apart.codes, x, dot);
+#pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
-      total[r] = scales.add(dot[r], splat(x_scales[r * groups + group]), total[r]);
+      const Lanes x_scale = splat(x_scales[r * groups + group]);
+      total[r] = scales[0].add(dot[r], x_scale, total[r]);
+      if constexpr (panels == 2) total[rows + r] = scales[1].add(dot[rows + r], x_scale, total[rows + r]);
     }
     at.codes += Format::sizes.codes;
     at.scales += Format::sizes.scales;
@@ -50,32 +116,47 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
     x.codes += GROUP;
     x.sums += 2;
   }
-  for (int r = 0; r < rows; r++) store(out + r * stride, Format::shifts ? add(total[r], shifted[r]) : total[r]);
+#pragma GCC unroll 16
+  for (int i = 0; i < sums; i++) {
+    store(out + i % rows * stride + i / rows * PANEL, Format::shifts ? add(total[i], shifted[i]) : total[i]);
+  }
 }
 
 // The same for a number of rows known when it runs, up to `most`.
-template <class Format, int most>
+template <class Format, int most, int panels>
 void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
-             ptrdiff_t stride) {
-  if (rows == most) return tile<Format, most>(at, x, x_scales, x_totals, out, stride);
-  if constexpr (most > 1) tile_of<Format, most - 1>(rows, at, x, x_scales, x_totals, out, stride);
+             ptrdiff_t stride, const Coming& coming) {
+  if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, coming);
+  if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, coming);
+}
+
+// All rows times `panels` panels, in tiles of at most `most` rows that are as equal as can be.
+template <class Format, int most, int panels>
+void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
+  const ptrdiff_t k = weights.k;
+  const Panel at = panel_of(weights, panel, Format::sizes), next = panel_of(weights, panel + panels, Format::sizes);
+  const int tiles = (rows + most - 1) / most;
+  for (int tile = 0; tile < tiles; tile++) {
+    const ptrdiff_t row = rows * tile / tiles, group = row * (k / GROUP);
+    const int count = rows * (tile + 1) / tiles - static_cast<int>(row);
+    const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
+    tile_of<Format, most, panels>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride,
+                                  {next, tile, tiles});
+  }
 }
 
 template <class Format>
 void product_of(const Matrix& weights, const Rows& x, int rows, int first, int last, float* out, ptrdiff_t stride) {
-  constexpr int most = Dots::tile<typename Format::Codes>;
-  const ptrdiff_t k = weights.k;
-  for (int panel = first; panel < last; panel++) {
-    const Panel at = panel_of(weights, panel, Format::sizes);
-    for (int row = 0; row < rows;) {
-      const int tiles = (rows - row + most - 1) / most;
-      const int count = (rows - row + tiles - 1) / tiles;  // as equal as can be
-      const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
-      const ptrdiff_t group = row * (k / GROUP);
-      tile_of<Format, most>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride);
-      row += count;
+  using Codes = typename Format::Codes;
+  constexpr int wide = Dots::wide_tile<Codes>;
+  int panel = first;
+  if constexpr (wide > 0) {
+    for (; rows >= Dots::FEWEST_WIDE && panel + 1 < last; panel += 2, out += 2 * PANEL) {
+      side_by_side<Format, wide, 2>(weights, x, rows, panel, out, stride);
     }
-    out += PANEL;
+  }
+  for (; panel < last; panel++, out += PANEL) {
+    side_by_side<Format, Dots::tile<Codes>, 1>(weights, x, rows, panel, out, stride);
   }
   Dots::end();
 }

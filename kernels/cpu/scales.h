@@ -2,7 +2,8 @@
 //
 // Scales, made of a panel at a group, are what the weights of its channels are scaled with:
 //
-//   dots<rows, Codes>(codes, x, out)   the integer products of a tile's rows, as floats
+//   dots<rows, panels, Codes>(codes, apart, x, out)
+//                                      the integer products of a tile's rows, as floats
 //   add(dot, x_scale, total)           a row's product, scaled and added to its total
 //   of(half)                           what a code of inputs 0-15 or 16-31 less its zero point is multiplied with
 //   BYTES, SUPERS                      what they take: bytes for each group, float16 numbers for each eight groups
@@ -18,22 +19,37 @@ namespace LDF_ISA {
 
 constexpr int GROUPS = SUPER / GROUP;  // that share supers
 
+// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups; or in all.
+struct Sizes {
+  int codes, scales, supers;
+
+  constexpr Sizes of(int groups) const { return {groups * codes, groups * scales, groups * supers / GROUPS}; }
+};
+
 // Sixteen channels of a matrix, from one group on.
 struct Panel {
   const uint8_t* codes;
   const uint8_t* scales;
   const uint16_t* supers;
+
+  // The same groups of the next panel, where panels lie so far apart.
+  Panel beside(const Sizes& apart) const { return {codes + apart.codes, scales + apart.scales, supers + apart.supers}; }
 };
 
 // One scale for each group.
 struct Whole {
   Lanes scale;
 
-  template <int rows, class Codes>
-  LDF_INLINE void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
-    Sums dot[rows];
-    Dots::dot<rows, Codes, 0>(codes, x, dot);
-    for (int r = 0; r < rows; r++) out[r] = to_float(dot[r]);
+  template <int rows, int panels, class Codes>
+  LDF_INLINE void dots(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, Lanes* out) const {
+    Sums dot[panels * rows];
+    if constexpr (panels == 2) {
+      Dots::wide_dot<rows, Codes>(codes, apart, x, dot);
+    } else {
+      Dots::dot<rows, Codes, 0>(codes, x, dot);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < panels * rows; i++) out[i] = to_float(dot[i]);
   }
 
   Lanes add(Lanes dot, Lanes x_scale, Lanes total) const { return fma(dot, mul(scale, x_scale), total); }
@@ -69,12 +85,14 @@ struct Halves {
   static constexpr int BYTES = 2 * PANEL, SUPERS = PANEL;
   Lanes super, first, second;
 
-  template <int rows, class Codes>
-  LDF_INLINE void dots(const uint8_t* codes, const Inputs& x, Lanes* out) const {
+  template <int rows, int panels, class Codes>
+  LDF_INLINE void dots(const uint8_t* codes, ptrdiff_t, const Inputs& x, Lanes* out) const {
+    static_assert(panels == 1, "two panels' scales are more than registers hold");
     Sums dot0[rows], dot1[rows];
     Dots::dot<rows, Codes, 0>(codes, x, dot0);
     Dots::dot<rows, Codes, 1>(codes, x, dot1);
     // Whole numbers, so nothing is rounded; in floats because some processors are slow at multiplying 32-bit integers.
+#pragma GCC unroll 16
     for (int r = 0; r < rows; r++) out[r] = fma(to_float(dot0[r]), first, mul(to_float(dot1[r]), second));
   }
 
@@ -106,12 +124,19 @@ struct NoShift {
 // One shift for each group.
 template <class Shift>
 struct ByGroup {
-  template <int rows>
-  static void add_to(Lanes* shifted, const Panel& panel, const Inputs& x, const float*, const float* x_totals) {
+  template <int rows, int panels>
+  static void add_to(Lanes* shifted, const Panel& panel, const Sizes& apart, const Inputs& x, const float*,
+                     const float* x_totals) {
     const int groups = static_cast<int>(x.k / GROUP);
     for (int group = 0; group < groups; group++) {
       const Lanes shift = Shift::at(panel, group, 0);
-      for (int r = 0; r < rows; r++) shifted[r] = fma(splat(x_totals[r * groups + group]), shift, shifted[r]);
+      const Lanes other = panels == 2 ? Shift::at(panel.beside(apart), group, 0) : shift;
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; r++) {
+        const Lanes x_total = splat(x_totals[r * groups + group]);
+        shifted[r] = fma(x_total, shift, shifted[r]);
+        if constexpr (panels == 2) shifted[rows + r] = fma(x_total, other, shifted[rows + r]);
+      }
     }
   }
 };
@@ -125,7 +150,7 @@ struct Offsets : ByGroup<Offsets> {  // Q4_1, Q5_1
 // What takes dmin * minimum off, whose dmin is beside the scales' supers.
 inline Lanes taken_off(const Panel& panel, int group, Sums minimum) {
   const Lanes dmin = load_half(panel.supers + (group / GROUPS * 2 + 1) * PANEL);
-  return mul(splat(-1.0f), mul(dmin, to_float(minimum)));
+  return mul(mul(splat(-1.0f), dmin), to_float(minimum));
 }
 
 struct Minimums : ByGroup<Minimums> {  // Q4_K, Q5_K
@@ -143,8 +168,10 @@ struct HalfMinimums {  // Q2_K: in the bytes of the scales
     return taken_off(panel, group, high_nibbles(widen(panel.scales + (2 * group + half) * PANEL)));
   }
 
-  template <int rows>
-  static void add_to(Lanes* shifted, const Panel& panel, const Inputs& x, const float* x_scales, const float*) {
+  template <int rows, int panels>
+  static void add_to(Lanes* shifted, const Panel& panel, const Sizes&, const Inputs& x, const float* x_scales,
+                     const float*) {
+    static_assert(panels == 1, "see Halves");
     const int groups = static_cast<int>(x.k / GROUP);
     for (int first = 0; first < groups; first += GROUPS) {
       float totals[rows][2 * GROUPS];
@@ -160,11 +187,6 @@ struct HalfMinimums {  // Q2_K: in the bytes of the scales
       }
     }
   }
-};
-
-// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups.
-struct Sizes {
-  int codes, scales, supers;
 };
 
 template <class its_codes, class its_scales, class its_shift = NoShift>
