@@ -7,7 +7,7 @@ is ignored.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -17,7 +17,8 @@ from localdflash.lsp.document import Document, Encoding, LineEdit
 from localdflash.lsp.rpc import RpcProtocol
 
 LARGEST = 4_000_000  # characters of a document that is kept
-Change, WholeText = types.TextDocumentContentChangeEvent, types.TextDocumentContentChangeWholeDocument
+Change: TypeAlias = types.TextDocumentContentChangeEvent
+WholeText: TypeAlias = types.TextDocumentContentChangeWholeDocument
 OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 _CHANGES = ("", types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE)  # "": nobody knows what it was
@@ -120,8 +121,8 @@ class DocumentProtocol(RpcProtocol):
         whole = [i for i, change in enumerate(changes) if isinstance(change, WholeText)]
         if item.uri not in self._dropped or not whole:
             return None, ()
-        language = self._dropped[item.uri]
-        return self._begin(item.uri, changes[whole[-1]].text, item.version, language), changes[whole[-1] + 1 :]
+        last = whole[-1]
+        return self._begin(item.uri, changes[last].text, item.version, self._dropped[item.uri]), changes[last + 1 :]
 
 
 def _apply(document: Document, change: Change) -> LineEdit:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -22,7 +22,7 @@ from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import LoadRequest
 from localdflash.server.api.state import AppState
 from localdflash.server.engines import Engines
-from localdflash.server.wanted import ROLES, PairRole
+from localdflash.server.wanted import ROLES
 from localdflash.server.worker import PairWorker
 
 
@@ -113,7 +113,7 @@ async def ps(http: HttpRequest) -> Response:
     asked = http.query_params.get("role")
     if asked not in (None, *ROLES):
         raise ApiError(400, f"role: unknown; one of {', '.join(ROLES)}", param="role", code="invalid_value")
-    worker = engines.worker(cast(PairRole, asked) if asked else engines.main)
+    worker = engines.worker(asked or engines.main)
     schedulers = [one.scheduler for one in engines.workers if one.scheduler]
     return json_response(
         {
