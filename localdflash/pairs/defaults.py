@@ -1,7 +1,7 @@
 """Which pair answers where no command line says so: the chat has one, completions have another.
 
-The chat takes one with real weights where that is on this machine, which cannot fill in code at a cursor. One engine
-runs one pair: who connects to one that runs the other's pair has it load anew.
+The chat takes one with real weights where that is on this machine, which cannot fill in code at a cursor. The engine
+holds both where they fit into memory.
 """
 
 from typing import TYPE_CHECKING
