@@ -65,7 +65,7 @@ class ServerConfig:
     key_file: Path | None = None  # holds the bearer key for `url`
     port: int | None = None  # where the daemon listens on TCP; None, in the file 0: nowhere
     idle_minutes: float = 15.0  # without a request before a daemon leaves that a client started
-    cache_mb: int | None = None  # of prefixes in memory; None: an eighth of what is free, 256 to 8192
+    cache_mb: int | None = None  # of prefixes in memory, for each pair; None: an eighth of what is free, 256 to 8192
     disk_cache_mb: int = 0  # of prefixes on disk; 0: none
     queue: int = 64  # requests that may wait
 

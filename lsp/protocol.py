@@ -121,8 +121,8 @@ class DocumentProtocol(RpcProtocol):
         whole = [i for i, change in enumerate(changes) if isinstance(change, WholeText)]
         if item.uri not in self._dropped or not whole:
             return None, ()
-        language = self._dropped[item.uri]
-        return self._begin(item.uri, changes[whole[-1]].text, item.version, language), changes[whole[-1] + 1 :]
+        last = whole[-1]
+        return self._begin(item.uri, changes[last].text, item.version, self._dropped[item.uri]), changes[last + 1 :]
 
 
 def _apply(document: Document, change: Change) -> LineEdit:

@@ -1,7 +1,7 @@
 """Which pair answers where no command line says so: the chat has one, completions have another.
 
 Each takes one with real weights where that is on this machine: the chat one that talks, completions the same model
-with an adapter that taught it to fill in code at the cursor.
+with an adapter that taught it to fill in code at the cursor. The engine holds both where they fit into memory.
 """
 
 from typing import TYPE_CHECKING

@@ -65,8 +65,8 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     if not pairs:
         given = {name: wanted.options[name] for name in wanted.given}
         waiting.look(LOADING)
-        loaded = client.post("/load", {**given, "pair": wanted.options["pair"], "role": wanted.role})
-        waiting.tell(loaded.get("notice"))
+        body = {**given, "pair": wanted.options["pair"], "role": wanted.role}
+        waiting.tell(client.post("/load", body).get("notice"))
         return
     running = pairs[0]["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}

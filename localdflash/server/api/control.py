@@ -113,7 +113,7 @@ async def ps(http: HttpRequest) -> Response:
     asked = http.query_params.get("role")
     if asked not in (None, *ROLES):
         raise ApiError(400, f"role: unknown; one of {', '.join(ROLES)}", param="role", code="invalid_value")
-    worker = engines.worker(asked if asked else engines.main)
+    worker = engines.worker(asked or engines.main)
     schedulers = [one.scheduler for one in engines.workers if one.scheduler]
     return json_response(
         {

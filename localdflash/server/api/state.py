@@ -36,8 +36,8 @@ class AppState:
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
         """The pair of a role, or the one that is called `model`, after waiting for it; ApiError if it cannot be had."""
-        model = "" if model in (None, ANY_MODEL) else model
-        if model:
+        model = None if model in ("", ANY_MODEL) else model
+        if model is not None:
             role = self.engines.named(model, role)
         try:
             loaded = await self.engines.ready(role)
@@ -48,7 +48,7 @@ class AppState:
             raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
         if not self.engines.worker_of(loaded):
             raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
-        if model and model not in (loaded.files.id, loaded.options.pair):
+        if model not in (None, loaded.files.id, loaded.options.pair):
             raise await asyncio.to_thread(_unknown_model, model, loaded)
         return loaded
 
