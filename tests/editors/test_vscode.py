@@ -280,7 +280,7 @@ def test_a_snooze_is_silent_until_it_ends(window: Window) -> None:
 
 
 def test_cells_of_a_notebook_are_completed(code: Studio, folder: Path) -> None:
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cell: dict[str, object] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
     cells = [cell | {"id": f"c{number}", "source": [text]} for number, text in enumerate(("", BEFORE))]
     about = {"language_info": {"name": "python"}}
     notebook = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
