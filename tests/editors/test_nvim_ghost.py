@@ -137,7 +137,8 @@ def line(scene: Begin) -> Iterator[Scene]:
     with scene("def add(first, second)\n") as begun:
         begun.open("add.py")
         begun.editor.keys("i")
-        begun.editor.type("def")
+        with begun.answers_held():  # one answer, and no other that it would be a longer text of
+            begun.editor.type("def")
         begun.editor.until_ghost(" add(first, second)")
         yield begun
 
