@@ -122,9 +122,11 @@ class SuggestionServer(LanguageServer):
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """The suggestions at a cursor."""
         manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
-        self.tally.silent = self._silence(params.text_document.uri, manual)
-        if self.tally.silent:
+        silent = self._silence(params.text_document.uri, manual)
+        if silent != self.tally.silent:
+            self.tally.silent = silent
             self.show_status()
+        if silent:
             return None
         document = self.protocol.documents[params.text_document.uri]
         asked, place = document.version, document.place(params.position.line, params.position.character)

@@ -51,9 +51,10 @@ class Workspace:
             if self._root_of(real) is None:  # one within another is part of it
                 self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
         self._before = before
-        self._warn, self._changes = warn, Changes()
+        self._warn = warn
         self._warned: set[str] = before._warned if before else set()
         self._store: FileStore = before._store if before else FileStore()
+        self._changes = Changes()
         self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()

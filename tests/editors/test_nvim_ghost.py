@@ -136,8 +136,9 @@ def line(scene: Begin) -> Iterator[Scene]:
     """One that knows a line, of which " add(first, second)" is suggested."""
     with scene("def add(first, second)\n") as begun:
         begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
+        with begun.answers_held():  # the newest is the only one that is shown
+            begun.editor.keys("i")
+            begun.editor.type("def")
         begun.editor.until_ghost(" add(first, second)")
         yield begun
 

@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -147,52 +146,6 @@ def test_another_key_than_the_suggested_one_replaces_it(window: Window) -> None:
     window.shows(METHOD[10:])
 
 
-# The texts beside a document's own, which are drawn by style sheets.
-BESIDE = """() => [...document.querySelectorAll('.view-line span')]
-    .map((span) => getComputedStyle(span, '::after').content)
-    .filter((content) => content.startsWith('"')).map((content) => content.slice(1, -1).replaceAll('\\u00a0', ' '))"""
-
-
-def beside(window: Window, *texts: str) -> None:
-    """Wait until just these texts are drawn beside the document's own."""
-    until(lambda: window.page.evaluate(BESIDE) == [*texts], lambda: f"{window.page.evaluate(BESIDE)} is there")
-
-
-def test_a_rename_is_followed_with_tab_and_tab(window: Window) -> None:
-    line, text = BEFORE[: BEFORE.index("radius: float")].count("\n") + 1, BEFORE.splitlines()
-    window.open("shapes.py", line, text[line - 1].index("radius") + 1)
-    window.press("Control+Shift+ArrowRight")
-    window.type("size")
-    window.press("Escape")
-    beside(window, "size")
-    window.picture("next-edit")
-    window.press("Tab")
-    where = f"Ln {line + 1}, Col {text[line].rindex('radius') + 1}"
-    until(lambda: window.page.get_by_text(where, exact=True).count())
-    renamed = BEFORE.replace("radius: float", "size: float")
-    window.holds("shapes.py", renamed)
-    beside(window, "size")
-    window.press("Tab")
-    window.holds("shapes.py", renamed.replace("= radius", "= size"))
-    beside(window)
-    window.press("Control+z")
-    window.holds("shapes.py", renamed)
-    beside(window)
-
-
-def test_escape_sends_the_next_edit_away(window: Window) -> None:
-    line = BEFORE[: BEFORE.index("radius: float")].count("\n") + 1
-    window.open("shapes.py", line, BEFORE.splitlines()[line - 1].index("radius") + 1)
-    window.press("Control+Shift+ArrowRight")
-    window.type("size")
-    window.press("Escape")
-    beside(window, "size")
-    window.press("Escape")
-    beside(window)
-    window.press("Tab")
-    window.holds("shapes.py", BEFORE.replace("radius: float", "size : float"))  # the editor's Tab, to the next stop
-
-
 def test_two_cursors_type_each_key_once(window: Window) -> None:
     window.press("Enter", "Enter", "ArrowUp")
     window.command("Add Cursor Below")
@@ -327,7 +280,7 @@ def test_a_snooze_is_silent_until_it_ends(window: Window) -> None:
 
 
 def test_cells_of_a_notebook_are_completed(code: Studio, folder: Path) -> None:
-    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cell: dict[str, object] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
     cells = [cell | {"id": f"c{number}", "source": [text]} for number, text in enumerate(("", BEFORE))]
     about = {"language_info": {"name": "python"}}
     notebook = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}

@@ -69,6 +69,7 @@ async function download(id: string): Promise<void> {
     if ((await vscode.window.showInformationMessage(said, open)) === open) {
         const terminal = vscode.window.createTerminal({ name: 'localdflash', cwd: homedir() });
         terminal.show();
-        terminal.sendText(`${settings.launch().command} models pull ${id}`, false);
+        const { command } = settings.launch();
+        terminal.sendText(`${command.includes(' ') ? `"${command}"` : command} models pull ${id}`, false);
     }
 }

@@ -33,7 +33,8 @@ end
 local function make_room(row, count)
   local info = vim.fn.getwininfo(api.nvim_get_current_win())[1]
   local room = info.height - info.winbar - count
-  local top, last = info.topline - 1, math.max(row - vim.wo.scrolloff, info.topline - 1)
+  local top = math.max(info.topline - 1, row - info.height)
+  local last = math.max(row - vim.wo.scrolloff, top)
   while top < last and api.nvim_win_text_height(0, { start_row = top, end_row = row }).all > room do
     top = top + 1
   end
