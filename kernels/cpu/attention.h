@@ -206,7 +206,8 @@ inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
   for (ptrdiff_t r = 0; r < rows; r += BAND) {
     attend_band({cache, head_dim, scale}, q + r * q_stride, q_stride, begin + r, end + r,
-                lower(rows - static_cast<int32_t>(r), BAND), out + r * out_stride, out_stride, sinks ? sinks + r : nullptr);
+                lower(rows - static_cast<int32_t>(r), BAND), out + r * out_stride, out_stride,
+                sinks ? sinks + r : nullptr);
   }
 }
 

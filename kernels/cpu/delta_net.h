@@ -4,8 +4,8 @@
 //   state *= decay;  state += key (value - state^T key)^T * beta;  out = state^T query
 //
 // where query, key and value are sums of the newest `kernel` projections, channel by channel. The state that is kept is
-// that before the last pass, beside what its rows were made of: the next pass begins where so many of them were kept, and
-// repeats these first, by the same operations in the same order. So any prefix of a verify can be kept, to the bit.
+// that before the last pass, beside what its rows were made of: the next pass begins where so many of them were kept,
+// and repeats these first, by the same operations in the same order. So any prefix of a verify can be kept, to the bit.
 #pragma once
 #include "stages.h"
 
@@ -37,7 +37,9 @@ inline void convolve(const DeltaNet& net, const Sizing& z, const float* history,
   const ptrdiff_t mixed = z.mixed();
   for (int c = channel; c < channel + size; c += 16) {
     Lanes total = splat(0.0f);
-    for (int i = 0; i < z.d.kernel; i++) total = fma(load(history + i * mixed + c), load(net.conv + i * mixed + c), total);
+    for (int i = 0; i < z.d.kernel; i++) {
+      total = fma(load(history + i * mixed + c), load(net.conv + i * mixed + c), total);
+    }
     store(out + c - channel, mul(total, sigmoid(total)));
   }
 }
@@ -52,7 +54,8 @@ inline void unit(float* x, int size, float scale) {
 
 // A row's change of 16 columns of a state [k_dim][16], and what it reads of them afterwards.
 template <bool reads>
-inline Lanes advance(float* state, const float* key, const float* query, Lanes value, float decay, float beta, int k_dim) {
+inline Lanes advance(float* state, const float* key, const float* query, Lanes value, float decay, float beta,
+                     int k_dim) {
   Lanes sums[4], kept = splat(decay);
   for (Lanes& total : sums) total = splat(0.0f);
   for (int i = 0; i < k_dim; i += 4) {
@@ -99,7 +102,8 @@ inline void convolve_head(const Stage& s, const DeltaNet& net, const float* hist
 
 // Rows by which a head's state goes on, 16 columns after 16; what is read replaces the values. `keeps`: the state, too,
 // moves on; else a copy does.
-inline void run_head(const Stage& s, const DeltaNet& net, int head, int rows, const HeadRows& x, bool reads, bool keeps) {
+inline void run_head(const Stage& s, const DeltaNet& net, int head, int rows, const HeadRows& x, bool reads,
+                     bool keeps) {
   const DeltaShape& d = s.model.delta;
   float* of_head = net.state + head * Sizing{d}.state_of_head();
   for (int column = 0; column < d.v_dim; column += 16) {

@@ -75,7 +75,10 @@ bool run_blocks(const Stage& s, const Pass& pass) {
     if (feeds_head_alone && !layer.delta) return true;
     if (!attend_or_recur(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
-    if (!together(s.turn, [&](int chunk) { add_product(s, chunk, layer.output, s.w.heads, layer.output_bias); })) return false;
+    const bool added = together(s.turn, [&](int chunk) {
+      add_product(s, chunk, layer.output, s.w.heads, layer.output_bias);
+    });
+    if (!added) return false;
     if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return false;
   }
   return true;

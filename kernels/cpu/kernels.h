@@ -5,8 +5,8 @@
 
 namespace ldf {
 
-// The heads of gated delta nets, the same in all layers; v_heads is 0 in a model that has none. Value head h goes with key
-// head h % k_heads.
+// The heads of gated delta nets, the same in all layers; v_heads is 0 in a model that has none. Value head h goes with
+// key head h % k_heads.
 struct DeltaShape {
   int32_t k_heads, v_heads, k_dim, v_dim, kernel;  // kernel: inputs of the convolution
 };
@@ -68,8 +68,8 @@ struct Model {
   Progress* progress;      // null without delta nets
 };
 
-// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed. With delta nets `start` is 0
-// or within reach of `Progress`, and 0 rows only let the states go on to it.
+// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed. With delta nets `start` is
+// 0 or within reach of `Progress`, and 0 rows only let the states go on to it.
 struct Pass {
   const int32_t* ids;
   int32_t rows, start;
