@@ -87,6 +87,7 @@ local function ended(client)
     return
   end
   require('localdflash.completion').clear()
+  require('localdflash.next_edit').clear()
   local server, root = client.rpc, client.config.root_dir or ''
   if server.asked_to_end then
     return ended_by_user(root)
