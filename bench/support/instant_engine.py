@@ -20,7 +20,8 @@ from localdflash.server.sockets import prepare_folder
 
 COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
-ABOUT = {"pair": "oracle", "running": 0, "waiting": 0, "options": {}, "notice": None, "pid": 0}
+PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {}}
+ABOUT = PAIR | {"pairs": [PAIR], "running": 0, "waiting": 0, "notice": None, "pid": 0}
 END = {
     "text": "",
     "finish": "stop",

@@ -31,7 +31,7 @@ def servers(scene: Scene) -> list[psutil.Process]:
 
 def test_it_asks_for_pushes_and_utf8(add: Scene) -> None:
     (begun,) = add.events("initialize")
-    assert begun["options"] == {"push": True, "status": True}
+    assert begun["options"] == {"push": True, "status": True, "nextEdit": True}
     assert begun["root"] == add.folder.as_uri()
     assert add.until_event("initialized")["encoding"] == "utf-8"
 
