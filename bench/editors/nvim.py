@@ -89,9 +89,9 @@ class Editor:
         """The messages that the user saw."""
         return list(self.lua("return messages"))
 
-    def until(self, condition: Callable[[], object], what: str = "it") -> None:
+    def until(self, condition: Callable[[], object], what: str = "it", seconds: float = SECONDS) -> None:
         """Wait for a condition; fail if it does not come true."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + seconds
         while not self._nvim.api.get_mode()["blocking"] and not condition():
             assert time.monotonic() < end, f"{what} did not happen; the screen:\n" + "\n".join(self.screen.rows())
             time.sleep(0.005)
