@@ -120,15 +120,16 @@ def test_ctrl_c_prints_what_there_is(file: Path, complete: Callable[..., Any], m
     def step(self: HostPair, *arguments: Any) -> Step:
         nonlocal steps
         steps += 1
-        if steps == 9:
+        if steps == 18:
             signal.raise_signal(signal.SIGINT)
         return original(self, *arguments)
 
-    arguments = (f"{file}:3:5", "--no-draft", "--max-tokens", 60)
+    file.write_text("def area(width, height):\n    \n")
+    arguments = (f"{file}:2:5", "--no-draft", "--max-tokens", 60)
     whole = complete(*arguments).out
     monkeypatch.setattr(HostPair, "step", step)
     stopped = complete(*arguments)
-    assert (stopped.code, steps) == (130, 9)
+    assert (stopped.code, steps) == (130, 18)
     assert whole.startswith(stopped.out.rstrip("\ufffd"))
     assert 0 < len(stopped.out) < len(whole)
     steps = 0

@@ -124,7 +124,9 @@ def test_help_names_the_settings_and_works_where_they_are_broken(run: Callable[.
     file.write_text("not toml")
     done = run("complete", "--help")
     assert done.code == 0
-    assert "(setting completion.pair, else model.pair)" in " ".join(done.out.split())
+    assert "(setting completion.pair, else model.pair, else smollm2-135m-code where it is here)" in " ".join(
+        done.out.split()
+    )
 
 
 def test_broken_settings_stop_a_command_that_needs_them(fails: Callable[..., str], file: Path) -> None:

@@ -117,7 +117,7 @@ def test_show_as_json(user_file: Path, capsys: pytest.CaptureFixture[str]) -> No
     user_file.write_text(ENTRY)
     shown: dict[str, Any] = json.loads(run(capsys, "show", "mine", "--json")[1])
     target = user_file.parent / "t.gguf"
-    unknown = dict.fromkeys(("repository", "sha256", "revision", "size", "package", "quantization"))
+    unknown = dict.fromkeys(("repository", "sha256", "revision", "size", "package", "adapted", "quantization"))
     assert shown["target"] == unknown | {"file": str(target)}
     assert shown["drafter"] is None
     assert shown["missing"] == [f"no file at {target}: put it there, or correct the entry"]

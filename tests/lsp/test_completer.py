@@ -16,17 +16,16 @@ pytestmark = [
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
 
-SOURCE = 'def add(first, second):\n    """Return the sum of two numbers."""\n    \n'
+SOURCE = "def add(first, second):\n    total = first + second\n    re\n"
 
 
 def test_the_embedded_pair_completes(editor: Any) -> None:
     async def test() -> None:
         async with editor(options={"deadlineMs": 9_000}) as e:
             e.open(SOURCE)
-            text = inserted(await e.ask(2, 4))
-            assert text.startswith("    ")
-            assert text.strip()
-            e.edit(2, 4, text.strip())
+            text = inserted(await e.ask(2, 6))
+            assert text.startswith("    return ")
+            e.edit(2, 6, text.removeprefix("    re"))
             status = await e.status()
             assert status.tokensPerSecond > 0
             assert status.accepted == 1
@@ -40,7 +39,7 @@ def test_a_pair_that_is_not_here_is_told_once_with_what_to_do(editor: Any) -> No
             assert await e.ask(0, 0) is None
             e.open(SOURCE)
             for _ in range(3):
-                assert await e.ask(2, 4) is None
+                assert await e.ask(2, 6) is None
             (said,) = e.said
             assert "localdflash models pull qwen3-8b" in said
             status = await e.status()
@@ -71,10 +70,10 @@ def test_two_editors_on_one_file_share_the_engine(editor: Any) -> None:
         async with editor(options={"deadlineMs": 9_000}) as first:
             home = paths.engine_socket().parent.parent
             first.open(SOURCE)
-            whole = inserted(await first.ask(2, 4))
+            whole = inserted(await first.ask(2, 6))
             async with editor(options={"deadlineMs": 9_000}, home=home) as second:
                 second.open(SOURCE)
-                one, other = await asyncio.gather(first.ask(2, 4), second.ask(2, 4))
+                one, other = await asyncio.gather(first.ask(2, 6), second.ask(2, 6))
                 assert inserted(one) == inserted(other) == whole
                 assert len(daemons.daemons(Path(home))) == 1
 
