@@ -139,23 +139,22 @@ def ask(client: Client, place: Place, *, by_hand: bool) -> Shown:
 
 def tally(wanted: list[Place], found: list[Shown]) -> dict[str, Any]:
     """The counts, and each place with its verdict."""
-    verdicts = [verdict(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
-    faults = [fault(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
+    verdicts = [verdict_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
+    faults = [fault_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
     counts, wrongs = Counter(verdicts), Counter(faults)
     return {
         "places_asked": len(wanted),
         **{name: counts[name] for name in ("whole", "part", "wrong", "silent")},
         **{name: wrongs[name] for name in ("open", "broken")},
         "first_text_ms": spread([shown.ms for shown in found if shown.text]),
-        "places": [
-            {"name": p.name, "kind": p.kind, "line": p.before.rpartition("\n")[2].strip(), "missing": p.missing}
-            | {"shown": s.text, "verdict": v, "fault": f}
-            for p, s, v, f in zip(wanted, found, verdicts, faults, strict=True)
+        "places": [  # without their code, which is others'
+            {"name": place.name, "kind": place.kind, "verdict": verdict, "fault": fault}
+            for place, verdict, fault in zip(wanted, verdicts, faults, strict=True)
         ],
     }
 
 
-def verdict(place: Place, shown: str) -> str:
+def verdict_of(place: Place, shown: str) -> str:
     """One of those of the module's docstring."""
     if not shown.strip():
         return "silent"
@@ -170,7 +169,7 @@ def _first(text: str) -> str:
     return found[0] if found else ""
 
 
-def fault(place: Place, shown: str) -> str:
+def fault_of(place: Place, shown: str) -> str:
     """What is wrong with a file that has this text in it; "" for none."""
     if not shown.strip() or parses(place.language, place.before + shown + place.after):
         return ""
