@@ -20,6 +20,7 @@ from localdflash.loading.load import LoadedPair
 from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
+VARIED = 0.8  # temperature of choices but the first, where nothing else tells them apart
 PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
 
 
@@ -114,10 +115,11 @@ class Filler:
         asked = heals and least_sure == 0
         taken = {*self._ends}  # tokens that no answer begins with; each adds its own
         requests = []
-        for _ in range(count):
+        for number in range(count):
             healing = Healing(spellings, word) if spellings and word else None
             differs = Different(healing, spellings.size, taken) if spellings and asked else healing
-            requests.append(replace(first, constraint=differs, stats=type(first.stats)()))
+            drawn = params if asked and spellings else _varied(params, number)
+            requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
         sound, texts = Soundness(extent, before, after), (before, after, *(one.text for one in others))
         return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
@@ -137,6 +139,14 @@ class Filler:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
+
+
+def _varied(params: SamplingParams, number: int) -> SamplingParams:
+    """How to draw the further choices where their first tokens cannot be kept apart."""
+    if not number:
+        return params
+    seed = ((params.seed or 0) + number) % 2**63
+    return replace(params, temperature=max(params.temperature, VARIED), seed=seed)
 
 
 def _with_line_feeds(text: str) -> str:

@@ -12,6 +12,7 @@ import ast
 import re
 import warnings
 from copy import deepcopy
+from functools import cached_property
 
 from localdflash.answers.fill.brackets import CLOSERS
 from localdflash.answers.fill.extent import Extent, indent_of, opens_block
@@ -21,10 +22,10 @@ _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 
 
 class PythonLines:
-    """What the lines around one cursor allow; `before` are those above it, with the cursor's own up to the cursor."""
+    """What the lines around one cursor allow, whose text is between `before` and `after`."""
 
-    def __init__(self, extent: Extent, before: str) -> None:
-        self._extent = extent
+    def __init__(self, extent: Extent, before: str, after: str) -> None:
+        self._extent, self._before, self._text_after = extent, before, after
         above = [line for line in before.split("\n")[:-1] if line.strip() and not line.lstrip().startswith("#")]
         self._above = _skeleton(above)
         self._below = next((line for line in extent.below if not line.lstrip().startswith("#")), "")
@@ -32,15 +33,23 @@ class PythonLines:
     def fit(self, text: str) -> bool:
         """Whether a text at the cursor makes statements that may stand where they do, and the next line below them.
 
-        Lines that belong to a statement above the cursor's, or that are not complete yet, are not judged.
+        Lines that belong to a statement above the cursor's, or that are not complete yet, are judged with the file,
+        if that parses without them or without the cursor's line.
         """
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
         brackets.feed(text + extent.rest)
         lines = extent.line + text + extent.rest
         unknown = extent.outer or extent.begins_in_text or brackets.stack or brackets.inside.strip("\n")
         if unknown or _BRANCH.match(lines):
-            return True
+            return not self._parses_now or _parses(self._before + text + self._text_after)
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
+
+    @cached_property
+    def _parses_now(self) -> bool:
+        """Whether the file parses as it is, or without the cursor's line."""
+        line, rest = self._extent.line, self._extent.rest
+        without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
+        return _parses(self._before + self._text_after) or _parses(without)
 
     def _after(self, lines: str) -> str:
         """What stands for the line below."""

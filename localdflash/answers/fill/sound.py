@@ -16,10 +16,8 @@ from localdflash.answers.fill.python_lines import PythonLines
 from localdflash.text import syntax
 
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
-_PART = re.compile(r"\n(?=[^\s)\]}])")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
-
-
+_PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented
 CUT = 12_000  # characters: of so many after the cursor the last part may not be whole
 NEAR = 12  # lines above and below
 
@@ -32,7 +30,7 @@ class Soundness:
         begins = _PART.search(before) if before[:1].isspace() else None  # it was cut
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < CUT else after[: _last_part(after)]
-        self._python = PythonLines(extent, before) if extent.language == "python" else None
+        self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
 
     def __call__(self, text: str) -> bool:
         """Whether the text may be shown."""

@@ -51,3 +51,15 @@ def test_a_patient_one_waits_for_them(loaded: LoadedPair) -> None:
     filling = filled(Filler(loaded, patience=None))
     assert filling.word == " se"
     assert filling.requests[0].constraint is not None
+
+
+@pytest.mark.parametrize(("heals", "temperatures"), [(True, [0.0, 0.0, 0.0]), (False, [0.0, 0.8, 0.8])])
+def test_choices_differ_in_their_first_token_or_else_by_chance(
+    loaded: LoadedPair, heals: bool, temperatures: list[float]
+) -> None:
+    place, greedy = Hole("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
+    filler = Filler(loaded, patience=None)
+    requests = filler.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
+    assert [request.params.temperature for request in requests] == temperatures
+    assert len({request.params.seed for request in requests}) == (1 if heals else 3)
+    assert all((request.constraint is not None) == heals for request in requests)

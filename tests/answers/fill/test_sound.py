@@ -36,6 +36,8 @@ UNSOUND = {
     "the line's own bracket left open": ("a", "x = f(", "\n"),
     "the line's own bracket left open after another closed": ("str", "def f(\n    a,\n) -> list[", "\n    pass\n"),
     "the line's own bracket, before a long text": ("str", "def f(a) -> list[", "\n    pass\n" + "x = 1\n" * 1000),
+    "a second star among parameters": ("*args,", "def f(\n    a,\n    *,\n    ", "\n    b=1,\n):\n    pass\n"),
+    "a statement in a list over lines": ("]b = [", "b = [\n    1", "\n    2,\n]\n"),
     "two statements on one line": ("elf.config(a)", "config = s", "g\n"),
     "what stands after the cursor again": ("default=None", "def pop(self, key, ", "=None):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
