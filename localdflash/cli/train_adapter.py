@@ -8,6 +8,8 @@ from localdflash.cli.meter import Meter
 from localdflash.cli.training import folder_argument, prepare, seed_option, threads_option
 from localdflash.errors import UsageError
 
+RANK = 16
+
 
 @click.command(short_help="Teach SmolLM2 to complete code at the cursor.")
 @folder_argument
@@ -24,7 +26,11 @@ from localdflash.errors import UsageError
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Answers of the target that are mixed in, so that it keeps its chat: a folder's of `train drafter`.",
 )
-@click.option("--rank", type=click.IntRange(1, 64), default=16, show_default=True, help="Rank of the adapters.")
+@click.option(
+    "--rank",
+    type=click.IntRange(1, 64),
+    help=f"Rank of a new adapter; by default {RANK}.",
+)
 @click.option(
     "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
 )
@@ -35,7 +41,7 @@ def adapter(
     pair: str,
     tokens: int,
     answers: Path | None,
-    rank: int,
+    rank: int | None,
     learning_rate: float,
     threads: int,
     seed: int,
@@ -44,21 +50,37 @@ def adapter(
 
     FOLDER/adapter.safetensors has them alone, FOLDER/target.gguf is the target with them. It learns from the pinned
     packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer or more --tokens it ends
-    sooner or later.
+    sooner or later. A pair that was made with an adapter is trained on from it: take another --seed for other examples.
     """
     if answers and not (answers / "index.bin").is_file():
         raise UsageError(
             f"--answers {answers}: it holds no answers; `localdflash train drafter` keeps them in answers/"
         )
     prepare("cpu", threads)
-    from localdflash.pairs.registry import load_registry, local_files
     from localdflash.train import for_adapter
+    from localdflash.train.adapter_export import rank_of
     from localdflash.train.adapter_training import AdapterSchedule
 
-    work = for_adapter.AdapterWork(folder, local_files(load_registry().resolve(pair)).target, rank, answers)
+    target, start = _files(pair)
+    if start and rank is not None:
+        raise UsageError(f"--rank is for a new adapter, but {pair} has one to start from: name the pair it was made of")
+    rank = rank or (rank_of(start, target) if start else RANK)
+    work = for_adapter.AdapterWork(folder, target, rank, answers, start)
     meter = Meter()
     for_adapter.check(work)
     for_adapter.make_examples(work, tokens, seed, meter)
     for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
     meter.say(f"use it: localdflash complete FILE:LINE:COLUMN --pair {folder / 'target.gguf'}")
     return 0
+
+
+def _files(pair: str) -> tuple[Path, Path | None]:
+    """The target to put adapters into, and the adapter that the pair was made with."""
+    from localdflash.pairs.registry import load_registry, local_files
+
+    registry = load_registry()
+    entry = registry.resolve(pair)
+    if made_of := entry.target.adapted:
+        base = next(other for other in registry.pairs.values() if other.target == made_of.base)
+        return local_files(base).target, Path(made_of.adapter)
+    return local_files(entry).target, None

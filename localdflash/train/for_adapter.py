@@ -20,7 +20,7 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import adapter_corpus, adapter_data, adapter_mixture
 from localdflash.train.adapter import Adapter
 from localdflash.train.adapter_data import FillData
-from localdflash.train.adapter_export import MARKERS, TRAINED, notes_for, write_adapter
+from localdflash.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.train.kept_training import product_type
 from localdflash.train.reporter import Reporter
@@ -40,6 +40,7 @@ class AdapterWork:
     target: Path
     rank: int
     answers: Path | None = None  # of the target, to be mixed in
+    start: Path | None = None  # an adapter of the target to go on from
 
 
 def check(work: AdapterWork) -> None:
@@ -79,6 +80,8 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
     """The run in the folder, at its last checkpoint."""
     torch.manual_seed(schedule.seed)
     adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
+    if work.start:
+        read_into(adapter, work.start, work.target)
     train, held_out = (FillData.load(work.folder / "examples" / name) for name in ("train", "held_out"))
     return AdapterRun(adapter, train, held_out, work.folder / "training", schedule)
 

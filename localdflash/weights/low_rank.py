@@ -64,9 +64,7 @@ def sha256_of(path: Path) -> str:
 
 def merge(base: Path, adapter: Path, path: Path) -> None:
     """Write base plus adapter to `path`; ModelError where they do not belong together."""
-    notes, numbers = _read(adapter)
-    if sha256_of(base) != notes.base_sha256:
-        raise ModelError(f"{adapter}: made for another file than {base}")
+    notes, numbers = read_adapter(adapter, base)
     header = read_header(base)
     data = np.memmap(base, np.uint8, "r")
     tensors = [_changed(tensor, data, notes, numbers) for tensor in header.tensors.values()]
@@ -102,7 +100,8 @@ def _sum(base: Floats, up: Floats, down: Floats) -> Floats:
     return total.astype(np.float32)
 
 
-def _read(path: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
+def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
+    """The notes and numbers of an adapter; ModelError where it is damaged, or made for another base."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -113,6 +112,8 @@ def _read(path: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
         notes = AdapterNotes(**fields | {"spellings": spellings, "rows": tuple(fields["rows"])})
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: no adapter, or a damaged one ({type(error).__name__})") from None
+    if sha256_of(base) != notes.base_sha256:
+        raise ModelError(f"{path}: made for another file than {base}")
     return notes, tensors
 
 
