@@ -228,7 +228,7 @@ class Controller {
   Calibration calibration[SOURCES];
 
  private:
-  static constexpr double SLOWER = 0.05, FASTER = 0.3, TRIAL_SHARE = 0.1, PROBE_SHARE = 0.01, HOPE = 0.95;
+  static constexpr double SLOWER = 0.05, FASTER = 0.3, TRIAL_SHARE = 0.05, PROBE_SHARE = 0.01, HOPE = 0.95;
   static constexpr double MARGIN = 1.05;
   static constexpr int TRIAL = 12;
 

@@ -146,16 +146,16 @@ def test_probes_take_their_share_of_the_time_and_no_more() -> None:
 def test_a_probe_that_takes_longer_than_a_draft_is_paid_for_in_full() -> None:
     """As the first one after a prompt does, when the drafter has to read it."""
     controller = Controller(COSTS, {"model": 2.0})
-    for _ in range(25):
+    for _ in range(round(2.0 / TRIAL_SHARE) + 5):
         controller.learn_verify(1, 1.0)
     assert probe(controller, 40.0)
-    assert probes(controller, 380) == 0
-    assert probes(controller, 40) > 0
+    assert probes(controller, round(0.95 * 40.0 / TRIAL_SHARE)) == 0
+    assert probes(controller, round(0.1 * 40.0 / TRIAL_SHARE)) > 0
 
 
 def test_drafts_that_are_no_probes_are_not_counted_as_such() -> None:
     controller = Controller(COSTS, {"model": 2.0})
-    for _ in range(25):
+    for _ in range(round(2.0 / TRIAL_SHARE) + 5):
         controller.learn_verify(1, 1.0)
         controller.learn_draft("model", 2.0)
     assert probe(controller)
