@@ -341,6 +341,9 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
             before = logits_of(first.average, first.frozen, blocks, first.sizes)
         assert (found - before).abs().max() < 0.05 * before.abs().max()
     assert all(p.requires_grad for p in second.drafter.parameters())
+    third, _, said = prepared(folder, tiny_pair, tmp_path / "third", replace(wanted, short=40, own_short=True))
+    assert len(third.frozen.head) == 40
+    assert said.lines[0].startswith("40 tokens cover ")
     other = tmp_path / "other" / "answers"
     with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
         record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}
