@@ -44,7 +44,8 @@ OF_FOLDER = ("batch_tokens", "device")
 FOLDERS_TAPS = "1,3,4"
 RATE, RATE_OF_MORE = 3e-3, 3e-4  # the first one makes a trained drafter forget
 SEQUENCES, SEQUENCES_OF_COMPLETIONS = 4, 16  # a completion has a tenth of an answer's tokens
-MEASURED_COMPLETIONS = 240
+MEASURED_COMPLETIONS = 240  # held-out ones
+IN_PROMPT = 12  # drafts in the code around a completion, of which there is ten times as much
 
 
 @click.command(short_help="Train a drafter on what a target answers.")
@@ -80,7 +81,7 @@ MEASURED_COMPLETIONS = 240
     type=click.IntRange(1),
     default=6144,
     show_default=True,
-    help="Tokens that it proposes from, chosen anew where a drafter to start from has some.",
+    help="Tokens that it proposes from; where a drafter to start from has some, this chooses them anew.",
 )
 @click.option(
     "--first-slot",
@@ -133,9 +134,8 @@ def _is_given(ctx: click.Context, name: str) -> bool:
 
 def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]) -> None:
     """`given`: the options of a new drafter's shape, and that of its short vocabulary, if they were given."""
-    completions = options["completions"]
     for name in OF_QUESTIONS:
-        if completions and options[name]:
+        if options["completions"] and options[name]:
             raise UsageError(f"--{name.replace('_', '-')} asks questions: leave it or --completions out")
     if options["start"] and options["fresh"]:
         raise UsageError("--start and --fresh exclude each other")
@@ -157,7 +157,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     layers, own_short = options["layers"] or 1, "short" in given
     wanted = Wanted(layers, options["block_size"], options["short"], options["mask"], start, from_anchor, own_short)
     taps = None if options["taps"] is None else block_numbers(options["taps"])
-    backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if completions else None
+    backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
     work = for_pair.Work(folder, files.target, wanted, options["tokens"], budget.minutes, taps, backend, threads, fim)
     meter = Meter()
     sources, make = _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
@@ -168,12 +168,11 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         meter.say(f"your questions and the answers to them will lie in {folder}, on this machine alone")
     for_pair.write_prompts(folder, sources, make, meter)
     for_pair.answer(work, needs.sequences, meter)
-    schedule = Schedule(budget.learning_rate, options["sequences"] or SEQUENCES, options["anchors"])
-    if completions:
-        sequences = options["sequences"] or SEQUENCES_OF_COMPLETIONS
-        schedule = replace(schedule, sequences=sequences, measured=MEASURED_COMPLETIONS)
+    sequences, measured = (SEQUENCES_OF_COMPLETIONS, MEASURED_COMPLETIONS) if fim else (SEQUENCES, Schedule.measured)
+    anchors, in_prompt = options["anchors"], IN_PROMPT if fim else 0
+    schedule = Schedule(rate, options["sequences"] or sequences, anchors, in_prompt, measured=measured)
     for_pair.train(work, schedule, meter)
-    asked = "complete FILE:LINE:COLUMN" if completions else "chat"
+    asked = "complete FILE:LINE:COLUMN" if fim else "chat"
     meter.say(f"use it: localdflash {asked} --pair {folder / 'target.gguf'}")
 
 
