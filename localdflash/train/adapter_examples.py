@@ -38,11 +38,28 @@ class FillExample:
     kind: str
 
 
+@dataclass(frozen=True)
+class Scene:
+    """A hole in a file, with the other code that its prompts have."""
+
+    name: str
+    language: str
+    text: str
+    hole: TrainingHole
+    others: list[FillContext]
+
+    @property
+    def after(self) -> str:
+        """What follows the hole."""
+        return "" if self.hole.is_open else self.text[self.hole.end :]
+
+
 class FillExamples:
     """Makes examples of the sources of one package, which lie below `root`."""
 
     def __init__(self, encoder: Encoder, form: FimFormat, root: Path, texts: Mapping[str, str]) -> None:
         self._encoder, self._root, self._texts = encoder, root, texts
+        self.form = form
         self._forms = (form, replace(form, order="psm" if form.order == "spm" else "spm"))
         self._middle = encoder.tokenizer.special(form.middle or "")
         self._end = encoder.tokenizer.special(form.stops[0])
@@ -57,21 +74,30 @@ class FillExamples:
 
     def draw(self, name: str, rng: random.Random) -> FillExample:
         """An example of one file."""
+        scene = self.scene(name, rng)
+        hole = scene.hole
+        word = word_to_heal(scene.text[: hole.start], rng)
+        form = self._forms[rng.random() >= FIRST_ORDER]
+        most = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
+        prompt = self.prompt(scene, hole.start, word, form, most)
+        answer = self._encoder.text(word + scene.text[hole.start : hole.end])
+        ids = [*prompt, *answer, *([] if hole.is_open else [self._end])]
+        return FillExample(ids, prompt.index(self._middle) + 1, scene.language, hole.kind)
+
+    def scene(self, name: str, rng: random.Random) -> Scene:
+        """A hole in one file."""
         text, language = self._texts[name], language_of(name)
         if name not in self._holes:
             self._holes[name] = Holes(language, text)
         hole = self._holes[name].draw(rng)
-        before, middle = text[: hole.start], text[hole.start : hole.end]
-        after = "" if hole.is_open else text[hole.end :]
-        others = self._others(OpenFile(self._root / name, name, language, before + after), hole, rng)
-        word = unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED else ""
-        place = Hole(name, language, before[: len(before) - len(word)], "", after)
-        form = self._forms[rng.random() >= FIRST_ORDER]
-        most = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
-        prompt = assemble(self._encoder, form, CONTEXT, place, others, ANSWER, word, most).ids
-        answer = self._encoder.text(word + middle)
-        ids = [*prompt, *answer, *([] if hole.is_open else [self._end])]
-        return FillExample(ids, prompt.index(self._middle) + 1, language, hole.kind)
+        rest = text[: hole.start] + ("" if hole.is_open else text[hole.end :])
+        others = self._others(OpenFile(self._root / name, name, language, rest), hole, rng)
+        return Scene(name, language, text, hole, others)
+
+    def prompt(self, scene: Scene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
+        """The ids, at most `most`, that a completion at this character is asked with; `word` is left to be drawn."""
+        place = Hole(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
+        return assemble(self._encoder, form, CONTEXT, place, scene.others, ANSWER, word, most).ids
 
     def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[FillContext]:
         edits, line = EditHistory(), file.text.count("\n", 0, hole.start)
@@ -101,6 +127,11 @@ class FillExamples:
             word = rng.choice(words) if words else ""
             old = [line.replace(word, rng.choice(_RENAMED)) for line in new] if word and rng.random() < 0.6 else []
             edits.changed(file.name, first, old, new, 60.0 * turn)
+
+
+def word_to_heal(before: str, rng: random.Random) -> str:
+    """The word that ends a text and is drawn again; sometimes none, as for clients that ask without healing."""
+    return unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED else ""
 
 
 def _context(piece: ContextPiece) -> FillContext:

@@ -6,9 +6,10 @@ style dominates.
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,12 +26,26 @@ CHAT = 0.07  # of the ids
 LONGEST_CHAT = 700  # ids
 
 Texts = Mapping[str, str]
+Drawn = TypeVar("Drawn")
 
 
 def fill_examples(
     packages: list[Archive], encoder: Encoder, form: FimFormat, count: int, seed: int, reporter: Reporter
 ) -> Iterator[FillExample]:
     """About `count` examples of some packages, package after package."""
+    return draw_from(packages, encoder, form, count, seed, reporter, FillExamples.draw)
+
+
+def draw_from(
+    packages: list[Archive],
+    encoder: Encoder,
+    form: FimFormat,
+    count: int,
+    seed: int,
+    reporter: Reporter,
+    draw: Callable[[FillExamples, str, random.Random], Drawn],
+) -> Iterator[Drawn]:
+    """What `draw` makes of about `count` files of some packages, package after package."""
     found = [sources(package) for package in packages]
     for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
         reporter.move(number / len(packages), f"examples from {package.path.name}")
@@ -39,7 +54,7 @@ def fill_examples(
             (language, round(part * count + rng.random() - 0.5)) for language, part in share.items() if part * count
         ]
         if sum(many for _, many in wanted):
-            yield from _of_package(texts, wanted, encoder, form, rng)
+            yield from _of_package(texts, wanted, encoder, form, rng, draw)
 
 
 def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
@@ -60,8 +75,13 @@ def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
 
 
 def _of_package(
-    texts: Texts, wanted: list[tuple[str, int]], encoder: Encoder, form: FimFormat, rng: random.Random
-) -> Iterator[FillExample]:
+    texts: Texts,
+    wanted: list[tuple[str, int]],
+    encoder: Encoder,
+    form: FimFormat,
+    rng: random.Random,
+    draw: Callable[[FillExamples, str, random.Random], Drawn],
+) -> Iterator[Drawn]:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for name, text in texts.items():
@@ -73,7 +93,7 @@ def _of_package(
                 names = sorted(name for name in texts if language_of(name) == language)
                 sizes = [len(texts[name]) for name in names]
                 for name in rng.choices(names, sizes, k=many):
-                    yield maker.draw(name, rng)
+                    yield draw(maker, name, rng)
         finally:
             maker.close()
 

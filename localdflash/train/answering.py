@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 
 from localdflash.errors import TrainingError
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
+from localdflash.text.fim import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.train.parallel_target import Parallel
-from localdflash.train.prompts import KINDS, Prompt
+from localdflash.train.prompts import COMPLETIONS, KINDS, Prompt
 from localdflash.train.reporter import Reporter
 
 FLUSH_SECONDS = 30.0
-LONGEST_PROMPT = 352  # ids; longer ones are left out
+LONGEST_PROMPT = 352  # ids of a question; longer ones are left out
+LONGEST_FILL = 544  # ids of a completion's prompt
 ANSWER_LIMIT = 256  # ids
-SHORTER_LIMITS = {"function": 192, "explain": 192, "tests": 224, "json": 192}
+FILL_LIMIT = 96  # ids of a completion
+SHORTER_LIMITS = {"function": 192, "explain": 192, "tests": 224, "json": 192, **dict.fromkeys(COMPLETIONS, FILL_LIMIT)}
 CONTEXT = 640  # of a slot: the longest prompt with the longest answer
 LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
 
@@ -62,16 +65,20 @@ def repeats(ids: Sequence[int]) -> bool:
 
 
 class Asker:
-    """Prompts as ids in the target's own chat template."""
+    """Prompts as ids: in the target's own chat template, or with `fim` those of completions. `ends` end an answer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fim: FimFormat | None = None) -> None:
         self.tokenizer = Tokenizer.load(path)
         self.template = self.tokenizer.chat_template() or ""
-        if not self.template:
+        self.ends = stop_ids(fim, self.tokenizer) if fim else self.tokenizer.ends
+        self.longest = LONGEST_FILL if fim else LONGEST_PROMPT
+        if not self.template and not fim:
             raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The ids of a question, with the turns before it."""
+        """The ids of a question, with the turns before it, or of a completion."""
+        if prompt.ids:
+            return list(prompt.ids)
         roles: Iterator[Role] = cycle(("user", "assistant"))
         turns = [TemplateMessage(role, text) for role, text in zip(roles, (*prompt.before, prompt.text), strict=False)]
         return encode_chat(self.tokenizer, self.template, turns)
@@ -121,7 +128,7 @@ def answer_prompts(
     while True:
         if progress.answered < tokens:
             _fill(target, waiting, going)
-        _finish(going, asker.tokenizer.ends, writer, progress)
+        _finish(going, asker.ends, writer, progress)
         if not going:
             if progress.answered >= tokens:
                 break
@@ -138,13 +145,13 @@ def answer_prompts(
     writer.flush()
     reporter.say(progress.line(0))
     if progress.too_long:
-        reporter.say(f"{progress.too_long:,} prompts of more than {LONGEST_PROMPT} tokens were left out")
+        reporter.say(f"{progress.too_long:,} prompts of more than {asker.longest} tokens were left out")
 
 
 def _encoded(asker: Asker, prompts: Iterator[Prompt], progress: Progress) -> Iterator[tuple[Prompt, list[int]]]:
     for prompt in prompts:
         ids = asker.encode(prompt)
-        if len(ids) <= LONGEST_PROMPT:
+        if len(ids) <= asker.longest:
             yield prompt, ids
         else:
             progress.too_long += 1

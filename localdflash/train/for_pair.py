@@ -18,6 +18,7 @@ from localdflash.machine.cores import physical_cores
 from localdflash.model.dflash_config import config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.download import link_or_copy
+from localdflash.text.fim import FimFormat
 from localdflash.train import answering, kept_plan, prompts
 from localdflash.train.kept_answers import AnswerWriter, read_about
 from localdflash.train.kept_plan import TrainingNeeds
@@ -43,6 +44,7 @@ class Work:
     taps: tuple[int, ...] | None = None  # None: those of the answers that are there, of `wanted.start`, or spread
     backend: str = "cpu"  # that answers: cpu or llama.cpp
     threads: int = 0  # of llama.cpp; 0: one for each core
+    fim: FimFormat | None = None  # of the completions that it is asked for; None: it is asked questions
 
 
 def write_prompts(
@@ -72,7 +74,7 @@ def plan(work: Work) -> TrainingNeeds:
     """What it will take; errors of one line where it cannot be done, so that none comes after hours of answering."""
     config = decoder_config(read_header(work.target))
     kept_plan.check_vocabulary(config, work.target)
-    asker, taps = answering.Asker(work.target), taps_of(work)
+    asker, taps = answering.Asker(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
             raise ModelError(f"tap {tap}: the target has blocks 0 to {config.num_hidden_layers - 2} to tap")
@@ -80,7 +82,8 @@ def plan(work: Work) -> TrainingNeeds:
         mask_of(work.wanted, asker.tokenizer)
     _check_answers(work, taps)
     size, answers = work.target.stat().st_size, work.folder / "answers"
-    found = kept_plan.needs(config, size, taps, work.tokens, work.wanted.layers, work.wanted.short, system_budget())
+    wanted, sizes = work.wanted, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
+    found = kept_plan.needs(config, size, taps, work.tokens, wanted.layers, wanted.short, system_budget(), sizes)
     already = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
     kept_plan.check_disk(found, already, shutil.disk_usage(_existing(work.folder)).free, work.folder)
     return found
@@ -108,7 +111,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
     """Let the target answer the prompts."""
-    asker, engine = answering.Asker(work.target), _engine(work, sequences)
+    asker, engine = answering.Asker(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
         with AnswerWriter(work.folder / "answers", about) as writer:

@@ -16,6 +16,7 @@ from localdflash.errors import TrainingError
 from localdflash.train.kept_answers import KeptAnswers
 
 NO_TOKEN, NOT_SHORT = -1, -2  # labels: the answer is over; the token is not in the short vocabulary
+BEGUN = 12  # ids of a prompt after which it is code like any other
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,19 @@ class Source:
         tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
         return Blocks(*tensors)
 
-    def endless(self, anchors: int, rng: np.random.Generator) -> Iterator[Blocks]:
-        """Sequences in random order, again and again, each with up to so many random anchors."""
+    def endless(self, anchors: int, rng: np.random.Generator, in_prompt: int = 0) -> Iterator[Blocks]:
+        """Sequences in random order, again and again, each with up to so many random anchors.
+
+        Up to `in_prompt` more are in its prompt: the labels there are what others wrote, not what the target would.
+        """
         while True:
             for number in rng.permutation(self.training):
                 choice = self.answer_anchors(int(number))
-                yield self.blocks(int(number), np.sort(rng.permutation(choice)[:anchors]))
+                chosen = rng.permutation(choice)[:anchors]
+                if in_prompt:
+                    more = rng.permutation(np.arange(BEGUN, choice[0]))[:in_prompt]
+                    chosen = np.concatenate((more, chosen))
+                yield self.blocks(int(number), np.sort(chosen))
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
         """Root mean squares of the taps' channels [width] over some answers, first tokens left out: those are huge."""

@@ -142,7 +142,8 @@ def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
 def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     """Sum of weighted cross-entropies, and the sum of their weights.
 
-    Each is a mixture of two: with the token that the target chose, and with the shares of what it held for likely.
+    Each is a mixture of two: with the token that the target chose, and with the shares of what it held for likely. Of a
+    prompt's tokens the target said nothing: they have no shares, and the first part alone.
     A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
     smoothed probability that all labels up to a slot are right, summed over the slots from it on.
     """

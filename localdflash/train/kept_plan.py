@@ -7,19 +7,29 @@ both at once. Answers with the hidden states of their taps go to the disk.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.parts import gigabytes
 from localdflash.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.train.answering import CONTEXT, LONGEST_PROMPT
+from localdflash.train.answering import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
 from localdflash.train.likely import COUNT, LIKELY
 
 MOST_IDS = 1 << 17  # of a vocabulary: larger ones were never tried, and a drafter's labels would want more memory
-PROMPT_SHARE = 0.8  # prompt ids kept for each answer id, as counted for SmolLM2
 PROGRAM = 700 << 20  # bytes of Python with torch and llama.cpp
 COPIES = 5  # of a drafter's weights: gradients, average, momenta
 SEQUENCES = (64, 32, 16, 8, 4, 2, 1)
+
+
+class PromptSizes(NamedTuple):
+    """How long prompts are."""
+
+    share: float  # ids that are kept for each id of an answer, as counted for SmolLM2
+    longest: int
+
+
+QUESTIONS, COMPLETIONS = PromptSizes(0.8, LONGEST_PROMPT), PromptSizes(9.5, LONGEST_FILL)
 
 
 @dataclass(frozen=True)
@@ -40,17 +50,25 @@ class TrainingNeeds:
 
 
 def needs(
-    config: DecoderConfig, target: int, taps: Sequence[int], tokens: int, layers: int, short: int, budget: MemoryBudget
+    config: DecoderConfig,
+    target: int,
+    taps: Sequence[int],
+    tokens: int,
+    layers: int,
+    short: int,
+    budget: MemoryBudget,
+    prompts: PromptSizes = QUESTIONS,
 ) -> TrainingNeeds:
     """Plan for `tokens` answer ids of a target of so many bytes; OutOfMemory where not even one answer at a time fits.
 
     `layers` and `short` are the drafter's blocks and the size of its short vocabulary.
     """
     width = len(taps) * config.hidden_size
-    disk = round(tokens * (1 + PROMPT_SHARE)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
+    slot = _slot(config, width, prompts.longest)
+    disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
     training = PROGRAM + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
-    sequences = next((n for n in SEQUENCES if _fits(PROGRAM + target + n * _slot(config, width), budget)), 0)
-    answering = PROGRAM + target + max(sequences, 1) * _slot(config, width)
+    sequences = next((n for n in SEQUENCES if _fits(PROGRAM + target + n * slot, budget)), 0)
+    answering = PROGRAM + target + max(sequences, 1) * slot
     for what, size in (("answering", answering), ("training", training)):
         if not _fits(size, budget):
             raise OutOfMemory(
@@ -93,10 +111,10 @@ def _drafter_weights(c: DecoderConfig, width: int, layers: int) -> int:
     return layers * block + width * c.hidden_size
 
 
-def _slot(c: DecoderConfig, width: int) -> int:
+def _slot(c: DecoderConfig, width: int, longest: int) -> int:
     """Bytes of one conversation: keys and values in float32 at most, taps of its prompt and of itself."""
     cache = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * CONTEXT * 4
-    return cache + 4 * LONGEST_PROMPT * width + 2 * CONTEXT * width
+    return cache + 4 * longest * width + 2 * CONTEXT * width
 
 
 def _fits(size: int, budget: MemoryBudget) -> bool:

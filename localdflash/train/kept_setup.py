@@ -11,7 +11,6 @@ from localdflash.errors import TrainingError
 from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
-from localdflash.model.short_vocabulary import ShortVocabulary
 from localdflash.reference import dflash_files
 from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer
@@ -20,6 +19,7 @@ from localdflash.train.answering import CONTEXT
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_batches import Source
 from localdflash.train.kept_training import KeptRun, Schedule
+from localdflash.train.prompts import COMPLETIONS, KINDS
 
 SAMPLED = 64  # answers whose taps tell how large channels are
 SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a special token that answers never hold
@@ -35,6 +35,7 @@ class Wanted:
     mask: str | None = None  # the special token of slots to be filled; None: one that the target does not use
     start: Path | None = None  # a drafter to start from: its shape and its short vocabulary win
     from_anchor: bool = False  # slot 0 proposes too
+    own_short: bool = False  # a short vocabulary of the answers, though `start` has one
 
 
 def prepare(
@@ -121,16 +122,22 @@ def _listed(taps: tuple[int, ...]) -> str:
 def _short_vocabulary(
     path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: Wanted, report: Callable[[str], None]
 ) -> torch.Tensor:
-    """The ids of a run's short vocabulary, chosen once from the answers that are for training."""
-    if not path.exists() and wanted.start and (ids := config_of_file(wanted.start).short):
-        short_vocabulary.save(path, ShortVocabulary(torch.tensor(ids, dtype=torch.int32), 1.0, 0))
+    """The ids of a run's short vocabulary, chosen once from the answers that are for training.
+
+    Those of completions are few; the code that they are asked for in is of their kind, so it counts as well.
+    """
     if not path.exists():
         answers = (
-            kept.tokens[row["start"] + row["prompt"] : row["start"] + row["length"]].astype(np.int64).tolist()
+            kept.tokens[row["start"] + _counted_from(row) : row["start"] + row["length"]].astype(np.int64).tolist()
             for row in kept.index[kept.index["held_out"] == 0]
         )
-        size = min(wanted.short, tokenizer.vocab_size)
-        found = short_vocabulary.count(answers, tokenizer.vocab_size, size, sorted(tokenizer.ends))
+        inherited = config_of_file(wanted.start).short if wanted.start and not wanted.own_short else ()
+        size = len(inherited) or min(wanted.short, tokenizer.vocab_size)
+        found = short_vocabulary.count(answers, tokenizer.vocab_size, size, inherited or sorted(tokenizer.ends))
         report(f"{size:,} tokens cover {found.coverage:.2%} of {found.counted:,} in the answers")
         short_vocabulary.save(path, found)
     return short_vocabulary.load(path, tokenizer.vocab_size)
+
+
+def _counted_from(row: np.void) -> int:
+    return 0 if KINDS[row["kind"]] in COMPLETIONS else int(row["prompt"])

@@ -37,6 +37,7 @@ class Schedule:
     learning_rate: float = 3e-3
     sequences: int = 8  # of a step
     anchors: int = 48  # of a sequence
+    in_prompt: int = 0  # more of them, in its prompt
     warm_up: int = 15  # steps
     average: float = 0.98  # share of the average that each step keeps, once it is full
     save_seconds: float = 300.0
@@ -60,7 +61,8 @@ class KeptRun:
 
     def train(self, source: Source, minutes: float, reporter: Reporter) -> None:
         """Learn for so many minutes more; Ctrl-C keeps a checkpoint."""
-        stream = source.endless(self.schedule.anchors, np.random.default_rng([7, self.step]))
+        schedule = self.schedule
+        stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
         began = saved = time.monotonic()
         measured, seconds = self.spent, minutes * 60
         before, smooth = self.spent - time.process_time(), dict[str, float]()

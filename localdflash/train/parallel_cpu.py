@@ -140,10 +140,9 @@ class ParallelCpuTarget:
         if not 1 < len(prompt) < self.context:
             raise LocaldflashError(f"a prompt of {len(prompt)} tokens does not fit into a slot of {self.context}")
         ids = list(prompt[:-1])
-        known, known_taps = self._known[slot]
-        same = common_prefix(known, ids)  # most chats begin alike, and this slot still has it
+        same = self._copy_nearest(slot, ids)
         taps = np.empty((len(ids), len(self.taps) * self.hidden_size), np.float32)
-        taps[:same] = known_taps[:same]
+        taps[:same] = self._known[slot][1][:same]
         for start in range(same, len(ids), MAX_ROWS):
             chunk = np.array(ids[start : start + MAX_ROWS], np.int32)
             out = taps[start : start + len(chunk)]
@@ -152,6 +151,20 @@ class ParallelCpuTarget:
         self._known[slot] = (ids, taps)
         self.lengths[slot] = len(ids)
         return taps
+
+    def _copy_nearest(self, slot: int, ids: list[int]) -> int:
+        """Give a slot what any slot still has of a prompt's beginning; how many ids that are.
+
+        Chats begin alike, and completions of one file do so for most of their prompts.
+        """
+        shared = [common_prefix(known, ids) for known, _ in self._known]
+        nearest, same = max(enumerate(shared), key=lambda found: (found[1], found[0] == slot))
+        self._known[slot] = ids[:same], self._known[nearest][1][:same]
+        if nearest != slot:
+            panels = -(-same // KEYS)
+            self._keys[slot, :, :, :panels] = self._keys[nearest, :, :, :panels]
+            self._values[slot, :, :, :same] = self._values[nearest, :, :, :same]
+        return same
 
     def step(self, slots: Sequence[int], tokens: Sequence[int]) -> Step:
         """One token more in each of these slots."""

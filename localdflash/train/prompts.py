@@ -1,13 +1,14 @@
 """The prompts that a target is to answer: one JSON line each, made once, in the order in which they are answered.
 
 Code and talk are mixed, and every so many prompts one is held out, so that any first part of the file is a fair
-sample of the whole. A line: number, kind, held_out, text, and the turns before it, if there were any.
+sample of the whole. A line: number, kind, held_out, text, and the turns before it, if there were any; a completion has
+the ids of its prompt instead.
 """
 
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from localdflash.errors import TrainingError
 from localdflash.train import code_prompts, corpus
 from localdflash.train.questions import Question, questions
 
-KINDS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
+QUESTIONS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
+COMPLETIONS = ("rest", "line", "node", "span", "open")  # see `adapter_holes`
+KINDS = (*QUESTIONS, *COMPLETIONS)
 TALK_SHARE = 0.3  # of the prompts, as long as there are questions left
 HELD_OUT_EVERY = 25
 
@@ -29,6 +32,7 @@ class Prompt:
     held_out: bool
     text: str
     before: tuple[str, ...] = ()  # the user's turns and the answers, alternating, the user's first
+    ids: tuple[int, ...] = ()
 
 
 def of_corpus(wheels: Path, seed: int) -> Iterator[Question]:
@@ -42,15 +46,16 @@ def of_corpus(wheels: Path, seed: int) -> Iterator[Question]:
         )
         for held_out in (False, True)
     }
-    return _alternating(splits[False], splits[True])
+    return alternating(splits[False], splits[True])
 
 
 def of_sources(sources: dict[bool, list[str]], seed: int) -> Iterator[Question]:
     """Questions on source texts of one's own, by whether they are held out, mixed with general ones."""
-    return _alternating(*(_with_talk([sources[held_out]], held_out, seed) for held_out in (False, True)))
+    return alternating(*(_with_talk([sources[held_out]], held_out, seed) for held_out in (False, True)))
 
 
-def _alternating(training: Iterator[Question], held_out: Iterator[Question]) -> Iterator[Question]:
+def alternating(training: Iterator[Question], held_out: Iterator[Question]) -> Iterator[Question]:
+    """Questions of both splits, so that any first part of them has its share of either."""
     for number, question in enumerate(training):
         if number % HELD_OUT_EVERY == HELD_OUT_EVERY - 1:
             yield from islice(held_out, 1)
@@ -74,8 +79,7 @@ def write(path: Path, found: Iterable[Question]) -> int:
     count = 0
     with part.open("w", encoding="utf-8") as file:
         for count, question in enumerate(found, 1):
-            prompt = Prompt(count - 1, question.kind, question.held_out, question.text, question.before)
-            file.write(json.dumps(asdict(prompt)) + "\n")
+            file.write(json.dumps({"number": count - 1, **question._asdict()}) + "\n")
     part.replace(path)
     return count
 
@@ -86,8 +90,11 @@ def read(path: Path) -> list[Prompt]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             found = json.loads(line)
-            prompt = Prompt(**found | {"before": tuple(found.get("before", ()))})
-            fine = prompt.kind in KINDS and bool(prompt.text.strip()) and all(map(str.strip, prompt.before))
+            lists = {name: tuple(found.get(name, ())) for name in ("before", "ids")}
+            prompt = Prompt(**found | lists)
+            fine = all(map(str.strip, prompt.before)) and all(isinstance(token, int) for token in prompt.ids)
+            fine = fine and (bool(prompt.ids) if prompt.kind in COMPLETIONS else bool(prompt.text.strip()))
+            fine = fine and prompt.kind in KINDS
         except (ValueError, TypeError, AttributeError):
             fine = False
         if not fine:

@@ -23,6 +23,7 @@ class Question(NamedTuple):
     text: str
     held_out: bool
     before: tuple[str, ...] = ()  # earlier turns of its conversation, the user's and the answers in turn
+    ids: tuple[int, ...] = ()  # of a completion, which has no text: its whole prompt
 
 
 def questions(rng: random.Random, path: Path = QUESTION_LIST) -> Iterator[Question]:

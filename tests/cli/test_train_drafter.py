@@ -19,9 +19,11 @@ from localdflash.cli.chat import chats_file
 from localdflash.model.dflash_config import config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.registry import load_registry, local_files
-from localdflash.train import answering, kept_plan
+from localdflash.train import adapter_corpus, adapter_mixture, answering, kept_plan
+from localdflash.train.adapter_corpus import Archive
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
+from localdflash.train.prompts import COMPLETIONS
 from localdflash.weights.gguf import read_header
 
 SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
@@ -179,7 +181,78 @@ def test_a_drafter_that_got_worse_is_said(
     assert "it got worse, 1.500: go on with the old drafter" in done.err
 
 
-@pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1", "--short=99"])
+CODE = "def add(first, second):\n    total = first + second\n    return total\n\n\n" * 20
+
+
+@pytest.fixture(scope="module")
+def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a drafter for completions, which was started from the tiny pair's."""
+    folder = tmp_path_factory.mktemp("completing") / "folder"
+    packages = [Archive(Path("learned"), False), Archive(Path("kept"), True)]
+    arguments = ["train", "drafter", str(folder), "--pair", str(target), "--completions", *SHORTLY, "--short", "90"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter_corpus, "archives", lambda _: packages)
+        patch.setattr(adapter_mixture, "sources", lambda archive: {f"{archive.path.name}.py": CODE})
+        assert main(arguments) == 0
+        assert main(arguments) == 0
+    return folder
+
+
+def test_a_drafter_for_completions(completing: Path) -> None:
+    prompts = [json.loads(line) for line in (completing / "prompts.jsonl").read_text().splitlines()]
+    kept = KeptAnswers.load(completing / "answers")
+    assert {"rest", "line", "node", "open"} <= {prompt["kind"] for prompt in prompts} <= set(COMPLETIONS)
+    assert any(prompt["held_out"] for prompt in prompts)
+    for row in kept.index:
+        prompt = prompts[row["number"]]
+        start, asked = int(row["start"]), int(row["prompt"])
+        assert kept.tokens[start : start + asked].tolist() == prompt["ids"]
+        assert int(row["length"]) - asked <= answering.FILL_LIMIT
+    assert kept.answer_tokens() >= 1000
+    assert len(config_of_file(completing / "drafter.gguf").short) == 90
+
+
+@pytest.mark.parametrize("backend", ["llama.cpp", "torch"])
+def test_a_completion_is_the_same_with_and_without_its_drafts(
+    backend: str, completing: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "add.py"
+    file.write_text(CODE)
+    given = (
+        "--no-daemon",
+        "--backend",
+        backend,
+        "--threads",
+        1,
+        "--max-tokens",
+        "24",
+        "--pair",
+        completing / "target.gguf",
+    )
+    for place in ("2:5", "2:17", "7:12", "88:1"):
+        drafted, plain = (run("complete", f"{file}:{place}", *given, *more) for more in ((), ("--no-draft",)))
+        assert (drafted.code, plain.code) == (0, 0)
+        assert drafted.out == plain.out
+
+
+def test_a_start_from_another_pairs_drafter(
+    trained: Path,
+    target: Path,
+    questions: Path,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(answering, "ANSWER_LIMIT", 60)
+    start = trained / "drafter.safetensors"
+    given = ("--pair", target, "--prompts", questions, *SHORTLY, "--start", start)
+    for name, more in (("kept", ()), ("chosen", ("--short", "70"))):
+        assert run("train", "drafter", tmp_path / name, *given, *more).code == 0
+    assert config_of_file(tmp_path / "kept" / "drafter.gguf").short == config_of_file(start).short
+    assert len(config_of_file(tmp_path / "chosen" / "drafter.gguf").short) == 70
+
+
+@pytest.mark.parametrize("shape", ["--first-slot=mask", "--layers=2", "--block-size=8", "--taps=0,1"])
 def test_a_drafter_to_start_from_has_a_shape(
     shape: str, trained: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -187,6 +260,8 @@ def test_a_drafter_to_start_from_has_a_shape(
     said = fails(2, "train", "drafter", tmp_path / "on", *given)
     assert said.startswith(f"{shape.partition('=')[0]} shapes a new drafter, but")
     assert said.endswith("has one to start from: add --fresh")
+    said = fails(2, "train", "drafter", tmp_path / "on", *given, "--start", trained / "drafter.gguf")
+    assert said.endswith("shapes a new drafter, but --start names one")
     assert not (tmp_path / "on").exists()
 
 
@@ -198,6 +273,8 @@ def test_a_drafter_to_start_from_has_a_shape(
         (("--taps", "1,5"), 3, "tap 5: the target has blocks 0 to 4 to tap"),
         (("--mask", "<nothing>"), 3, "'<nothing>' is not a single special token"),
         (("--minutes", "nan"), 2, "minutes is nan"),
+        (("--completions",), 2, "--prompts asks questions: leave it or --completions out"),
+        (("--start", __file__, "--fresh"), 2, "--start and --fresh exclude each other"),
         (("--pair", "missing.gguf"), 3, "no such .gguf file"),
         (("--pair", "embeded"), 3, "embedded"),
     ],

@@ -10,9 +10,10 @@ import pytest
 from localdflash.engine.draft import NOTHING
 from localdflash.errors import LocaldflashError, ModelError, TrainingError
 from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.text.fim import detect
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.train import answering
-from localdflash.train.answering import Asker, answer_prompts, repeats
+from localdflash.train.answering import SHORTER_LIMITS, Asker, answer_prompts, repeats
 from localdflash.train.kept_answers import ENDINGS, AnswerWriter, KeptAnswers
 from localdflash.train.likely import COUNT, LIKELY
 from localdflash.train.parallel_cpu import ParallelCpuTarget
@@ -60,8 +61,8 @@ class Scripted:
 class Reader:
     """A prompt's ids: 1, 2 and the number that its text is."""
 
-    class tokenizer:  # noqa: N801
-        ends = frozenset({END})
+    ends = frozenset({END})
+    longest = answering.LONGEST_PROMPT
 
     @staticmethod
     def encode(prompt: Prompt) -> list[int]:
@@ -120,7 +121,7 @@ def test_long_answers_end_at_the_limit(tmp_path: Path) -> None:
 
 
 def test_prompts_that_are_too_long_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "LONGEST_PROMPT", 2)
+    monkeypatch.setattr(Reader, "longest", 2)
     assert "1 prompts of more than 2 tokens were left out" in ask(tmp_path, ["3"], 10)
     with pytest.raises(TrainingError, match="no answers yet"):
         KeptAnswers.load(tmp_path)
@@ -212,6 +213,26 @@ def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
     alone.close()
 
 
+def test_what_any_slot_has_read_is_not_read_again(
+    tiny_pair: Path, cpu_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ParallelCpuTarget(tiny_pair / "target.gguf", 3, 200, (1,))
+    read: list[int] = []
+    forward = target._team.forward
+
+    def counted(model: Any, job: Any) -> None:
+        read.append(job.rows)
+        forward(model, job)
+
+    monkeypatch.setattr(target._team, "forward", counted)
+    first, second = [*range(40, 90), 7, 8], [*range(40, 90), 9, 9, 9]
+    for slot, prompt in ((2, first), (0, second), (1, first), (0, second)):
+        target.begin(slot, prompt)
+        target.step([slot], [prompt[-1]])
+    target.close()
+    assert sum(read) == 51 + 2
+
+
 @pytest.fixture(params=["cpu", "llama.cpp"])
 def engine(request: pytest.FixtureRequest, tiny_pair: Path) -> Any:
     """A function that makes an engine of two slots of 32 tokens, with the given taps."""
@@ -255,6 +276,18 @@ def test_a_question_is_asked_with_the_turns_before_it(tiny_pair: Path) -> None:
     turns = b"user\nHow do I print?\nassistant\nWith print.\nuser\nAnd in C?\nassistant\n"
     assert asker.tokenizer.spell(ids) == turns
     assert ids.count(asker.tokenizer.special("<|im_end|>")) == 3
+
+
+def test_a_completion_is_asked_by_its_ids_and_ends_at_the_formats_markers(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "chat_template", lambda _self: None)
+    path = tiny_pair / "target.gguf"
+    fim = detect(Tokenizer.load(path))
+    asker = Asker(path, fim)
+    assert asker.encode(Prompt(0, "rest", False, "", ids=(5, 6, 7))) == [5, 6, 7]
+    assert {asker.tokenizer.special(marker) for marker in fim.markers} < asker.ends
+    assert asker.longest + SHORTER_LIMITS["open"] <= answering.CONTEXT
 
 
 def test_a_target_without_a_chat_template(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from localdflash.reference.decoder import Decoder, causal
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.train import kept_setup, kept_training
+from localdflash.train import kept_batches, kept_setup, kept_training
 from localdflash.train.answering import CONTEXT
 from localdflash.train.drafter import Batch, block_logits
 from localdflash.train.kept_answers import AnswerWriter, KeptAnswers
@@ -99,6 +100,18 @@ def test_training_never_sees_what_is_held_out(folder: Path) -> None:
         assert blocks.taps[:20].sum().item() not in held_out
         assert (blocks.anchors.diff() > 0).all()
         assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
+
+
+def test_drafts_in_a_prompt_learn_what_stands_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_batches, "BEGUN", 3)
+    for blocks in islice(source_of(folder).endless(5, np.random.default_rng(0), in_prompt=4), 12):
+        inside = blocks.anchors < 9  # of a prompt of ten ids, whose last one begins the answer
+        assert (int(inside.sum()), len(blocks.anchors)) == (4, 9)
+        assert blocks.anchors.min() >= 3
+        assert (blocks.anchors.diff() > 0).all()
+        where = blocks.anchors[:, None] + torch.arange(1, 8)
+        assert not blocks.shares[where < 10].any()
+        assert blocks.shares[where == 12].any()
 
 
 def test_no_answer_to_learn_from(tmp_path: Path) -> None:
@@ -341,6 +354,9 @@ def test_a_start_from_a_drafter(folder: Path, tiny_pair: Path, tmp_path: Path) -
             before = logits_of(first.average, first.frozen, blocks, first.sizes)
         assert (found - before).abs().max() < 0.05 * before.abs().max()
     assert all(p.requires_grad for p in second.drafter.parameters())
+    third, _, said = prepared(folder, tiny_pair, tmp_path / "third", replace(wanted, short=40, own_short=True))
+    assert len(third.frozen.head) == 40
+    assert said.lines[0].startswith("40 tokens cover ")
     other = tmp_path / "other" / "answers"
     with AnswerWriter(other, {"sha256": "", "taps": [0, 2], "hidden_size": 64}) as writer:
         record = {"number": 0, "kind": 0, "held_out": 0, "ended": 0}

@@ -150,12 +150,17 @@ def test_held_out_prompts_are_of_held_out_packages_and_subjects(packages: Path) 
 
 
 def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
-    wanted = [Question("talk", "What is\na hash?", False), Question("chat", "Größe „x“", True, ("Hello", "Hi!"))]
+    wanted = [
+        Question("talk", "What is\na hash?", False),
+        Question("chat", "Größe „x“", True, ("Hello", "Hi!")),
+        Question("rest", "", False, ids=(5, 0, 49151)),
+    ]
     path = tmp_path / "new" / "prompts.jsonl"
-    assert prompts.write(path, wanted) == 2
+    assert prompts.write(path, wanted) == 3
     assert prompts.read(path) == [
         Prompt(0, "talk", False, "What is\na hash?"),
         Prompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
+        Prompt(2, "rest", False, "", (), (5, 0, 49151)),
     ]
     assert list(path.parent.iterdir()) == [path]
 
@@ -181,6 +186,9 @@ LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": 
         "1",
         LINE % "3",
         LINE % '[""]',
+        '{"number": 1, "kind": "rest", "held_out": false, "text": "x"}',
+        '{"number": 1, "kind": "rest", "held_out": false, "text": "", "ids": [1, "2"]}',
+        '{"number": 1, "kind": "talk", "held_out": false, "text": "", "ids": [1]}',
     ],
 )
 def test_a_line_that_is_no_prompt(line: str, tmp_path: Path) -> None:
