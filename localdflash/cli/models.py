@@ -48,11 +48,11 @@ def list_pairs(as_json: bool) -> None:
 def show(spec: str, drafter: str | None, as_json: bool) -> None:
     """Show all that is known of one pair.
 
-    SPEC is an id of `models list`, the path of a GGUF file, or hf:owner/name/file.gguf.
+    SPEC is an id of `models list`, the path of a GGUF file, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
     from localdflash.plan.described import described
 
-    pair = described(load_registry().resolve(spec, drafter))
+    pair = described(load_registry().resolve(spec, drafter, ask=True))
     if as_json:
         print_json(_document(pair))
     else:
@@ -90,8 +90,12 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
         yield from _source_fields(pair.drafter)
+    elif pair.match and pair.match.drafter:
+        yield "drafter", f"none here; `localdflash models pull {pair.id}` fetches {pair.match.drafter.name}"
     else:
         yield "drafter", "none"
+    if pair.match:
+        yield "  because", pair.match.why
     yield from [("missing", how_to_get(source)) for source in missing_files(pair)] or [("files", "here")]
     yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,14 +30,23 @@ class Fetched:
     fetched: bool
 
 
-def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
-    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits."""
+def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[Fetched]:
+    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits.
+
+    `agree` is told how many bytes are missing, before any of them is fetched; what it raises ends the pull. A drafter
+    that was found for the target is fetched, too.
+    """
+    if pair.match:
+        report.say(pair.match.why)
+    if pair.match and not pair.drafter:
+        pair = replace(pair, drafter=pair.match.drafter)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
     wanted = list(needed(pair))
     here = {item.path: item.fulfilled() for item in wanted}
     jobs = [_plan(item) for item in wanted if not here[item.path]]
     check_space(jobs, models_folder())
+    agree(sum(job.bytes_needed() for job in jobs))
     done = {job.wanted.path: _fetch(job, report) for job in jobs}
     _remember_drafter(pair)
     check_pair(pair)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MOST_FILES = 10_000  # of a repository, and folders
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -69,6 +71,23 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
             "check HF_ENDPOINT"
         )
     return Remote(repository, file, found.commit_hash, digest, found.size)
+
+
+def listing(repository: str, revision: str | None) -> list[str]:
+    """The files of a repository; without a revision, of its main branch. ModelError where they are too many."""
+    _library()
+    from huggingface_hub import HfApi, constants
+
+    with _one_line(repository, "", revision):
+        api = HfApi(endpoint=constants.ENDPOINT, library_name="localdflash")
+        entries = api.list_repo_tree(repository, revision=revision, recursive=True)
+        try:
+            paths = [str(entry.path) for entry in islice(entries, MOST_FILES + 1)]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{constants.ENDPOINT} sends no list of files") from error
+    if len(paths) > MOST_FILES:
+        raise ModelError(f"{repository} has more than {MOST_FILES} files: name the one to take, as hf:owner/name/file")
+    return paths
 
 
 def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
@@ -171,7 +190,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    name = f"{repository}/{file}"
+    name = f"{repository}/{file}".rstrip("/")  # the whole repository has no file
     try:
         if offline():
             raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
@@ -220,4 +239,5 @@ def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str 
         return ModelError(
             f"{repository}: {constants.ENDPOINT} answered {status}: log in with `hf auth login`, or check HF_TOKEN"
         )
-    return Unreachable(f"{repository}/{file}: {constants.ENDPOINT} answered {status}; try again later")
+    name = f"{repository}/{file}".rstrip("/")
+    return Unreachable(f"{name}: {constants.ENDPOINT} answered {status}; try again later")

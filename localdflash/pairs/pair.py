@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from localdflash.files.paths import cache_folder
+from localdflash.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2"]
 ADAPTED = "adapted"  # the folder of targets that were made here
@@ -64,6 +65,13 @@ class FileSource:
         return self.package.requirement if self.package else self.repository
 
     @property
+    def parts(self) -> tuple["FileSource", ...]:
+        """All files of a GGUF in parts, of which this is the first; of any other this one."""
+        if len(files := names_of(self.file)) == 1:
+            return (self,)
+        return tuple(FileSource(self.repository, file, revision=self.revision) for file in files)
+
+    @property
     def path(self) -> Path:
         """The path of the file on this machine once it is there."""
         return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
@@ -86,6 +94,7 @@ class DrafterSource(FileSource):
     """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
 
     kind: DrafterKind = "dflash"
+    trained_for: str | None = None  # the repository of the unquantized target
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
 
@@ -109,6 +118,14 @@ class DrafterSource(FileSource):
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterMatch:
+    """A drafter that was found for a target, or None where a likely one is refused; why, in words."""
+
+    drafter: DrafterSource | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PairEntry:
     """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
     context.
@@ -127,12 +144,14 @@ class PairEntry:
     layers: int | None = None
     fim: str | None = None  # the target's fill-in-the-middle format
     notes: tuple[str, ...] = ()
+    match: DrafterMatch | None = None  # of a target that no entry names
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
         """Every file that the pair needs, without a drafter that nothing here runs."""
         drafter = self.drafter if self.drafter and self.drafter.runs else None
-        return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
+        named = (source for source in (self.target, drafter, drafter and drafter.config) if source)
+        return tuple(part for source in named for part in source.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from localdflash.files.strict_toml import TomlTable, listed, matching, number, o
 from localdflash.pairs import names
 from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, TargetSource
 from localdflash.weights.gguf import is_gguf
+from localdflash.weights.split import first_of, names_of
 
 SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
@@ -97,7 +98,7 @@ def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Ta
 
 
 def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
-    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps")
+    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps", "trained_for")
     taps = table.optional("taps", listed(whole(0, 999)))
     if taps is not None and (not taps or list(taps) != sorted(set(taps))):
         raise table.error("taps", "expected ascending blocks, each once")
@@ -108,6 +109,7 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
         kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2"))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
+        trained_for=table.optional("trained_for", names.repository),
     )
 
 
@@ -119,6 +121,11 @@ def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
     name = table.required(key, convert)
     if not (name.endswith(suffixes) or (key == "path" and is_gguf(base / os.path.expanduser(name)))):
         raise table.error(key, f"expected a {' or '.join(suffixes)} file, found {name!r}")
+    if (first := first_of(name)) != name:
+        raise table.error(key, f"name the first part, {first}")
+    pinned = next((pin for pin in ("sha256", "size", "package") if pin in table), None)
+    if pinned and names_of(name) != (name,):
+        raise table.error(pinned, "does not go with a model in parts: pin its revision")
     if "package" in table:
         return _member(table, name)
     if odd := next((key for key in _PACKAGE_KEYS if key in table), None):

@@ -40,7 +40,8 @@ def first_of(name: str) -> str:
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """The paths of all parts of a model by the name of one; of any other file its own."""
-    return tuple(path.with_name(name) for name in names_of(path.name))
+    parts = names_of(path.name)
+    return tuple(map(path.with_name, parts)) if len(parts) > 1 else (path,)
 
 
 def size_of(path: Path) -> int:
@@ -60,7 +61,9 @@ def check_part(path: Path, metadata: Mapping[str, object], index: int, count: in
     if count == 1 and said not in (0, 1):
         raise ModelError(f"{path}: part of a model in {said} files, which must be called NAME-00001-of-0000N.gguf")
     if count > 1 and (said, metadata.get(NUMBER)) != (count, index):
-        raise ModelError(f"{path}: called part {index + 1} of {count}, but its header says otherwise; download it again")
+        raise ModelError(
+            f"{path}: called part {index + 1} of {count}, but its header says otherwise; download it again"
+        )
 
 
 def check_first(path: Path) -> None:

@@ -278,7 +278,7 @@ def test_a_drafter_on_this_machine_is_given(mine: Registry, tmp_path: Path) -> N
     assert (drafter.repository, drafter.path, drafter.config) == (None, tmp_path / "d.safetensors", None)
 
 
-@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:o/d", "qwen3-8b"])
+@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:d", "qwen3-8b"])
 def test_a_drafter_that_is_none(spec: str, mine: Registry) -> None:
     with pytest.raises(ModelError):
         mine.resolve("mine", spec)

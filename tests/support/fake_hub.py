@@ -1,6 +1,7 @@
 """A Hugging Face hub on loopback: the answers that huggingface_hub asks for, and every way to answer badly."""
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class FakeHub:
 
     files: dict[str, File] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    listing: bytes | None = None  # the answer for every repository's files; None: those of `files`
     tokens_on_cdn: list[str] = field(default_factory=list)
     sent: Callable[[int], None] = lambda _count: None  # called as bytes leave, with those of the answer so far
 
@@ -158,10 +160,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Hub(_Handler):
-    """/owner/name/resolve/REVISION/FILE"""
+    """/owner/name/resolve/REVISION/FILE, and the list of a repository's files."""
 
     def answer(self) -> None:
         self.hub.requests.append((self.command, self.path, self.headers.get("Range")))
+        if self.path.startswith("/api/models/"):
+            self.list_files(self.path.removeprefix("/api/models/").partition("/tree/")[0])
+            return
         owner, name, _resolve, _revision, path = self.path.lstrip("/").split("/", 4)
         file = self.hub.files.get(f"{owner}/{name}/{path}")
         if file is None:
@@ -176,6 +181,19 @@ class _Hub(_Handler):
             self.head(200, Content_Length=str(len(file.data)), **self.facts(file))
             if self.command == "GET":
                 self.wfile.write(file.data)
+
+    def list_files(self, repository: str) -> None:
+        """/api/models/owner/name/tree/REVISION"""
+        paths = [path.removeprefix(f"{repository}/") for path in self.hub.files if path.startswith(f"{repository}/")]
+        if not paths:
+            self.head(404, X_Error_Code="RepoNotFound", Content_Length="0")
+            return
+        body = self.hub.listing
+        if body is None:
+            files = [{"type": "file", "path": path, "size": 1, "oid": "0" * 40} for path in paths]
+            body = json.dumps([*files, {"type": "directory", "path": "folder.gguf", "oid": "0" * 40}]).encode()
+        self.head(200, Content_Length=str(len(body)), Content_Type="application/json")
+        self.wfile.write(body)
 
     @staticmethod
     def facts(file: File) -> dict[str, str]:

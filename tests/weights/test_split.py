@@ -56,7 +56,7 @@ def test_a_changed_part_is_read_again(tmp_path: Path) -> None:
         read_header(first)
         (tmp_path / "m-00002-of-00002.gguf").write_bytes(b"GGUF" + bytes(100))
         for read in (read_header, check_header):
-            with pytest.raises(ModelError, match="m-00002-of-00002.gguf: GGUF version 0"):
+            with pytest.raises(ModelError, match=r"m-00002-of-00002\.gguf: GGUF version 0"):
                 read(first)
 
 
