@@ -77,17 +77,18 @@ def listing(repository: str, revision: str | None) -> list[str]:
     """The files of a repository; without a revision, of its main branch. ModelError where they are too many."""
     _library()
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.hf_api import RepoFile
 
     with _one_line(repository, "", revision):
         api = HfApi(endpoint=constants.ENDPOINT, library_name="localdflash")
         entries = api.list_repo_tree(repository, revision=revision, recursive=True)
         try:
-            paths = [str(entry.path) for entry in islice(entries, MOST_FILES + 1)]
+            found = list(islice(entries, MOST_FILES + 1))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{constants.ENDPOINT} sends no list of files") from error
-    if len(paths) > MOST_FILES:
+    if len(found) > MOST_FILES:
         raise ModelError(f"{repository} has more than {MOST_FILES} files: name the one to take, as hf:owner/name/file")
-    return paths
+    return [str(entry.path) for entry in found if isinstance(entry, RepoFile)]
 
 
 def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
