@@ -25,7 +25,7 @@ _QUANTIZATION = re.compile(
     r"(?:^|(?<=[-._]))((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))(?=[-.]|$)",
     re.ASCII | re.IGNORECASE,
 )
-_BESIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # files that are no models of their own
+_BESIDE = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # files that are no models of their own
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from localdflash.files.paths import cache_folder
 from localdflash.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2"]
+RanWith = Literal["its own weights", "random weights"]
+Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
 ADAPTED = "adapted"  # the folder of targets that were made here
 
 
@@ -97,6 +99,8 @@ class DrafterSource(FileSource):
     trained_for: str | None = None  # the repository of the unquantized target
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
+    ran: tuple[str, ...] = ()  # backends on which a test ran drafters of its kind
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
 
     @property
     def format(self) -> str:
@@ -144,7 +148,20 @@ class PairEntry:
     layers: int | None = None
     fim: str | None = None  # the target's fill-in-the-middle format
     notes: tuple[str, ...] = ()
+    active: float | None = None  # weights that a token reads, 10^9
+    ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+    ran_with: RanWith | None = None
+    read: tuple[Read, ...] = ()  # what the facts come from
     match: DrafterMatch | None = None  # of a target that no entry names
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the entry does not say."""
+        facts = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
+        if self.drafter and not self.drafter.path.is_file():
+            facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
+        return tuple(name for name, value in facts.items() if value is None)
 
     @property
     def sources(self) -> tuple[FileSource, ...]:

@@ -81,8 +81,7 @@ class Registry:
             return same
         record = records.read(target.path)
         given = self._given_drafter(record.drafter) if record and record.drafter else None
-        if near:
-            pair = same or near[0]
+        if pair := same or next((pair for pair in near if pair.backends), None):
             description = f"{target.file}, as {pair.id} otherwise"
             return replace(
                 pair, id=spec, description=description, target=target, drafter=given or pair.drafter, memory_gb=None

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
-from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, TargetSource
+from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, RanWith, Read, TargetSource
 from localdflash.weights.gguf import is_gguf
 from localdflash.weights.split import first_of, names_of
 
@@ -44,7 +44,7 @@ def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = N
 def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairEntry:
     entry.only(
         *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
-        *("target", "drafter"),
+        *("active", "ran", "by_parts", "ran_with", "read", "target", "drafter"),
     )
     pair_id = entry.required("id", _pair_id)
     target = entry.table("target")
@@ -65,6 +65,11 @@ def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairE
         layers=layers,
         fim=entry.optional("fim", _name),
         notes=entry.optional("notes", listed(text)) or (),
+        active=entry.optional("active", number(0.001, 10_000)),
+        ran=_runners(entry, "ran"),
+        by_parts=_runners(entry, "by_parts"),
+        ran_with=cast(RanWith | None, entry.optional("ran_with", one_of(*get_args(RanWith)))),
+        read=cast(tuple[Read, ...], entry.optional("read", listed(one_of(*get_args(Read)))) or ()),
     )
 
 
@@ -98,7 +103,7 @@ def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Ta
 
 
 def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
-    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps", "trained_for")
+    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps", "trained_for", "ran", "by_parts")
     taps = table.optional("taps", listed(whole(0, 999)))
     if taps is not None and (not taps or list(taps) != sorted(set(taps))):
         raise table.error("taps", "expected ascending blocks, each once")
@@ -110,7 +115,13 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
         trained_for=table.optional("trained_for", names.repository),
+        ran=_runners(table, "ran"),
+        by_parts=_runners(table, "by_parts"),
     )
+
+
+def _runners(table: TomlTable, key: str) -> tuple[str, ...]:
+    return table.optional(key, listed(one_of(*RUNNERS))) or ()
 
 
 def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:

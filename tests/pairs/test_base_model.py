@@ -136,4 +136,9 @@ def test_every_entry_is_found_by_its_base_model(pair: PairEntry) -> None:
     assert pair.drafter
     assert pair.drafter.trained_for
     match = found(header(pair.architecture or "", pair.layers or 1, **based_on(pair.drafter.trained_for)))
-    assert drafter_of(match) == pair.drafter.repository
+    if pair.backends:
+        assert drafter_of(match) == pair.drafter.repository
+    else:
+        assert match
+        assert match.drafter is None
+        assert match.why.endswith("; nothing here runs it yet")
