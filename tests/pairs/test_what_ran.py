@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry_file import read_pairs
-from tests.support.what_ran import DRAFTERS, OWN_WEIGHTS, PAGE, PARTS, ROOT, TARGETS, page_with, table, runs_of
+from tests.support.what_ran import DRAFTERS, OWN_WEIGHTS, PAGE, PARTS, ROOT, TARGETS, page_with, runs_of, table
 
 PAIRS = read_pairs(ROOT / "models.toml", ROOT / "localdflash")
 NAMES = chain(DRAFTERS.values(), *(tests.values() for tests in (*TARGETS.values(), *OWN_WEIGHTS.values())))
