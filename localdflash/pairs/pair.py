@@ -158,7 +158,7 @@ class PairEntry:
     @property
     def unknown(self) -> tuple[str, ...]:
         """What the entry does not say."""
-        facts = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
+        facts: dict[str, object] = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
         if self.drafter and not self.drafter.path.is_file():
             facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
         return tuple(name for name, value in facts.items() if value is None)

@@ -16,11 +16,20 @@ from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import did_you_mean
 from localdflash.pairs import hub, records
 from localdflash.pairs.base_model import find_drafter
+from localdflash.pairs.fitting import check_files
 from localdflash.pairs.hub_names import HUB, ShortName, chosen, full_name, short_name
-from localdflash.pairs.pair import DrafterSource, FileSource, LocalPair, PairEntry, TargetSource, models_folder
+from localdflash.pairs.pair import (
+    DrafterMatch,
+    DrafterSource,
+    FileSource,
+    LocalPair,
+    PairEntry,
+    TargetSource,
+    models_folder,
+)
 from localdflash.pairs.registry_file import read_pairs
 from localdflash.pairs.remote_head import read_head
-from localdflash.weights.gguf import is_gguf, read_header
+from localdflash.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.weights.split import files_of, first_of
 
 PACKAGE = Path(__file__).parents[1]
@@ -49,7 +58,10 @@ class Registry:
         pair = self._resolve(spec, ask)
         if drafter is not None:
             return replace(pair, drafter=self._given_drafter(drafter))
-        return pair if pair.drafter or spec in self.pairs else self._matched(pair, ask)
+        if pair.drafter or spec in self.pairs:
+            return pair
+        with headers_kept():
+            return self._matched(pair, ask)
 
     def others_here(self) -> Iterator[PairEntry]:
         """Targets that were downloaded by an hf: name and belong to no entry."""
@@ -138,8 +150,14 @@ class Registry:
         called = target.repository.partition("/")[2] if target.repository else target.path.name
         match = find_drafter(header, called, self.pairs.values())
         drafter = match.drafter if match else None
-        if drafter and is_here and not _drafter_is_here(drafter):
-            drafter = None
+        if not (match and drafter and is_here):
+            return replace(pair, drafter=drafter, match=match)
+        if not (file := _file_here(drafter)):
+            return replace(pair, match=match)
+        try:
+            check_files(target.path, file)
+        except ModelError as error:
+            return replace(pair, match=DrafterMatch(None, f"{match.why}, but it does not fit: {error}"))
         return replace(pair, drafter=drafter, match=match)
 
 
@@ -208,9 +226,11 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
     return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
 
 
-def _drafter_is_here(drafter: DrafterSource) -> bool:
+def _file_here(drafter: DrafterSource) -> Path | None:
+    """The file of a drafter that is whole on this machine."""
     gguf, safetensors = _forms(drafter)
-    return bool(gguf or (safetensors and (drafter.config is None or drafter.config.path.is_file())))
+    config = drafter.config
+    return gguf or (safetensors if config is None or config.path.is_file() else None)
 
 
 def _drafter_at(path: Path) -> DrafterSource:

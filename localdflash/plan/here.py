@@ -48,7 +48,7 @@ def here(pair: PairEntry) -> Here:
     if read is None:
         return Here(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return Here(backend, fits, untried, speed.tokens_per_second(bandwidth.value, read), bandwidth)
+    return Here(backend, fits, untried, speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
 
 
 def _backend(pair: PairEntry) -> tuple[Runner | None, float]:

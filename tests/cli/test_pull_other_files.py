@@ -201,3 +201,15 @@ def test_a_question_for_who_watches(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     run("models", "pull", "hf:o/t:Q8_0")
     assert visible() == there
+
+
+def test_a_drafter_that_was_found_and_does_not_fit_is_left_out(hub: FakeHub, run: Callable[..., Done]) -> None:
+    config = json.loads(hub.files["o/d/config.json"].data)
+    config["vocab_size"] += 1  # as where a fine-tune has more tokens
+    hub.files["o/d/config.json"] = File(json.dumps(config).encode(), large=False)
+    done = run("models", "pull", "hf:me/mine-GGUF:Q6_K")
+    assert done.code == 0, done
+    assert "the target runs without that drafter: " in done.err
+    shown = run("models", "show", "hf:me/mine-GGUF:Q6_K").out
+    assert "drafter of tiny: the file says base model o/tiny, but it does not fit: " in shown
+    assert json.loads(run("models", "show", "hf:me/mine-GGUF:Q6_K", "--json").out)["drafter"] is None

@@ -19,7 +19,8 @@ BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")
 def written(pair: Path, backend: Runner, draft: bool) -> list[int]:
     options = Options(str(pair), backend, context=512, threads=1, draft=draft, rows="exact")
     with LoadedPair(options) as loaded:
-        assert bool(loaded.pair.drafters) == draft
+        assert loaded.host
+        assert bool(loaded.host.drafters) == draft
         request = Request(loaded.tokenizer.encode(PROMPT), 12 if backend == "torch" else 32)
         return [token for step in generate(loaded.pair, request) for token in step.tokens]
 

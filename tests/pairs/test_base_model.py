@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def header(architecture: str = "qwen3", layers: int = 36, **general: object) -> 
     return GGUFHeader(Path("x.gguf"), 3, MappingProxyType(facts), {}, 0)
 
 
-def based_on(page: str, **others: object) -> dict[str, object]:
+def based_on(page: str, **others: object) -> dict[str, Any]:
     return {"base_model__count": 1, "base_model__0__repo_url": f"https://huggingface.co/{page}", **others}
 
 
