@@ -83,6 +83,8 @@ def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
 ) -> None:
     planned = run("models", "plan", "hf:o/t:Q8_0", "--backend", "cpu", "--ctx", "256")
     assert planned.code == 0, planned
+    other = run("models", "plan", "hf:o/t:Q8_0", "--backend", "llama.cpp", "--ctx", "256")
+    assert other.code == 0, other
     assert visible() == []
     pulled = run("models", "pull", "hf:o/t:Q8_0")
     assert (pulled.code, pulled.out.count("fetched and verified")) == (0, 3), pulled
