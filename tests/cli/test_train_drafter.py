@@ -224,6 +224,12 @@ def test_a_file_without_a_question(target: Path, run: Callable[..., Any], tmp_pa
     assert not (tmp_path / "folder" / "prompts.jsonl").exists()
 
 
+def test_a_target_in_parts(target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    first = split_file(target, tmp_path, "m", 2)
+    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", first, "--prompts", questions, *QUICK)
+    assert "m-00001-of-00002.gguf: training reads one file: join its parts" in said
+
+
 def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> None:
     said = fails(2, "train", "drafter", tmp_path, "--minutes", "1", "--my-chats")
     assert said == "--my-chats is for a drafter with --pair"
