@@ -23,6 +23,7 @@ from localdflash.train import answering, kept_plan
 from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
 from localdflash.weights.gguf import read_header
+from tests.support.split_files import split_file
 
 SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
 QUICK = (*SHORTLY, "--short", "100")
