@@ -111,13 +111,14 @@ def blob_in_cache(remote: Remote) -> Path | None:
 
 
 def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes."""
+    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes.
+
+    A file above 50 GB, which the hub serves through its chunk store (Xet) only, begins anew.
+    """
     api = _library()
     if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
-        raise ModelError(
-            f"{remote.name}: has {remote.size} bytes, and the hub serves so large a file through Xet only: run "
-            f"`hf download {remote.repository} {remote.file}`, then pull again; it is taken from the cache"
-        )
+        _from_chunk_store(remote, partial, progress)
+        return
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
     with _one_line(remote.repository, remote.file, remote.commit), partial.open("ab") as stream:
@@ -132,6 +133,29 @@ def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
             expected_size=remote.size,
             tqdm_class=_meter(progress, remote.size),
         )
+
+
+def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None:
+    """Download a file as `hf download` would; ModelError where that cannot be done here."""
+    api = _library()
+    url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
+    with _one_line(remote.repository, remote.file, remote.commit):
+        place = api.get_hf_file_metadata(url, library_name="localdflash").xet_file_data
+        if place is None or not api.is_xet_available():
+            raise ModelError(
+                f"{remote.name}: has {remote.size} bytes, and so large a file comes through Xet only: "
+                "`pip install hf_xet`, unset HF_HUB_DISABLE_XET, and pull again"
+            )
+        try:
+            api.xet_get(
+                incomplete_path=partial,
+                xet_file_data=place,
+                headers=api.build_hf_headers(library_name="localdflash"),
+                expected_size=remote.size,
+                tqdm_class=_meter(progress, remote.size),
+            )
+        except RuntimeError as error:
+            raise Unreachable(f"{remote.name}: {str(error).splitlines()[0][:200]}; pull again") from error
 
 
 def read_range(remote: Remote, first: int, count: int) -> bytes:
@@ -164,6 +188,14 @@ def _meter(progress: Progress, size: int) -> Any:
         def update(self, count: int) -> None:
             self.done += count
             progress(self.done, size)
+
+        def update_transfer(self, count: int) -> None:
+            """Of chunks that are not written yet: they count when they are."""
+
+        def set_postfix_str(self, *_: object, **_others: object) -> None:
+            pass
+
+        set_transfer_postfix_str = set_postfix_str
 
         def __enter__(self) -> Self:
             return self

@@ -29,6 +29,7 @@ class File:
     stop_after: int | None = None  # bytes of each answer before the connection drops
     error: tuple[int, str] | None = None  # status and X-Error-Code
     commit: str | None = COMMIT
+    chunks: str | None = None  # its hash in the chunk store
 
     def etag(self) -> str:
         if self.digest is not None:
@@ -199,7 +200,9 @@ class _Hub(_Handler):
     def facts(file: File) -> dict[str, str]:
         size = len(file.data) if file.size is None else file.size
         linked = {"X_Linked_Size": str(size), "X_Linked_ETag": f'"{file.etag()}"'} if file.large else {}
-        return {"ETag": f'"{file.etag()}"', **linked} | ({"X_Repo_Commit": file.commit} if file.commit else {})
+        stored = {"X_Xet_Hash": file.chunks, "X_Xet_Refresh_Route": "/token"} if file.chunks else {}
+        named = {"X_Repo_Commit": file.commit} if file.commit else {}
+        return {"ETag": f'"{file.etag()}"', **linked, **named, **stored}
 
 
 class _Cdn(_Handler):
