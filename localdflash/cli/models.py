@@ -14,7 +14,7 @@ from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
 from localdflash.pairs import records
 from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
-from localdflash.pairs.registry import how_to_get, load_registry, missing_files
+from localdflash.pairs.registry import how_to_get, load_registry, missing_files, shipped_file
 from localdflash.pairs.run_types import run_types
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "licence", _known(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", _backends(pair)
-    yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
+    shipped = pair.origin == shipped_file()  # of others nobody says
+    if shipped:
+        yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_known(pair.target.quantization)})"
     yield from _source_fields(pair.target)
@@ -134,7 +136,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
         yield "  weights", types
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
-        yield "  ran", _ran(pair.drafter.ran, pair.drafter.by_parts, "drafters of its kind")
+        if shipped:
+            yield "  ran", _ran(pair.drafter.ran, pair.drafter.by_parts, "drafters of its kind")
         yield from _source_fields(pair.drafter)
     elif pair.match and pair.match.drafter:
         yield "drafter", f"none here; `localdflash models pull {pair.id}` fetches {pair.match.drafter.name}"

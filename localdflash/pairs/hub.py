@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 MAIN = "main"
 CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MOST_FILES = 10_000  # of a repository, and folders
+MOST_FILES = 10_000  # of a repository
+TIMEOUT = 10.0  # seconds without an answer
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -77,18 +77,16 @@ def listing(repository: str, revision: str | None) -> list[str]:
     """The files of a repository; without a revision, of its main branch. ModelError where they are too many."""
     _library()
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.hf_api import RepoFile
 
     with _one_line(repository, "", revision):
         api = HfApi(endpoint=constants.ENDPOINT, library_name="localdflash")
-        entries = api.list_repo_tree(repository, revision=revision, recursive=True)
         try:
-            found = list(islice(entries, MOST_FILES + 1))
+            files = api.model_info(repository, revision=revision, timeout=TIMEOUT).siblings or []
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{constants.ENDPOINT} sends no list of files") from error
-    if len(found) > MOST_FILES:
+    if len(files) > MOST_FILES:
         raise ModelError(f"{repository} has more than {MOST_FILES} files: name the one to take, as hf:owner/name/file")
-    return [str(entry.path) for entry in found if isinstance(entry, RepoFile)]
+    return [str(file.rfilename) for file in files]
 
 
 def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:

@@ -158,10 +158,9 @@ def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_the_hub_lists_a_repository(server: FakeHub) -> None:
-    assert set(UNSLOTH) <= set(hub.listing("o/n", None))
+    assert hub.listing("o/n", None) == UNSLOTH
     hub.listing("o/n", COMMIT)
-    assert "/api/models/o/n/tree/main?" in server.requests[0][1]
-    assert f"/tree/{COMMIT}?" in server.requests[1][1]
+    assert [path for _, path, _ in server.requests] == ["/api/models/o/n", f"/api/models/o/n/revision/{COMMIT}"]
 
 
 def test_a_repository_that_is_not_there(server: FakeHub) -> None:
@@ -169,12 +168,23 @@ def test_a_repository_that_is_not_there(server: FakeHub) -> None:
         hub.listing("o/none", None)
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'[{"path": "a"}]', b'["a"]', b'[{"type": "file"}]'])
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[1]", b"{}", b'{"id": "o/n", "siblings": [1]}', b'{"id": "o/n", "siblings": [{}]}']
+)
 def test_an_answer_that_is_no_list(answer: bytes, server: FakeHub) -> None:
     server.listing = answer
     with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
         hub.listing("o/n", None)
     assert "\n" not in str(caught.value)
+
+
+def test_offline_lists_nothing(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(hub.Unreachable, match="^o/n is not here, and HF_HUB_OFFLINE forbids to fetch it"):
+        load_registry().resolve("hf:o/n:Q8_0", ask=True)
+    assert server.requests == []
 
 
 def test_too_many_files(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

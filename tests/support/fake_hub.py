@@ -166,7 +166,7 @@ class _Hub(_Handler):
     def answer(self) -> None:
         self.hub.requests.append((self.command, self.path, self.headers.get("Range")))
         if self.path.startswith("/api/models/"):
-            self.list_files(self.path.removeprefix("/api/models/").partition("/tree/")[0])
+            self.list_files("/".join(self.path.removeprefix("/api/models/").split("/")[:2]))
             return
         owner, name, _resolve, _revision, path = self.path.lstrip("/").split("/", 4)
         file = self.hub.files.get(f"{owner}/{name}/{path}")
@@ -184,15 +184,14 @@ class _Hub(_Handler):
                 self.wfile.write(file.data)
 
     def list_files(self, repository: str) -> None:
-        """/api/models/owner/name/tree/REVISION"""
+        """/api/models/owner/name, and /revision/REVISION after it."""
         paths = [path.removeprefix(f"{repository}/") for path in self.hub.files if path.startswith(f"{repository}/")]
         if not paths:
             self.head(404, X_Error_Code="RepoNotFound", Content_Length="0")
             return
         body = self.hub.listing
         if body is None:
-            files = [{"type": "file", "path": path, "size": 1, "oid": "0" * 40} for path in paths]
-            body = json.dumps([*files, {"type": "directory", "path": "folder.gguf", "oid": "0" * 40}]).encode()
+            body = json.dumps({"id": repository, "siblings": [{"rfilename": path} for path in paths]}).encode()
         self.head(200, Content_Length=str(len(body)), Content_Type="application/json")
         self.wfile.write(body)
 
