@@ -182,7 +182,7 @@ def test_offline_lists_nothing(server: FakeHub, monkeypatch: pytest.MonkeyPatch)
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(hub.Unreachable, match="^o/n is not here, and HF_HUB_OFFLINE forbids to fetch it"):
+    with pytest.raises(hub.Unreachable, match=r"^o/n is not here, and HF_HUB_OFFLINE forbids to fetch it"):
         load_registry().resolve("hf:o/n:Q8_0", ask=True)
     assert server.requests == []
 
