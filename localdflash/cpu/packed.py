@@ -30,6 +30,7 @@ from localdflash.files import paths
 from localdflash.files.regular import open_model
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
+from localdflash.weights import split
 
 SPARE_BYTES = 1 << 28  # what stays free on the disk
 
@@ -103,6 +104,10 @@ def _stamp(path: Path, kind: type[Config], header_bytes: int) -> Stamp:
     with open_model(path) as (stream, size):
         about = os.fstat(stream.fileno())
         digest.update(stream.read(header_bytes))
+    for part in split.files_of(path)[1:]:
+        with open_model(part) as (stream, bytes_there):
+            changed = os.fstat(stream.fileno()).st_mtime_ns
+            digest.update(f"\n{part.name} {bytes_there} {changed}\n".encode() + stream.read(header_bytes))
     if kind is DFlashConfig and path.suffix != ".gguf":
         with open_model(path.with_name("config.json")) as (stream, _):
             digest.update(stream.read())

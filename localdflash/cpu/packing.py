@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +42,10 @@ def pack(source: CheckedFile[Config], header: Header, write: Write, progress: Pr
     """
     layout, done = ImageLayout(header), 0
     write(0, header.encoded())
-    with open_model(source.path) as (stream, _):
+    with ExitStack() as opened:
+        files = [opened.enter_context(open_model(file))[0].fileno() for file in source.files]
         for rows in _rows_of(source):
-            done += _write_rows(source, stream.fileno(), layout, rows, write)
+            done += _write_rows(source, files[rows.part.tensor.part], layout, rows, write)
             if progress:
                 progress(done, layout.weights)
 

@@ -17,7 +17,7 @@ from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
 from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS
 from localdflash.model.target_config import blocks_of, target_config
-from localdflash.weights import gguf, safetensors
+from localdflash.weights import gguf, safetensors, split
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo
 
@@ -42,12 +42,17 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class CheckedFile(Generic[Config]):
-    """A model file whose tensors all fit; its data starts at `data_offset`."""
+    """A model file whose tensors all fit; its data starts at `data_offset`. `files` holds all parts of one in parts."""
 
     path: Path
     config: Config
     parts: tuple[FileTensor, ...]
     data_offset: int
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors, by `TensorInfo.part`."""
+        return split.files_of(self.path)
 
 
 def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:

@@ -26,6 +26,7 @@ from localdflash.llamacpp import library
 from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
 from localdflash.llamacpp.ways import AS_IT_COMES, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
 from localdflash.machine.measurements import machine
+from localdflash.weights.split import stats_of
 
 METHOD = 3  # of measuring: what another one found is measured again
 DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without
@@ -124,9 +125,9 @@ def _crops(model: Any) -> bool:
 
 def recorded(path: Path, device: str, threads: int, open_model: OpenModel) -> Record:
     """What was measured of a file earlier, or is now. `device` is "cpu", or names a GPU and what lies on it."""
-    status, candidates = path.stat(), ON_PROCESSOR if device == "cpu" else ON_GPU
+    candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
     tiled = os.environ.get(library.TILED, "")
-    file = (path.name, status.st_size, status.st_mtime_ns)
+    file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
     key = repr((METHOD, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
     place = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if known := _read(place, key):

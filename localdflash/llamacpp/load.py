@@ -29,6 +29,7 @@ from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_f
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header
+from localdflash.weights.split import files_of
 
 Measure = Callable[[], Parts]
 
@@ -59,7 +60,8 @@ def _load(
         target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement, watch=flag)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
-        library.release_pages(files.target)
+        for file in files_of(files.target):
+            library.release_pages(file)
     drafters: list[Drafter] = []
     measures = [_of_target(target, lines)]
     notices = [placed.notice, planned.notice if planned else "", refused]

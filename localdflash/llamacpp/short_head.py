@@ -16,7 +16,7 @@ def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
     info, rows = header.tensors[ids_name], header.tensors.get(rows_name)
     if info.ggml_type.name != "I64" or rows is None or rows.shape != (*info.shape, config.decoder.hidden_size):
         raise ModelError(f"{header.path}: {ids_name} and {rows_name} do not belong together; {ANOTHER_LIST}")
-    with open_model(header.path) as (stream, _):
+    with open_model(header.files[info.part]) as (stream, _):
         stream.seek(info.offset)
         ids = np.frombuffer(stream.read(info.nbytes), "<i8")
     if config.short and not np.array_equal(ids, config.short):

@@ -9,6 +9,7 @@ from localdflash.cpu import library
 from localdflash.errors import ModelError, NoDevice
 from localdflash.machine import measurements
 from localdflash.machine.cores import clamp
+from localdflash.weights.split import size_of, stats_of
 
 HostBackend = Literal["cpu", "llama.cpp"]  # of the backends, those that `auto` chooses between
 HOST_BACKENDS: tuple[HostBackend, ...] = ("llama.cpp", "cpu")
@@ -34,7 +35,7 @@ class Case:
 
     def name(self, backend: HostBackend) -> str:
         """The name under which its milliseconds per token are kept."""
-        files = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in self._files()]
+        files = [f"{part.name} {size} {changed}" for path in self._files() for part, size, changed in stats_of(path)]
         how = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
         if backend == "llama.cpp":
             by = f"llama-cpp-python {version('llama-cpp-python')}"
@@ -44,7 +45,7 @@ class Case:
 
     def size(self) -> int:
         """Bytes of the files."""
-        return sum(path.stat().st_size for path in self._files())
+        return sum(map(size_of, self._files()))
 
     def _files(self) -> list[Path]:
         return [path for path in (self.target, self.drafter) if path and path.exists()]  # a stand-in may have none

@@ -21,6 +21,7 @@ from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights.gguf import headers_kept
+from localdflash.weights.split import stats_of
 
 DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
 
@@ -65,7 +66,7 @@ class LoadedPair:
     def identity(self) -> str:
         """What decides the bytes of a saved sequence: files, backend, settings and versions."""
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
-        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file]
+        stats = [(str(part), *about) for file in files if file for part, *about in stats_of(file)]
         return repr((stats, self.backend, self.options.draft, self._running.identity, version("localdflash")))
 
     def fim_format(self) -> FimFormat:

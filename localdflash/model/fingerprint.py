@@ -8,6 +8,7 @@ name, another alignment. A file that was changed so that no tensor begins otherw
 
 import hashlib
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,10 @@ def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
     """What a drafter's files say of a GGUF target."""
     digest = hashlib.blake2b(target.architecture.encode(), digest_size=16)
     sizes = Counter[str]()
-    with open_model(target.path) as (stream, _):
+    with ExitStack() as opened:
+        files = [opened.enter_context(open_model(file))[0] for file in target.files]
         for name, info in sorted(target.tensors.items()):
+            stream = files[info.part]
             stream.seek(info.offset)
             digest.update(f"\n{name} {info.ggml_type.name} {info.shape}\n".encode())
             digest.update(stream.read(min(FIRST_BYTES, info.nbytes)))

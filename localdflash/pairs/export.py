@@ -17,22 +17,6 @@ from localdflash.model.dflash_config import config_of_file
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, PairEntry
 
-# By the drafter's repository, the published target that it was trained for.
-TRAINED_FOR = {
-    "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat": "meta-llama/Llama-3.1-8B-Instruct",
-    "z-lab/Qwen3-4B-DFlash-b16": "Qwen/Qwen3-4B",
-    "z-lab/Qwen3-8B-DFlash-b16": "Qwen/Qwen3-8B",
-    "z-lab/Qwen3-Coder-30B-A3B-DFlash": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-    "z-lab/Qwen3.5-27B-DFlash": "Qwen/Qwen3.5-27B",
-    "z-lab/Qwen3.5-35B-A3B-DFlash": "Qwen/Qwen3.5-35B-A3B",
-    "z-lab/Qwen3.6-27B-DFlash": "Qwen/Qwen3.6-27B",
-    "z-lab/Qwen3.6-35B-A3B-DFlash": "Qwen/Qwen3.6-35B-A3B",
-    "z-lab/Qwen3.8-27B-DFlash2": "Qwen/Qwen3.8-27B",
-    "z-lab/gemma-4-31B-it-DFlash": "google/gemma-4-31B-it",
-    "z-lab/gpt-oss-120b-DFlash": "openai/gpt-oss-120b",
-    "z-lab/gpt-oss-20b-DFlash": "openai/gpt-oss-20b",
-}
-
 
 @dataclass(frozen=True)
 class Wishes:
@@ -67,7 +51,7 @@ def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
     if tokens is None:
         raise ModelError(f"the block size of {drafter.name} is not known, and vLLM wants a number: add --draft-tokens")
     speculative = {"method": "dflash", "model": repository, "num_speculative_tokens": tokens}
-    argv = ["vllm", "serve", _target(pair, wishes, "vLLM", repository)]
+    argv = ["vllm", "serve", _target(pair, wishes, "vLLM", drafter)]
     argv += ["--speculative-config", json.dumps(speculative)]
     argv += _given("--max-model-len", wishes.context)
     pinned = [f"the drafter's newest version: revision {drafter.revision} cannot be named"] if drafter.revision else []
@@ -77,7 +61,7 @@ def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
 def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
     """The `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
-    argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", repository)]
+    argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", drafter)]
     argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
     if drafter.revision:
         argv += ["--speculative-draft-model-revision", drafter.revision]
@@ -132,10 +116,10 @@ def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     return drafter, drafter.repository
 
 
-def _target(pair: PairEntry, wishes: Wishes, server: str, drafter_repository: str) -> str:
+def _target(pair: PairEntry, wishes: Wishes, server: str, drafter: DrafterSource) -> str:
     if wishes.target is None:
-        if known := TRAINED_FOR.get(drafter_repository):
-            return known
+        if drafter.trained_for:
+            return drafter.trained_for
         raise ModelError(
             f"{server} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
             " --target"
@@ -172,7 +156,7 @@ def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
 def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
     if drafter.format == "gguf":
         return f"{gguf}: download it from {drafter.name}"
-    published = TRAINED_FOR.get(drafter.repository or "", "the target")
+    published = drafter.trained_for or "the target"
     return (
         f"{gguf}: make it with llama.cpp's convert_hf_to_gguf.py from the folder of {drafter.name}, with"
         f" --target-model-dir and the folder of {published}"

@@ -2,21 +2,21 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import check_fit, config_of_file
 from localdflash.pairs import adapted, download, member, records
 from localdflash.pairs.adapted import MergeJob, WantedMerge
 from localdflash.pairs.checking import DownloadReport
 from localdflash.pairs.download import DownloadJob, WantedFile, check_space, locked
+from localdflash.pairs.fitting import check_files
+from localdflash.pairs.hub_names import HUB
 from localdflash.pairs.member import MemberJob, WantedMember
 from localdflash.pairs.pair import FileSource, PairEntry, models_folder
 from localdflash.pairs.records import FileRecord
-from localdflash.pairs.registry import HUB, Registry
-from localdflash.weights import gguf, safetensors
+from localdflash.pairs.registry import Registry
 
 Wanted = WantedFile | WantedMember | WantedMerge
 
@@ -30,17 +30,26 @@ class Fetched:
     fetched: bool
 
 
-def pull(pair: PairEntry, report: DownloadReport) -> list[Fetched]:
-    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits."""
+def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[Fetched]:
+    """Download or merge what is missing, all sizes known before the first byte; then check that the pair fits.
+
+    `agree` is told how many bytes are missing, before any of them is fetched; what it raises ends the pull. A drafter
+    that was found for the target is fetched, too.
+    """
+    if pair.match:
+        report.say(pair.match.why)
+    if pair.match and not pair.drafter:
+        pair = replace(pair, drafter=pair.match.drafter)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
     wanted = list(needed(pair))
     here = {item.path: item.fulfilled() for item in wanted}
     jobs = [_plan(item) for item in wanted if not here[item.path]]
     check_space(jobs, models_folder())
+    agree(sum(job.bytes_needed() for job in jobs))
     done = {job.wanted.path: _fetch(job, report) for job in jobs}
     _remember_drafter(pair)
-    check_pair(pair)
+    check_pair(pair, report)
     files = {path: record for path, record in (here | done).items() if record}
     return [Fetched(path, record, path in done) for path, record in files.items()]
 
@@ -68,18 +77,20 @@ def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> F
     return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
 
 
-def check_pair(pair: PairEntry) -> None:
-    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
-    target = gguf.read_header(pair.target.path)
-    if pair.drafter is None or not pair.drafter.runs:
+def check_pair(pair: PairEntry, report: DownloadReport) -> None:
+    """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only.
+
+    A drafter that was only found for the target, and does not fit, is no error: it is not used.
+    """
+    drafter = pair.drafter.path if pair.drafter and pair.drafter.runs else None
+    if not (drafter and pair.match):
+        check_files(pair.target.path, drafter)
         return
-    blocks = target.require(f"{target.architecture}.block_count", int)
-    hidden = target.require(f"{target.architecture}.embedding_length", int)
-    vocabulary = target.require("tokenizer.ggml.tokens", list)
-    drafter = pair.drafter.path
-    if pair.drafter.format == "safetensors":
-        safetensors.read_header(drafter)
-    check_fit(config_of_file(drafter), hidden, len(vocabulary), blocks, str(drafter))
+    check_files(pair.target.path, None)
+    try:
+        check_files(pair.target.path, drafter)
+    except ModelError as error:
+        report.say(f"the target runs without that drafter: {error}")
 
 
 @dataclass(frozen=True)
@@ -182,7 +193,7 @@ def _inside(source: FileSource) -> Path:
 def _remember_drafter(pair: PairEntry) -> None:
     """Note a drafter of the user's choice beside its target; the target's hf: name then stands for both."""
     record = records.read(pair.target.path)
-    if not pair.id.startswith(HUB) or not record or not pair.drafter or record.drafter:
+    if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter or record.drafter:
         return
     drafter = pair.drafter
     revision = f"@{drafter.revision}" if drafter.revision else ""

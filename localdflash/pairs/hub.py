@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAIN = "main"
 CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MOST_FILES = 10_000  # of a repository
+TIMEOUT = 10.0  # seconds without an answer
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -71,6 +73,22 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
     return Remote(repository, file, found.commit_hash, digest, found.size)
 
 
+def listing(repository: str, revision: str | None) -> list[str]:
+    """The files of a repository; without a revision, of its main branch. ModelError where they are too many."""
+    _library()
+    from huggingface_hub import HfApi, constants
+
+    with _one_line(repository, "", revision):
+        api = HfApi(endpoint=constants.ENDPOINT, library_name="localdflash")
+        try:
+            files = api.model_info(repository, revision=revision, timeout=TIMEOUT).siblings or []
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{constants.ENDPOINT} sends no list of files") from error
+    if len(files) > MOST_FILES:
+        raise ModelError(f"{repository} has more than {MOST_FILES} files: name the one to take, as hf:owner/name/file")
+    return [str(file.rfilename) for file in files]
+
+
 def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
     """A file that other programs left in the hub's cache, as the cache names it: blobs are called by their hash."""
     found = _library().try_to_load_from_cache(repository, file, revision=revision)
@@ -91,13 +109,14 @@ def blob_in_cache(remote: Remote) -> Path | None:
 
 
 def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes."""
+    """Download what `partial` does not hold yet. On failure it keeps what came, and the next call resumes.
+
+    A file above 50 GB, which the hub serves through its chunk store (Xet) only, begins anew.
+    """
     api = _library()
     if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
-        raise ModelError(
-            f"{remote.name}: has {remote.size} bytes, and the hub serves so large a file through Xet only: run "
-            f"`hf download {remote.repository} {remote.file}`, then pull again; it is taken from the cache"
-        )
+        _from_chunk_store(remote, partial, progress)
+        return
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
     with _one_line(remote.repository, remote.file, remote.commit), partial.open("ab") as stream:
@@ -112,6 +131,29 @@ def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
             expected_size=remote.size,
             tqdm_class=_meter(progress, remote.size),
         )
+
+
+def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None:
+    """Download a file as `hf download` would; ModelError where that cannot be done here."""
+    api = _library()
+    url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
+    with _one_line(remote.repository, remote.file, remote.commit):
+        place = api.get_hf_file_metadata(url, library_name="localdflash").xet_file_data
+        if place is None or not api.is_xet_available():
+            raise ModelError(
+                f"{remote.name}: has {remote.size} bytes, and so large a file comes through Xet only: "
+                "`pip install hf_xet`, unset HF_HUB_DISABLE_XET, and pull again"
+            )
+        try:
+            api.xet_get(
+                incomplete_path=partial,
+                xet_file_data=place,
+                headers=api.build_hf_headers(library_name="localdflash"),
+                expected_size=remote.size,
+                tqdm_class=_meter(progress, remote.size),
+            )
+        except RuntimeError as error:
+            raise Unreachable(f"{remote.name}: {str(error).splitlines()[0][:200]}; pull again") from error
 
 
 def read_range(remote: Remote, first: int, count: int) -> bytes:
@@ -145,6 +187,14 @@ def _meter(progress: Progress, size: int) -> Any:
             self.done += count
             progress(self.done, size)
 
+        def update_transfer(self, count: int) -> None:
+            """Of chunks that are not written yet: they count when they are."""
+
+        def set_postfix_str(self, *_: object, **_others: object) -> None:
+            pass
+
+        set_transfer_postfix_str = set_postfix_str
+
         def __enter__(self) -> Self:
             return self
 
@@ -171,7 +221,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    name = f"{repository}/{file}"
+    name = f"{repository}/{file}".rstrip("/")  # the whole repository has no file
     try:
         if offline():
             raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
@@ -220,4 +270,5 @@ def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str 
         return ModelError(
             f"{repository}: {constants.ENDPOINT} answered {status}: log in with `hf auth login`, or check HF_TOKEN"
         )
-    return Unreachable(f"{repository}/{file}: {constants.ENDPOINT} answered {status}; try again later")
+    name = f"{repository}/{file}".rstrip("/")
+    return Unreachable(f"{name}: {constants.ENDPOINT} answered {status}; try again later")

@@ -8,8 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from localdflash.files.paths import cache_folder
+from localdflash.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2"]
+RanWith = Literal["its own weights", "random weights"]
+Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
 ADAPTED = "adapted"  # the folder of targets that were made here
 
 
@@ -64,6 +67,13 @@ class FileSource:
         return self.package.requirement if self.package else self.repository
 
     @property
+    def parts(self) -> tuple["FileSource", ...]:
+        """All files of a GGUF in parts, of which this is the first; of any other this one."""
+        if len(files := names_of(self.file)) == 1:
+            return (self,)
+        return tuple(FileSource(self.repository, file, revision=self.revision) for file in files)
+
+    @property
     def path(self) -> Path:
         """The path of the file on this machine once it is there."""
         return models_folder() / self.fetched_from / self.file if self.fetched_from else Path(self.file)
@@ -86,8 +96,11 @@ class DrafterSource(FileSource):
     """The drafter's weights. `taps`: 0-based target blocks whose output it reads; None if only the file says."""
 
     kind: DrafterKind = "dflash"
+    trained_for: str | None = None  # the repository of the unquantized target
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
+    ran: tuple[str, ...] = ()  # backends on which a test ran drafters of its kind
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
 
     @property
     def format(self) -> str:
@@ -109,6 +122,14 @@ class DrafterSource(FileSource):
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterMatch:
+    """A drafter that was found for a target, or None where a likely one is refused; why, in words."""
+
+    drafter: DrafterSource | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PairEntry:
     """An entry of the registry. None means unknown; `memory_gb` (10^9 bytes) is the least that runs it at a small
     context.
@@ -127,12 +148,27 @@ class PairEntry:
     layers: int | None = None
     fim: str | None = None  # the target's fill-in-the-middle format
     notes: tuple[str, ...] = ()
+    active: float | None = None  # weights that a token reads, 10^9
+    ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
+    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+    ran_with: RanWith | None = None
+    read: tuple[Read, ...] = ()  # what the facts come from
+    match: DrafterMatch | None = None  # of a target that no entry names
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the entry does not say."""
+        facts: dict[str, object] = {"architecture": self.architecture, "layers": self.layers, "context": self.context}
+        if self.drafter and not self.drafter.path.is_file():
+            facts |= {"the drafter's block size": self.drafter.block_size, "its taps": self.drafter.taps}
+        return tuple(name for name, value in facts.items() if value is None)
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
         """Every file that the pair needs, without a drafter that nothing here runs."""
         drafter = self.drafter if self.drafter and self.drafter.runs else None
-        return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
+        named = (source for source in (self.target, drafter, drafter and drafter.config) if source)
+        return tuple(part for source in named for part in source.parts)
 
 
 @dataclass(frozen=True, slots=True)

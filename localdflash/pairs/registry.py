@@ -6,22 +6,34 @@ choose the files that are loaded.
 """
 
 import os
-import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.errors import ModelError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import did_you_mean
-from localdflash.pairs import names, records
-from localdflash.pairs.pair import DrafterSource, FileSource, LocalPair, PairEntry, TargetSource, models_folder
+from localdflash.pairs import hub, records
+from localdflash.pairs.base_model import find_drafter
+from localdflash.pairs.fitting import check_files
+from localdflash.pairs.hub_names import HUB, ShortName, chosen, full_name, short_name
+from localdflash.pairs.pair import (
+    DrafterMatch,
+    DrafterSource,
+    FileSource,
+    LocalPair,
+    PairEntry,
+    TargetSource,
+    models_folder,
+)
 from localdflash.pairs.registry_file import read_pairs
-from localdflash.weights.gguf import is_gguf
+from localdflash.pairs.remote_head import read_head
+from localdflash.weights.gguf import headers_kept, is_gguf, read_header
+from localdflash.weights.split import files_of, first_of
 
 PACKAGE = Path(__file__).parents[1]
-HUB = "hf:"
-_HUB_SPEC = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?/(?P<file>.*)", re.DOTALL)
+SAFETENSORS = "model.safetensors"  # what a drafter's repository is, where no file is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +49,51 @@ class Registry:
         hint = did_you_mean(pair_id, self.pairs)
         raise ModelError(f"no pair {pair_id!r}{hint or '; see `localdflash models list`'}")
 
-    def resolve(self, spec: str, drafter: str | None = None) -> PairEntry:
-        """Find the pair that a user asks for: an id, the path of a .gguf target, or `hf:owner/name[@revision]/file`.
+    def resolve(self, spec: str, drafter: str | None = None, ask: bool = False) -> PairEntry:
+        """Find the pair that a user asks for: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter`, a path or such an hf: name of a .gguf or .safetensors, replaces what the registry has.
+        `drafter`, a path or such an hf: name of a .gguf or .safetensors, replaces what the registry has. With `ask`
+        the hub may be asked which file a short name stands for, and what the header of one that is not here says.
         """
-        pair = self._resolve(spec)
-        return replace(pair, drafter=_given_drafter(drafter)) if drafter is not None else pair
+        pair = self._resolve(spec, ask)
+        if drafter is not None:
+            return replace(pair, drafter=self._given_drafter(drafter))
+        if pair.drafter or spec in self.pairs:
+            return pair
+        with headers_kept():
+            return self._matched(pair, ask)
 
     def others_here(self) -> Iterator[PairEntry]:
         """Targets that were downloaded by an hf: name and belong to no entry."""
         known = {source.path for pair in self.pairs.values() for source in pair.sources}
         found = [
-            self._resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
+            self.resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
             for path in sorted(models_folder().glob("*/*/**/*.gguf"))
-            if path not in known and (record := records.read(path)) and record.of_hub
+            if path not in known and path.name == first_of(path.name)
+            if (record := records.read(path)) and record.of_hub
         ]
         known |= {pair.drafter.path for pair in found if pair.drafter}
         yield from (pair for pair in found if pair.target.path not in known)
 
-    def _resolve(self, spec: str) -> PairEntry:
+    def _resolve(self, spec: str, ask: bool) -> PairEntry:
         if spec.startswith(HUB):
-            return self._pair_on_hub(spec)
+            asked = short_name(spec)
+            return self._pair_on_hub(asked.file(self._file(asked, ask)) if asked else spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
 
     def _pair_on_hub(self, spec: str) -> PairEntry:
         """The entry with this file; or what an entry says of another file of its repository; or only the target."""
-        source = _hub_source(spec, ".gguf")
+        source = full_name(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
         near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
         same = next((pair for pair in near if pair.target.file == target.file), None)
         if same and target.revision in (None, same.target.revision):
             return same
         record = records.read(target.path)
-        given = _given_drafter(record.drafter) if record and record.drafter else None
-        if near:
-            pair = same or near[0]
+        given = self._given_drafter(record.drafter) if record and record.drafter else None
+        if pair := same or next((pair for pair in near if pair.backends), None):
             description = f"{target.file}, as {pair.id} otherwise"
             return replace(
                 pair, id=spec, description=description, target=target, drafter=given or pair.drafter, memory_gb=None
@@ -82,6 +101,64 @@ class Registry:
         return PairEntry(
             spec, "a GGUF file of a Hugging Face repository", target, given, target.path, backends=("llama.cpp",)
         )
+
+    def _file(self, asked: ShortName, ask: bool) -> str:
+        """The file that a short name stands for: one that is here, else an entry's, else one of the hub's."""
+        folder = models_folder() / asked.repository
+        here = [
+            path.relative_to(folder).as_posix()
+            for path in folder.glob("**/*.gguf")
+            if (record := records.read(path)) and asked.revision in (None, record.revision, record.asked)
+        ]
+        targets = [pair.target for pair in self.pairs.values() if pair.target.repository == asked.repository]
+        named = [target.file for target in targets if asked.revision in (None, target.revision)]
+        for files in (here, named):
+            with suppress(ModelError):
+                return chosen(asked, files)
+        if ask:
+            return chosen(asked, hub.listing(asked.repository, asked.revision))
+        if here:
+            return chosen(asked, here)
+        spec = asked.file("").rstrip("/") + (f":{asked.quantization}" if asked.quantization else "")
+        raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
+
+    def _given_drafter(self, spec: str) -> DrafterSource:
+        """The drafter at a path or an hf: name, with what an entry says of it."""
+        if not spec.startswith(HUB):
+            return _drafter_at(Path(os.path.expanduser(spec)).absolute())
+        asked = short_name(spec)
+        source = full_name(asked.file(SAFETENSORS) if asked else spec, ".gguf", ".safetensors")
+        drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
+        known = next((one for one in drafters if (one.repository, one.file) == (source.repository, source.file)), None)
+        if known:
+            return replace(known, revision=source.revision, sha256=None, size=None)
+        of_repository = (one.trained_for for one in drafters if one.repository == source.repository)
+        return DrafterSource(
+            source.repository, source.file, revision=source.revision, trained_for=next(of_repository, None)
+        )
+
+    def _matched(self, pair: PairEntry, ask: bool) -> PairEntry:
+        """The pair with the drafter of an entry of the same model; one that is not here only if its target is not."""
+        target = pair.target
+        try:
+            is_here = all(part.path.is_file() for part in target.parts)
+            if not is_here and not (ask and target.repository):
+                return pair
+            header = read_header(target.path) if is_here else read_head(target)[2]
+        except ModelError:  # loading says it better
+            return pair
+        called = target.repository.partition("/")[2] if target.repository else target.path.name
+        match = find_drafter(header, called, self.pairs.values())
+        drafter = match.drafter if match else None
+        if not (match and drafter and is_here):
+            return replace(pair, drafter=drafter, match=match)
+        if not (file := _file_here(drafter)):
+            return replace(pair, match=match)
+        try:
+            check_files(target.path, file)
+        except ModelError as error:
+            return replace(pair, match=DrafterMatch(None, f"{match.why}, but it does not fit: {error}"))
+        return replace(pair, drafter=drafter, match=match)
 
 
 def load_registry() -> Registry:
@@ -103,7 +180,7 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     """List what is not on this machine. Either form of a drafter will do, under the same name in the same folder."""
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
     gguf = drafter and _forms(drafter)[0]
-    wanted = (pair.target,) if gguf else pair.sources
+    wanted = pair.target.parts if gguf else pair.sources
     return tuple(source for source in wanted if not _here(source, drafter))
 
 
@@ -127,7 +204,7 @@ def local_files(pair: PairEntry) -> LocalPair:
         raise ModelError(_missing(pair, missing))
     drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
     gguf, safetensors = _forms(drafter) if drafter else (None, None)
-    for path in (pair.target.path, gguf, safetensors):
+    for path in (*files_of(pair.target.path), gguf, safetensors):
         if path:
             records.check(path)
     return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
@@ -149,28 +226,14 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
     return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
 
 
-def _hub_source(spec: str, *suffixes: str) -> FileSource:
-    """Read `hf:owner/name[@revision]/file`."""
-    parts = _HUB_SPEC.fullmatch(spec)
-    if not parts:
-        raise ModelError(f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]}, or hf:owner/name@revision/file")
-    try:
-        file = names.file_in_repository(parts["file"])
-        revision = None if parts["revision"] is None else names.revision(parts["revision"])
-        repository = names.repository(parts["repository"])
-    except ValueError as error:
-        raise ModelError(f"{spec[:300]!r}: {error}") from error
-    if not file.endswith(suffixes):
-        raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
-    return FileSource(repository, file, revision=revision)
+def _file_here(drafter: DrafterSource) -> Path | None:
+    """The file of a drafter that is whole on this machine."""
+    gguf, safetensors = _forms(drafter)
+    config = drafter.config
+    return gguf or (safetensors if config is None or config.path.is_file() else None)
 
 
-def _given_drafter(spec: str) -> DrafterSource:
-    """The drafter at a path or an hf: name."""
-    if spec.startswith(HUB):
-        source = _hub_source(spec, ".gguf", ".safetensors")
-        return DrafterSource(source.repository, source.file, revision=source.revision)
-    path = Path(os.path.expanduser(spec)).absolute()
+def _drafter_at(path: Path) -> DrafterSource:
     if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
         raise ModelError(f"{path}: no such .gguf or .safetensors file; give a drafter's path, or hf:owner/name/file")
     return DrafterSource(None, str(path))
@@ -179,12 +242,14 @@ def _given_drafter(spec: str) -> DrafterSource:
 def _pair_at(target: Path) -> PairEntry:
     """Make a pair of a file and the one beside it that says `drafter` where its own name says `target`.
 
-    A file that has no suffix, as Ollama's have none, is known by its first bytes.
+    A file that has no suffix, as Ollama's have none, is known by its first bytes; a part stands for its model.
     """
+    target = files_of(target)[0]
     if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
         raise ModelError(f"{target}: no such .gguf file; give the path of a GGUF target, or an id")
-    stem = target.stem.replace("target", "drafter")
-    siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target.stem)
+    own = target.stem.partition("-00001-of-")[0]
+    stem = own.replace("target", "drafter")
+    siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != own)
     drafter = next((path for path in siblings if path.is_file()), None)
     return PairEntry(
         id=str(target),

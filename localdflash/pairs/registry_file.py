@@ -3,13 +3,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from localdflash.backend.names import RUNNERS
 from localdflash.files.strict_toml import TomlTable, listed, matching, number, one_of, read_toml, text, whole
 from localdflash.pairs import names
-from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, TargetSource
+from localdflash.pairs.pair import Adapted, DrafterKind, DrafterSource, Package, PairEntry, RanWith, Read, TargetSource
 from localdflash.weights.gguf import is_gguf
+from localdflash.weights.split import first_of, names_of
 
 SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
@@ -43,7 +44,7 @@ def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = N
 def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairEntry:
     entry.only(
         *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
-        *("target", "drafter"),
+        *("active", "ran", "by_parts", "ran_with", "read", "target", "drafter"),
     )
     pair_id = entry.required("id", _pair_id)
     target = entry.table("target")
@@ -64,6 +65,11 @@ def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairE
         layers=layers,
         fim=entry.optional("fim", _name),
         notes=entry.optional("notes", listed(text)) or (),
+        active=entry.optional("active", number(0.001, 10_000)),
+        ran=_runners(entry, "ran"),
+        by_parts=_runners(entry, "by_parts"),
+        ran_with=cast(RanWith | None, entry.optional("ran_with", one_of(*get_args(RanWith)))),
+        read=cast(tuple[Read, ...], entry.optional("read", listed(one_of(*get_args(Read)))) or ()),
     )
 
 
@@ -97,7 +103,7 @@ def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Ta
 
 
 def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
-    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps")
+    table.only(*_SOURCE_KEYS, "kind", "block_size", "taps", "trained_for", "ran", "by_parts")
     taps = table.optional("taps", listed(whole(0, 999)))
     if taps is not None and (not taps or list(taps) != sorted(set(taps))):
         raise table.error("taps", "expected ascending blocks, each once")
@@ -108,7 +114,14 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
         kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2"))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
+        trained_for=table.optional("trained_for", names.repository),
+        ran=_runners(table, "ran"),
+        by_parts=_runners(table, "by_parts"),
     )
+
+
+def _runners(table: TomlTable, key: str) -> tuple[str, ...]:
+    return table.optional(key, listed(one_of(*RUNNERS))) or ()
 
 
 def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
@@ -119,6 +132,11 @@ def _source(table: TomlTable, base: Path, *suffixes: str) -> dict[str, Any]:
     name = table.required(key, convert)
     if not (name.endswith(suffixes) or (key == "path" and is_gguf(base / os.path.expanduser(name)))):
         raise table.error(key, f"expected a {' or '.join(suffixes)} file, found {name!r}")
+    if (first := first_of(name)) != name:
+        raise table.error(key, f"name the first part, {first}")
+    pinned = next((pin for pin in ("sha256", "size", "package") if pin in table), None)
+    if pinned and names_of(name) != (name,):
+        raise table.error(pinned, "does not go with a model in parts: pin its revision")
     if "package" in table:
         return _member(table, name)
     if odd := next((key for key in _PACKAGE_KEYS if key in table), None):

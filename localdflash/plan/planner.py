@@ -114,7 +114,7 @@ def make_plan(
         if not other.fits:
             raise OutOfMemory(f"{other.pair} does not fit by itself: {other.verdict}")
         taken = {name: size for name, size in other.parts.items() if name != PROGRAM}
-    pair = load_registry().resolve(spec)
+    pair = load_registry().resolve(spec, ask=True)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
@@ -153,7 +153,8 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     if gone := next((source for source in missing if source.fetched_from is None), None):
         raise ModelError(how_to_get(gone))
     try:
-        target = stand_in(pair.target, folder) if pair.target in missing else pair.target.path
+        gone_parts = set(pair.target.parts) & set(missing)
+        target = stand_in(pair.target, folder) if gone_parts else pair.target.path
         if drafter is None:
             return target, None
         fetched = drafter in missing or drafter.config in missing

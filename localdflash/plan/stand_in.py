@@ -3,43 +3,20 @@
 The rest of a stand-in takes no disk and is never read: enough to plan a pair before it is downloaded.
 """
 
-import io
 from pathlib import Path
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import LARGEST_JSON
 from localdflash.pairs import hub, packages
-from localdflash.pairs.hub import Remote, Unreachable
+from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import DrafterSource, FileSource
-from localdflash.weights.gguf import parse_header
-
-CHUNK = 4 << 20  # bytes fetched at a time: the header of a large vocabulary takes two or three
-
-
-class FileHead(io.RawIOBase):
-    """The first bytes of a file of the hub, fetched as far as they are read, and kept in `fetched`."""
-
-    def __init__(self, remote: Remote) -> None:
-        super().__init__()
-        self._remote, self.fetched = remote, bytearray()
-
-    def readable(self) -> bool:
-        """See io.RawIOBase."""
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the io module's own buffers only
-        """See io.RawIOBase."""
-        data = hub.read_range(self._remote, len(self.fetched), len(buffer)) if self._left() else b""
-        buffer[: len(data)] = data
-        self.fetched += data
-        return len(data)
-
-    def _left(self) -> int:
-        return self._remote.size - len(self.fetched)
+from localdflash.pairs.remote_head import read_head
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:
     """A file in `folder` with the header of a GGUF on the hub, and its size; a package's file if that is installed.
+
+    Of a model in parts the first of such files.
 
     Unreachable if the hub cannot be asked, ModelError if it has no such file or no sound header.
     """
@@ -49,15 +26,12 @@ def stand_in(source: FileSource, folder: Path) -> Path:
         if found := packages.installed(source.package, source.file):
             return found
         raise Unreachable(f"{source.name} is not here, and pip fetches packages whole: pull it first")
-    assert source.repository
-    remote = hub.look_up(source.repository, source.file, source.revision)
-    head = FileHead(remote)
-    parse_header(io.BufferedReader(head, CHUNK), remote.size, Path(source.name))
-    path = folder / source.path.name
-    with path.open("wb") as stream:
-        stream.write(head.fetched)
-        stream.truncate(remote.size)
-    return path
+    for part in source.parts:
+        remote, head, _ = read_head(part)
+        with (folder / part.path.name).open("wb") as stream:
+            stream.write(head.fetched)
+            stream.truncate(remote.size)
+    return folder / source.path.name
 
 
 def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:

@@ -72,7 +72,10 @@ def check_sources(folder: Path, sources: Sequence[str]) -> None:
 
 def plan(work: Work) -> TrainingNeeds:
     """What it will take; errors of one line where it cannot be done, so that none comes after hours of answering."""
-    config = decoder_config(read_header(work.target))
+    header = read_header(work.target)
+    if len(header.files) > 1:
+        raise TrainingError(f"{work.target}: training reads one file: join its parts with llama-gguf-split --merge")
+    config = decoder_config(header)
     kept_plan.check_vocabulary(config, work.target)
     asker, taps = answering.Asker(work.target, work.fim), taps_of(work)
     for tap in taps:

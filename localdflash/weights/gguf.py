@@ -3,6 +3,7 @@
 A header that passes is safe to hand to llama.cpp: little-endian version 2 or 3, every count, string and array inside
 the file and below a cap, every key and tensor named once, every tensor in the place that its predecessors leave it
 and inside the file. Everything else is a ModelError of one line. Nothing here imports torch before a tensor is loaded.
+A model in several files is read by the path of its first one, as one model (`split`).
 Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
 """
 
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
+from localdflash.weights import split
 from localdflash.weights.ggml_types import BY_CODE, GGMLType
 from localdflash.weights.gguf_values import read_metadata
-from localdflash.weights.reader import GGUFReader
+from localdflash.weights.reader import MAX_HEADER_BYTES, GGUFReader
 
 if TYPE_CHECKING:
     import torch
@@ -47,24 +49,33 @@ _SOUND: set[Identity] = set()  # files whose headers this process has read
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor is: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start."""
+    """Where a tensor is: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start.
+
+    `part` is the index of its file in `GGUFHeader.files`.
+    """
 
     name: str
     shape: tuple[int, ...]
     ggml_type: GGMLType
     offset: int
     nbytes: int
+    part: int = 0
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """A checked header. Arrays in `metadata` are lists; `data_offset` is where the tensor data starts."""
+    """A checked header. Arrays in `metadata` are lists; `data_offset` is where the tensor data of `path` starts."""
 
     path: Path
     version: int
     metadata: Mapping[str, object]
     tensors: dict[str, TensorInfo]
     data_offset: int
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        return split.files_of(self.path)
 
     @property
     def architecture(self) -> str:
@@ -96,16 +107,18 @@ def headers_kept() -> Iterator[None]:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data."""
-    kept = _KEPT.get()
-    with open_model(path) as (stream, size):
-        identity = _identity(stream)
-        if kept and identity in kept:
-            return replace(kept[identity], path=path)
-        header = parse_header(stream, size, path)
-    _SOUND.add(identity)
-    if kept is not None:
-        kept[identity] = header
+    """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data.
+
+    Of a model in several files all headers are read: the metadata is the first one's, the tensors are of all.
+    """
+    kept, identity = _KEPT.get(), _identity(path)
+    if kept and identity in kept:
+        return replace(kept[identity], path=path)
+    header = _whole(path)
+    if identity == _identity(path):  # what was read is what is there
+        _SOUND.add(identity)
+        if kept is not None:
+            kept[identity] = header
     return header
 
 
@@ -120,16 +133,42 @@ def is_gguf(path: Path) -> bool:
 
 def check_header(path: Path) -> None:
     """Raise what `read_header` would. A file that it has read here, unchanged, is not read again: it takes a while."""
-    with open_model(path) as (stream, _):
-        if _identity(stream) in _SOUND:
-            return
-    read_header(path)
+    if _identity(path) not in _SOUND:
+        read_header(path)
 
 
-def _identity(stream: BinaryIO) -> Identity:
-    """What tells a file from any other, and from itself after a change."""
-    about = os.fstat(stream.fileno())
-    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+def _identity(path: Path) -> Identity:
+    """What tells a model's files from any other, and from themselves after a change."""
+    split.check_first(path)
+    split.check_there(path)
+    identity: Identity = ()
+    for file in split.files_of(path):
+        with open_model(file) as (stream, _):
+            about = os.fstat(stream.fileno())
+        identity += (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    return identity
+
+
+def _whole(path: Path) -> GGUFHeader:
+    """The header of a file, or of all parts of a model as one."""
+    files = split.files_of(path)
+    first, tensors, taken = None, dict[str, TensorInfo](), 0
+    for index, file in enumerate(files):
+        with open_model(file) as (stream, size):
+            header = parse_header(stream, size, file)
+        split.check_part(file, header.metadata, index, len(files))
+        if twice := next((name for name in header.tensors if name in tensors), None):
+            raise ModelError(f"{file}: tensor {twice} is in an earlier part, too; download the parts again")
+        tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
+        taken += header.data_offset
+        if taken > MAX_HEADER_BYTES and index:
+            raise ModelError(f"{file}: the headers of its parts are larger than {MAX_HEADER_BYTES >> 20} MiB together")
+        first = first or header
+    assert first
+    wanted = first.metadata.get(split.TENSORS, len(tensors))
+    if len(files) > 1 and wanted != len(tensors):
+        raise ModelError(f"{path}: its parts hold {len(tensors)} tensors instead of {wanted}; download them again")
+    return replace(first, tensors=tensors)
 
 
 def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
@@ -153,9 +192,9 @@ def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
     info = find(header, name)
     first = info.offset - info.offset % mmap.ALLOCATIONGRANULARITY
     end = info.offset + info.nbytes
-    with open_model(header.path) as (stream, size):
+    with open_model(header.files[info.part]) as (stream, size):
         if size < end:
-            raise ModelError(f"{header.path}: became shorter than tensor {name} needs; download it again")
+            raise ModelError(f"{header.files[info.part]}: became shorter than tensor {name} needs; download it again")
         mapped = mmap.mmap(stream.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
     return torch.frombuffer(mapped, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
 

@@ -131,6 +131,8 @@ def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
 
 def _entries(header: GGUFHeader) -> dict[str, bytes]:
     """The metadata as the file spells it, type and value; its header was checked."""
+    if len(header.files) > 1:
+        raise ModelError(f"{header.path}: an adapter needs its base in one file: join it with llama-gguf-split --merge")
     with header.path.open("rb") as file:
         data = file.read(header.data_offset)
     at, found = len(b"GGUF") + 4 + 8, dict[str, bytes]()

@@ -48,7 +48,7 @@ def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFi
         assert any(line.split(maxsplit=1) == [name, entry.help] for line in out.splitlines())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["models", "list"], ["models", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["models", "list", "--json"], ["models", "--help"]])
 def test_light_commands_stay_light(arguments: list[str]) -> None:
     done = python(
         f"import sys, time; from localdflash.cli import main; code = main({arguments!r});"

@@ -113,7 +113,7 @@ def test_offline_the_registry_is_asked(fails: Any, hub: FakeHub, monkeypatch: py
 
 def test_what_cannot_be_planned(fails: Any, tmp_path: Path) -> None:
     assert "did you mean" in fails(3, "models", "plan", "qwen3-8c")
-    assert "no backend runs" in fails(3, "models", "plan", "qwen3.5-27b")
+    assert "no backend runs" in fails(3, "models", "plan", "qwen3-coder-next")
     assert "trained for 1024 tokens" in fails(2, "models", "plan", "embedded", "--ctx", "2000")
     assert "no NVIDIA driver" in fails(1, "models", "plan", "embedded", "--backend", "cuda")
     assert "the CPU engine is not there: it was not built" in fails(1, "models", "plan", "embedded", "--backend", "cpu")

@@ -25,6 +25,7 @@ from localdflash.train.kept_answers import KeptAnswers
 from localdflash.train.kept_training import KeptRun
 from localdflash.train.prompts import COMPLETIONS
 from localdflash.weights.gguf import read_header
+from tests.support.split_files import split_file
 
 SHORTLY = ("--minutes", "0.02", "--tokens", "1000", "--sequences", "2", "--anchors", "8")
 QUICK = (*SHORTLY, "--short", "100")
@@ -299,6 +300,12 @@ def test_a_file_without_a_question(target: Path, run: Callable[..., Any], tmp_pa
     assert done.code == 1
     assert "none.jsonl: there is no question in it" in done.err
     assert not (tmp_path / "folder" / "prompts.jsonl").exists()
+
+
+def test_a_target_in_parts(target: Path, questions: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    first = split_file(target, tmp_path, "m", 2)
+    said = fails(1, "train", "drafter", tmp_path / "folder", "--pair", first, "--prompts", questions, *QUICK)
+    assert "m-00001-of-00002.gguf: training reads one file: join its parts" in said
 
 
 def test_options_that_want_a_pair(fails: Callable[..., str], tmp_path: Path) -> None:

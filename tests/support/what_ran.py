@@ -1,0 +1,99 @@
+"""Which test ran what, and the table of docs/models.md that says so. `python -m tests.support.what_ran` writes it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from localdflash.backend.names import Runner
+from localdflash.pairs.pair import PairEntry
+from localdflash.pairs.registry import shipped_file
+from localdflash.pairs.registry_file import read_pairs
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- what ran: written by tests/support/what_ran.py -->", "<!-- end of what ran -->"
+BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch", "cuda")
+PARTS = ("cuda",)  # what stands for a backend without its device: references in place of kernels
+
+# The test that ran a whole model of an architecture with random weights.
+_CONVERTED = "tests/reference/test_gguf_architectures.py::"
+_REFERENCE = f"{_CONVERTED}test_logits_and_hidden_states_are_those_of_hugging_face"
+_LLAMA_CPP = f"{_CONVERTED}test_llama_cpp_reads_the_same_model_from_the_file"
+_CPU = "tests/cpu/test_architectures.py::test_logits_are_near_those_of_hugging_face"
+_CUDA = "tests/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
+_HYBRID = "tests/cpu/test_qwen35.py::test_logits_are_those_of_hugging_face_with_rounded_activations"
+_HYBRID_LLAMA_CPP = "tests/cpu/test_qwen35.py::test_llama_cpp_is_as_far_from_exact_logits"
+TARGETS: dict[str, dict[Runner, str]] = {
+    "qwen3": {
+        "cpu": "tests/cpu/test_target.py::test_rounded_activations_are_near_float32",
+        "llama.cpp": "tests/llamacpp/test_target.py::test_taps_and_logits_agree_with_the_float32_decoder",
+        "torch": "tests/reference/test_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face",
+        "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+    },
+    "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
+    "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
+    "qwen35": {"cpu": _HYBRID, "llama.cpp": _HYBRID_LLAMA_CPP},
+    "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _HYBRID_LLAMA_CPP},
+    "gpt-oss": {
+        "cpu": "tests/cpu/test_gpt_oss.py::test_logits_are_those_of_hugging_face_with_rounded_activations",
+        "llama.cpp": "tests/cpu/test_gpt_oss.py::test_logits_are_near_those_of_llama_cpp",
+    },
+}
+# The test that ran a pair with its own weights.
+_CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
+_CODE = "tests/loading/test_smollm2.py::test_the_pair_of_completions_writes_the_same_with_copies"
+_EMBEDDED = "tests/test_embedded.py::test_drafting_does_not_change_the_text"
+_PARTS_OF_SMOLLM2 = "tests/cuda/test_smollm2.py::test_logits_are_those_of_the_torch_reference"
+OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
+    "embedded": {"cpu": _EMBEDDED, "llama.cpp": _EMBEDDED, "torch": _EMBEDDED, "cuda": TARGETS["qwen3"]["cuda"]},
+    "smollm2-135m": {"cpu": _CHAT, "llama.cpp": _CHAT, "torch": _CHAT, "cuda": _PARTS_OF_SMOLLM2},
+    "smollm2-135m-code": {"cpu": _CODE, "llama.cpp": _CODE, "torch": _CODE, "cuda": _PARTS_OF_SMOLLM2},
+}
+# The test that ran drafters of a kind with random weights.
+DRAFTERS: dict[Runner, str] = {
+    "cpu": "tests/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
+    "llama.cpp": "tests/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
+    "torch": "tests/reference/test_drafter.py::test_drafts_equal_the_oracle",
+    "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+}
+
+
+def runs_of(pair: PairEntry) -> dict[Runner, str]:
+    """The tests that ran a pair's target, or its architecture, by the backend."""
+    return OWN_WEIGHTS.get(pair.id) or TARGETS.get(pair.architecture or "", {})
+
+
+def table() -> str:
+    """The table of the page, one row for each pair of the registry."""
+    pairs = read_pairs(shipped_file(), ROOT / "localdflash").values()
+    head = ["pair", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
+    rows = [head, ["---"] * len(head), *(list(_row(pair)) for pair in pairs)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(pair: PairEntry) -> Iterator[str]:
+    yield f"`{pair.id}`"
+    for backend in BACKENDS:
+        yield _cell(backend, pair.ran, pair.by_parts, runs_of(pair))
+    for backend in BACKENDS:
+        drafter = pair.drafter
+        yield _cell(backend, drafter.ran, drafter.by_parts, DRAFTERS) if drafter else "—"
+    yield {"its own weights": "its own", "random weights": "random", None: "—"}[pair.ran_with]
+    yield ", ".join(pair.unknown) or "—"
+
+
+def _cell(backend: Runner, ran: tuple[str, ...], by_parts: tuple[str, ...], tests: dict[Runner, str]) -> str:
+    if backend not in (*ran, *by_parts):
+        return "no"
+    file, name = tests[backend].split("::")
+    return f'[{"ran" if backend in ran else "by parts"}](../{file} "{name}")'
+
+
+def page_with(made: str) -> str:
+    """The page with this table in its place."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(table()), encoding="utf-8")
