@@ -13,10 +13,10 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int BLOCK = 64;      // keys
-constexpr int STRIP = 16;      // keys of a score's lanes
-constexpr int BAND = 64;       // rows that pass over the keys together
-constexpr int LARGEST = 512;   // head_dim
+constexpr int BLOCK = 64;     // keys
+constexpr int STRIP = 16;     // keys of a score's lanes
+constexpr int BAND = 64;      // rows that pass over the keys together
+constexpr int LARGEST = 512;  // head_dim
 
 struct Heads {
   const Cache& cache;
@@ -25,8 +25,9 @@ struct Heads {
 
 using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 
-// How many strips, or sixteens of dimensions, so many rows meet at once: enough sums to keep the multipliers busy.
-constexpr int at_once(int rows) { return rows * 4 <= TILE || rows == 1 ? 4 : rows * 2 <= TILE ? 2 : 1; }
+// How many strips, or sixteens of dimensions, so many rows meet at once: enough sums to keep the multipliers busy, and no
+// more than registers hold beside what is multiplied.
+constexpr int at_once(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
 inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t higher(int32_t a, int32_t b) { return a > b ? a : b; }

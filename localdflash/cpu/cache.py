@@ -19,7 +19,7 @@ KV_FORMATS = ("f16", "int8")
 
 @dataclass(frozen=True)
 class CacheArray:
-    """An array of a block's head: rows of so many positions `together`, on the second axis of a row if more than one."""
+    """An array of a block's head: rows of so many positions `together`, the second axis of a row if more than one."""
 
     dtype: Any
     together: int
@@ -42,6 +42,11 @@ def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
     )
 
 
+def kept_in(kv: str) -> str:
+    """What keys and values are kept in where this was asked for."""
+    return kv if kv in KV_FORMATS else "f16"
+
+
 def room(positions: int) -> int:
     """For how many positions a cache that holds so many has room."""
     return -(-positions // KEYS) * KEYS
@@ -55,12 +60,15 @@ def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
 
 
 class KeysAndValues:
-    """The cache of a stack of blocks: room for at least `capacity` positions."""
+    """The cache of a stack of blocks: room for at least `capacity` positions.
+
+    `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`.
+    """
 
     def __init__(self, blocks: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
         self.capacity = room(capacity)
         self._forms = cache_arrays(config.head_dim, kv)
-        self._arrays: list[NDArray[Any]] = [
+        self.arrays: list[NDArray[Any]] = [
             aligned((blocks, config.num_key_value_heads, form.rows(self.capacity), *form.row), form.dtype)
             for form in self._forms
         ]
@@ -68,16 +76,16 @@ class KeysAndValues:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(array.nbytes for array in self._arrays)
+        return sum(array.nbytes for array in self.arrays)
 
     def bound(self, block: int) -> CacheStruct:
         """The struct of a block's cache; whoever keeps it must keep this object too."""
-        return CacheStruct(*(address(array[block]) for array in self._arrays))
+        return CacheStruct(*(address(array[block]) for array in self.arrays))
 
     def clear(self, start: int, stop: int) -> None:
         """Put zeros at the positions from `start` up to `stop`."""
         at = np.arange(start, stop)
-        for array, form in zip(self._arrays, self._forms, strict=True):
+        for array, form in zip(self.arrays, self._forms, strict=True):
             if form.together == 1:
                 array[:, :, at] = 0
             else:
@@ -98,4 +106,4 @@ class KeysAndValues:
 
     def _first(self, length: int) -> list[NDArray[Any]]:
         """The rows of each array that so many positions take."""
-        return [array[:, :, : form.rows(length)] for array, form in zip(self._arrays, self._forms, strict=True)]
+        return [array[:, :, : form.rows(length)] for array, form in zip(self.arrays, self._forms, strict=True)]

@@ -7,7 +7,7 @@ from localdflash.backend.fit import NO_DRAFTER, fit
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.backend.running import Running, compose
-from localdflash.cpu.cache import KV_FORMATS
+from localdflash.cpu.cache import kept_in
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.pair import CpuPair
@@ -24,7 +24,7 @@ from localdflash.pairs.pair import LocalPair
 def load(files: LocalPair, options: Options) -> Running:
     """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    kv = options.kv if options.kv in KV_FORMATS else "f16"
+    kv = kept_in(options.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
     if options.context > sizes.trained:
         raise UsageError(
