@@ -29,6 +29,12 @@ using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 // more than registers hold beside what is multiplied.
 constexpr int at_once(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
+// Asks for what the next block has in the place of this one. Few rows wait for memory; for many, it comes in time.
+template <int ROWS>
+inline void ask_for_next(const void* place, ptrdiff_t block_bytes) {
+  if constexpr (2 * ROWS <= TILE) __builtin_prefetch(static_cast<const uint8_t*>(place) + block_bytes);
+}
+
 inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t higher(int32_t a, int32_t b) { return a > b ? a : b; }
 

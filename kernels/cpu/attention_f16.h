@@ -76,13 +76,17 @@ class F16 {
   static void score_strips(const Queries& queries, int r, const uint16_t* keys, int32_t head_dim, Weights& scores,
                            int strip) {
     const float* q = queries.row(r);
-    const ptrdiff_t stride = queries.stride();
+    const ptrdiff_t stride = queries.stride(), next = static_cast<ptrdiff_t>(BLOCK) * head_dim * 2;
     Lanes sums[ROWS * STEP], key[STEP];
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS * STEP; i++) sums[i] = splat(0.0f);
     for (int32_t d = 0; d < head_dim; d++) {
 #pragma GCC unroll 16
-      for (int s = 0; s < STEP; s++) key[s] = load_half(keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * STRIP);
+      for (int s = 0; s < STEP; s++) {
+        const uint16_t* from = keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * STRIP;
+        ask_for_next<ROWS>(from, next);
+        key[s] = load_half(from);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS * STEP; i++) sums[i] = fma(splat(q[i / STEP * stride + d]), key[i % STEP], sums[i]);
     }
@@ -110,12 +114,17 @@ class F16 {
   template <int ROWS, int STEP>
   static void gather_dimensions(const float (*weights)[BLOCK], const uint16_t* values, int32_t head_dim, int from,
                                 int to, float* out, ptrdiff_t stride) {
+    const ptrdiff_t next = static_cast<ptrdiff_t>(BLOCK) * head_dim * 2;
     Lanes sums[ROWS * STEP], value[STEP];
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS * STEP; i++) sums[i] = load(out + i / STEP * stride + i % STEP * 16);
     for (int key = from; key < to; key++) {
 #pragma GCC unroll 16
-      for (int s = 0; s < STEP; s++) value[s] = load_half(values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s);
+      for (int s = 0; s < STEP; s++) {
+        const uint16_t* from = values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s;
+        ask_for_next<ROWS>(from, next);
+        value[s] = load_half(from);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS * STEP; i++) sums[i] = fma(splat(weights[i / STEP][key]), value[i % STEP], sums[i]);
     }

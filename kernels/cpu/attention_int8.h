@@ -123,7 +123,11 @@ class Int8 {
       for (int i = 0; i < ROWS * STEP; i++) dots[i] = zero_sums();
       for (ptrdiff_t d = group * GROUP; d < (group + 1) * GROUP; d += 2) {
 #pragma GCC unroll 16
-        for (int s = 0; s < STEP; s++) pairs[s] = load_pairs(keys + (s * head_dim + d) * STRIP);
+        for (int s = 0; s < STEP; s++) {
+          const int8_t* from = keys + (s * head_dim + d) * STRIP;
+          ask_for_next<ROWS>(from, BLOCK * head_dim);
+          pairs[s] = load_pairs(from);
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < ROWS * STEP; i++) dots[i] = add_dots(dots[i], pairs[i % STEP], q + i / STEP * head_dim + d);
       }
@@ -165,7 +169,10 @@ class Int8 {
     for (int i = 0; i < ROWS * STEP; i++) dots[i] = zero_sums();
     for (int key = weights.first; key < weights.last; key += 2, values += pair) {
 #pragma GCC unroll 16
-      for (int s = 0; s < STEP; s++) pairs[s] = load_pairs(values + 32 * s);
+      for (int s = 0; s < STEP; s++) {
+        ask_for_next<ROWS>(values + 32 * s, BLOCK / 2 * pair);
+        pairs[s] = load_pairs(values + 32 * s);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS * STEP; i++) dots[i] = add_dots(dots[i], pairs[i % STEP], weights.codes[i / STEP] + key);
     }
