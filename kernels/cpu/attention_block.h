@@ -29,10 +29,13 @@ using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 // more than registers hold beside what is multiplied.
 constexpr int at_once(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
-// Asks for what the next block has in the place of this one. Few rows wait for memory; for many, it comes in time.
+// Asks for what the next block has in the place of this one, load `i` of half a cache line. Few rows wait for memory; for
+// many, it comes in time. Not into the nearest cache, which two blocks would fill.
 template <int ROWS>
-inline void ask_for_next(const void* place, ptrdiff_t block_bytes) {
-  if constexpr (2 * ROWS <= TILE) __builtin_prefetch(static_cast<const uint8_t*>(place) + block_bytes);
+inline void ask_for_next(const void* place, ptrdiff_t block_bytes, ptrdiff_t i) {
+  if constexpr (2 * ROWS <= TILE) {
+    if (i % 2 == 0) __builtin_prefetch(static_cast<const uint8_t*>(place) + block_bytes, 0, 2);
+  }
 }
 
 inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }

@@ -125,7 +125,7 @@ class Int8 {
 #pragma GCC unroll 16
         for (int s = 0; s < STEP; s++) {
           const int8_t* from = keys + (s * head_dim + d) * STRIP;
-          ask_for_next<ROWS>(from, BLOCK * head_dim);
+          ask_for_next<ROWS>(from, BLOCK * head_dim, d / 2);
           pairs[s] = load_pairs(from);
         }
 #pragma GCC unroll 16
@@ -170,7 +170,7 @@ class Int8 {
     for (int key = weights.first; key < weights.last; key += 2, values += pair) {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
-        ask_for_next<ROWS>(values + 32 * s, BLOCK / 2 * pair);
+        ask_for_next<ROWS>(values + 32 * s, BLOCK / 2 * pair, s);
         pairs[s] = load_pairs(values + 32 * s);
       }
 #pragma GCC unroll 16
