@@ -1,7 +1,8 @@
-"""What keys and values in 8 bits cost in quality on the CPU engine: beside those in float16, all else the same.
+"""What keys and values in 8 bits cost in quality on the CPU engine: both forms against float32 on the same weights.
 
 `PYTHONPATH=. python -P bench/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out code,
-file by file and all of it as one text as long as the model's context, and greedy continuations of the starts of files.
+and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that two
+forms are further from each other than either is from float32 by its own fault.
 """
 
 import argparse
@@ -12,39 +13,47 @@ from typing import Any
 
 import torch
 
-from bench.cpu_quality import ROWS, Difference, decoded, held_out, of_engine
+from bench.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.machine.cores import physical_cores
 from localdflash.machine.hardware import commit, device
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.registry import load_registry, local_files
+from localdflash.reference.decoder import causal
+from localdflash.reference.gguf_decoder import load_decoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights import gguf
 
-LONGEST_TEXT = 8192  # tokens
 PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt and of its continuation
 
 
+@torch.inference_mode()
 def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
-    """Compare both on a pair of the registry."""
+    """Compare both with float32, and with each other, on a pair of the registry."""
     path = local_files(load_registry().resolve(name)).target
-    most = min(decoder_config(gguf.read_header(path)).context_length, LONGEST_TEXT)
-    sequences = held_out(Tokenizer.load(path), files)
-    joined = [token for ids in sequences for token in ids][: most - ROWS]
-    results: dict[str, Any] = {}
-    with of_engine(path, most, threads, "f16") as halves, of_engine(path, most, threads, "int8") as codes:
-        for what, texts in (("files", sequences), ("one text", [joined])):
-            total = Difference()
-            for ids in (ids[: most - ROWS] for ids in texts):
-                both = zip(decoded(halves.target, ids), decoded(codes.target, ids), strict=True)
-                for (rows, wanted), (_, found) in both:
-                    wanted_rows, found_rows = torch.from_numpy(wanted.copy()), torch.from_numpy(found.copy())
-                    total.add(wanted_rows, found_rows, ids[rows.start + 1 : rows.stop + 1])
-            results[what] = total.report("f16")
+    context = decoder_config(gguf.read_header(path)).context_length
+    sequences = [ids[: context - ROWS] for ids in held_out(Tokenizer.load(path), files)]
+    reference = load_decoder(path)
+    with of_engine(path, LONGEST, threads, "f16") as halves, of_engine(path, LONGEST, threads, "int8") as codes:
+        both = {"f16": (halves.target, Difference()), "int8": (codes.target, Difference())}
+        apart = Difference()
+        for ids in sequences:
+            hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal)
+            steps = zip(*(decoded(target, ids) for target, _ in both.values()), strict=True)
+            for rows in steps:
+                at, following = rows[0][0], ids[rows[0][0].start + 1 : rows[0][0].stop + 1]
+                exact = reference.logits(hidden[:, at])[0]
+                found = [torch.from_numpy(logits.copy()) for _, logits in rows]
+                for (_, total), logits in zip(both.values(), found, strict=True):
+                    total.add(exact, logits, following)
+                apart.add(found[0], found[1], following)
         prompts = [ids[:PROMPT] for ids in sequences if len(ids) > PROMPT][:PROMPTS]
-        results["continuations"] = agreement(halves, codes, prompts)
-    return results
+        return {
+            **{kv: total.report() for kv, (_, total) in both.items()},
+            "int8 beside f16": apart.report("f16"),
+            "continuations": agreement(halves, codes, prompts),
+        }
 
 
 def agreement(one: HostPair, other: HostPair, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class TestAPair:
                     for pair in (loaded.pair, plain.pair)
                 )
                 assert [*chain(*drafted)] == [*chain(*wanted)]
-                assert len(drafted) < len(wanted) == 60
+                assert params.temperature or len(drafted) < len(wanted) == 60
 
     def test_takes_what_was_planned_and_about_half_of_float16(self, loaded: LoadedPair, tiny_pair: Path) -> None:
         assert loaded.predicted[TARGET_KV] == loaded.memory()[TARGET_KV]
