@@ -8,6 +8,7 @@ call's own cost is in the numbers. Widths take turns; the fastest of several rou
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import synthetic
+from bench.cpu_context import fill
 from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
+from localdflash.cpu.cache import KV_FORMATS, KeysAndValues, cache_bytes
 from localdflash.cpu.library import address
 from localdflash.cpu.matrices import GROUP, PANEL, Kind, MatrixShape
 from localdflash.machine.cores import physical_cores
@@ -33,7 +36,7 @@ from localdflash.machine.hardware import bandwidth, commit, device
 from localdflash.model.decoder_config import DecoderConfig
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
-CONTEXTS = (256, 1024, 4096)
+CONTEXTS = (256, 1024, 4096, 8192)
 EMBEDDED = DecoderConfig(6144, 256, 6, 4, 2, 64, 768)
 MODELS = {
     "embedded": EMBEDDED,
@@ -185,19 +188,16 @@ class Product:
 class TimedAttention:
     """The keys and values of all layers that a context fills, and rows that attend to them."""
 
-    def __init__(self, kernels: Any, config: DecoderConfig, context: int) -> None:
+    def __init__(self, kernels: Any, config: DecoderConfig, context: int, kv: str) -> None:
         c = self.config = config
         self.kernels, self.context = kernels, context
-        capacity = -(-(context + max(WIDTHS)) // PANEL) * PANEL
-        self.row_bytes = c.num_key_value_heads * c.head_dim * 2 * 2
+        self.row_bytes = cache_bytes(c, PANEL, kv) // PANEL
         enough = c.num_hidden_layers if c is EMBEDDED else -(-COLD_BYTES // (self.row_bytes * context))
         self.layers = min(c.num_hidden_layers, enough)
         heads = self.layers * c.num_key_value_heads
-        self.keys = aligned((heads, capacity * c.head_dim), np.float16)
-        self.values = aligned((heads, capacity * c.head_dim), np.float16)
-        pool = np.random.default_rng(2).standard_normal(capacity * c.head_dim).astype(np.float16)
-        self.keys[...], self.values[...] = pool, pool
-        self.caches = [library.CacheStruct(address(k), address(v)) for k, v in zip(self.keys, self.values, strict=True)]
+        self.cache = KeysAndValues(heads, replace(c, num_key_value_heads=1), context + max(WIDTHS), kv)
+        fill(self.cache)
+        self.caches = [self.cache.bound(head) for head in range(heads)]
         self.group = c.num_attention_heads // c.num_key_value_heads
         most = max(WIDTHS) * self.group
         self.q = aligned((most, c.head_dim), np.float32)
@@ -251,9 +251,9 @@ def measure_product(
     return {**named, "copies": product.copies, "mb": round(product.bytes / 1e6, 1), "rows": table}
 
 
-def measure_attention(crew: Crew, kernels: Any, model: str, context: int, memory: float) -> dict[str, Any]:
+def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: str, memory: float) -> dict[str, Any]:
     """Measure the attention of a model's layer at all widths, without the time of the calls."""
-    attention = TimedAttention(kernels, MODELS[model], context)
+    attention = TimedAttention(kernels, MODELS[model], context, kv)
     seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
     calls = seconds.pop(0)
     c, table = attention.config, {}
@@ -268,7 +268,7 @@ def measure_attention(crew: Crew, kernels: Any, model: str, context: int, memory
             "of_bandwidth": round(read / memory, 3),
             "over_one_row": round((together - calls) / (seconds[1] - calls), 3),
         }
-    return {"model": model, "context": context, "layers": attention.layers, "rows": table}
+    return {"model": model, "context": context, "kv": kv, "layers": attention.layers, "rows": table}
 
 
 def measure(crew: Crew, instruction_set: str, memory: float, say: Callable[[str], None]) -> dict[str, Any]:
@@ -283,10 +283,10 @@ def measure(crew: Crew, instruction_set: str, memory: float, say: Callable[[str]
             products.append(measure_product(crew, kernels, shape, kind, (top, memory)))
             say(line(f"{shape.model} {shape.name} {kind.name}", products[-1]["rows"]))
     for model in models:
-        for context in CONTEXTS:
+        for context, kv in itertools.product(CONTEXTS, KV_FORMATS):
             if context <= MODELS[model].context_length:
-                attention.append(measure_attention(crew, kernels, model, context, memory))
-                say(line(f"{model} attention {context}", attention[-1]["rows"]))
+                attention.append(measure_attention(crew, kernels, model, context, kv, memory))
+                say(line(f"{model} attention {context} {kv}", attention[-1]["rows"]))
     return {"peak_gmac_s": round(top, 1), "products": products, "attention": attention}
 
 

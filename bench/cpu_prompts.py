@@ -30,7 +30,7 @@ from localdflash.pairs.registry import load_registry, local_files
 from localdflash.weights.ggml_types import GGMLType
 
 BATCH, PASS = 2048, 512
-SECONDS, LEAST = 20.0, 2  # to repeat for, and rounds
+SECONDS, LEAST = 20.0, 2  # to repeat for, and rounds at least
 
 Read = Callable[[int], None]  # a prompt of so many tokens
 
@@ -77,20 +77,21 @@ def theirs(path: Path, context: int, threads: int) -> Iterator[Read]:
         api.llama_model_free(model)
 
 
-def measure(path: Path, lengths: list[int], threads: int, seconds: float) -> dict[str, Any]:
+def measure(path: Path, lengths: list[int], threads: int, seconds: float, least: int) -> dict[str, Any]:
     """Tokens a second of both by length, and ours over theirs."""
     result: dict[str, Any] = {}
     with ours(path, max(lengths) + 64, threads) as mine, theirs(path, max(lengths) + 64, threads) as their:
         for length in lengths:
             best, began, rounds = {"cpu": float("inf"), "llama.cpp": float("inf")}, time.perf_counter(), 0
-            while rounds < LEAST or time.perf_counter() - began < seconds:
+            while rounds < least or time.perf_counter() - began < seconds:
                 for name, read in (("cpu", mine), ("llama.cpp", their)):
                     once = time.perf_counter()
                     read(length)
                     best[name] = min(best[name], time.perf_counter() - once)
                 rounds += 1
             rates = {name: round(length / taken, 1) for name, taken in best.items()}
-            result[str(length)] = rates | {"ratio": round(best["llama.cpp"] / best["cpu"], 3)}
+            result[str(length)] = rates | {"ratio": round(best["llama.cpp"] / best["cpu"], 3), "rounds": rounds}
+            print(path.name, length, json.dumps(result[str(length)]), flush=True)
     return result
 
 
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("--types", default="Q8_0,Q4_K")
     parser.add_argument("--lengths", default="128,1024,4096")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--rounds", type=int, default=LEAST, help="at least")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -131,8 +133,7 @@ def main() -> None:
         found = list(files(given.folder or Path(home), given.models.split(","), given.types.split(",")))
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
         for name, path in found:
-            result["models"][name] = rates = measure(path, lengths, given.threads, given.seconds)
-            print(name, json.dumps(rates), flush=True)
+            result["models"][name] = measure(path, lengths, given.threads, given.seconds, given.rounds)
     if given.json:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
 

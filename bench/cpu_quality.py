@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bench import synthetic
+from localdflash.backend.options import Options
 from localdflash.bench import prompt_set
 from localdflash.engine.draft import Draft
+from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Target
 from localdflash.files.paths import HOME_VARIABLE
 from localdflash.machine.cores import physical_cores
 from localdflash.machine.hardware import commit, device
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import decoder_config
+from localdflash.pairs.pair import LocalPair
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.reference.decoder import Layer, RMSNorm, causal, rotary
 from localdflash.reference.gguf_decoder import state_name
@@ -124,14 +127,14 @@ class Difference:
         self.reference_loss -= float(theirs[at].sum())
         self.moved += float((ours[at] - theirs[at]).abs().sum())
 
-    def report(self) -> dict[str, Any]:
+    def report(self, reference_name: str = "float32") -> dict[str, Any]:
         """The means. Losses in nats a token; the error is that of logits, relative to their spread."""
         loss, reference = self.loss / self.predicted, self.reference_loss / self.predicted
         return {
             "positions": self.positions,
             "perplexity": round(math.exp(loss), 5),
-            "perplexity_float32": round(math.exp(reference), 5),
-            "perplexity_over_float32": round(math.exp(loss - reference), 6),
+            f"perplexity_{reference_name}": round(math.exp(reference), 5),
+            f"perplexity_over_{reference_name}": round(math.exp(loss - reference), 6),
             "top1_agreement": round(self.agree / self.positions, 5),
             "kl_nats": float(f"{self.divergence / self.positions:.3g}"),
             "mean_abs_logprob_change": float(f"{self.moved / self.predicted:.3g}"),
@@ -151,15 +154,10 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
 
 def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]:
     """The CPU engine, then llama.cpp, one in memory at a time."""
-    from localdflash.backend.options import Options
     from localdflash.llamacpp.target import LlamaCppTarget
-    from localdflash.loading.backends import load_on
-    from localdflash.pairs.pair import LocalPair
 
-    options = Options(path.stem, "cpu", threads, context, draft=False)
-    with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None, None), options)) as ours:
-        assert ours.host
-        yield "cpu", ours.host.target
+    with of_engine(path, context, threads, "f16") as ours:
+        yield "cpu", ours.target
     with closing(LlamaCppTarget(path, context, threads)) as target:
         yield "llama.cpp", target
 
@@ -186,6 +184,17 @@ def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
     limit = decoder_config(gguf.read_header(path)).context_length - ROWS
     sequences = [ids[:limit] for ids in sequences]
     return {"files": len(sequences), **measure(path, sequences, threads, say)}
+
+
+@contextmanager
+def of_engine(path: Path, context: int, threads: int, kv: str) -> Iterator[HostPair]:
+    """A target on the CPU engine, without drafts."""
+    from localdflash.loading.backends import load_on
+
+    options = Options(path.stem, "cpu", threads, context, draft=False, kv=kv)
+    with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None, None), options)) as ours:
+        assert ours.host
+        yield ours.host
 
 
 def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads: int, say: Say) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class ModelConfig:
     gpu_layers: int = -1  # of the target on that GPU; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
-    kv: str = "f16"  # keys and values of the CUDA engine
+    kv: str = "f16"  # keys and values of our own engines
 
 
 @dataclass(frozen=True)

@@ -2,76 +2,26 @@
 //
 // Keys are walked in blocks at fixed positions with a running softmax. Per block, a tile of rows takes its scores, then
 // its exponentials, then its sums of values, loading keys and values once for all of the tile. Every number comes from
-// the same chain of operations whatever the tile: a score adds up over the head's dimensions in order, an output over
-// the keys in order. So a row's result depends on nothing but the row and its keys.
+// the same chain of operations whatever the tile. So a row's result depends on nothing but the row and its keys.
 #pragma once
 #include <float.h>
 #include <string.h>
 
-#include "formats.h"
+#include "attention_f16.h"
+#include "attention_int8.h"
 #include "rows.h"
-#include "simd.h"
 
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int BLOCK = 64;  // keys
-constexpr int BAND = 64;   // rows that pass over the keys together
-
-// Rows of a tile, from row 0 of each array.
+// Rows of a tile, from row `first` of the queries, and from row 0 of each array.
 struct Tile {
-  const float* q;
-  ptrdiff_t q_stride;
+  int first, rows;
   const int32_t *begin, *end;
   float *peak, *total;  // running softmax: the highest score so far, the sum of exponentials relative to it
   float* out;           // the sum of values so far
   ptrdiff_t out_stride;
-  int rows;
 };
-
-struct Heads {
-  const Cache* cache;
-  int32_t head_dim;
-  float scale;
-};
-
-using Weights = float[TILE][BLOCK];  // scores, then their exponentials
-
-inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }
-inline int32_t higher(int32_t a, int32_t b) { return a > b ? a : b; }
-
-// Scores of ROWS rows with STEP strips of keys: q k, not scaled. Flat loops, unrolled, so that the sums are registers.
-template <int ROWS, int STEP>
-inline void score_strips(const float* q, ptrdiff_t q_stride, const uint16_t* keys, int32_t head_dim,
-                         float (*scores)[BLOCK]) {
-  Lanes sums[ROWS * STEP], key[STEP];
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS * STEP; i++) sums[i] = splat(0.0f);
-  for (int32_t d = 0; d < head_dim; d++) {
-#pragma GCC unroll 16
-    for (int s = 0; s < STEP; s++) key[s] = load_half(keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * 16);
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS * STEP; i++) sums[i] = fma(splat(q[i / STEP * q_stride + d]), key[i % STEP], sums[i]);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS * STEP; i++) store(scores[i / STEP] + i % STEP * 16, sums[i]);
-}
-
-// Of strips `first` up to `last` of the block.
-template <int ROWS>
-inline void score(const Tile& tile, const Heads& heads, int32_t block, int first, int last, Weights& scores) {
-  constexpr int STEP = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;  // enough sums to keep the multipliers busy
-  const uint16_t* keys = heads.cache->keys + static_cast<ptrdiff_t>(block) * heads.head_dim;
-  const ptrdiff_t strip = static_cast<ptrdiff_t>(heads.head_dim) * 16;
-  for (; first + STEP <= last; first += STEP) {
-    score_strips<ROWS, STEP>(tile.q, tile.q_stride, keys + first * strip, heads.head_dim,
-                             reinterpret_cast<float(*)[BLOCK]>(&scores[0][16 * first]));
-  }
-  for (; first < last; first++) {
-    score_strips<ROWS, 1>(tile.q, tile.q_stride, keys + first * strip, heads.head_dim,
-                          reinterpret_cast<float(*)[BLOCK]>(&scores[0][16 * first]));
-  }
-}
 
 // The highest score of the keys `begin` up to `end` of the block, or `peak` if that is higher; scales the scores, and
 // gives keys that are not seen the lowest.
@@ -106,78 +56,42 @@ inline void raise_peak(const Tile& tile, int r, int32_t head_dim, float peak) {
   tile.peak[r] = peak;
 }
 
-// out += weights values, over keys `from` up to `to` of the block, for ROWS rows and STEP * 16 dimensions.
-template <int ROWS, int STEP>
-inline void gather_strips(const float (*weights)[BLOCK], const uint16_t* values, int32_t head_dim, int from, int to,
-                          float* out, ptrdiff_t out_stride) {
-  Lanes sums[ROWS * STEP], value[STEP];
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS * STEP; i++) sums[i] = load(out + i / STEP * out_stride + i % STEP * 16);
-  for (int key = from; key < to; key++) {
-#pragma GCC unroll 16
-    for (int s = 0; s < STEP; s++) value[s] = load_half(values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s);
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS * STEP; i++) sums[i] = fma(splat(weights[i / STEP][key]), value[i % STEP], sums[i]);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS * STEP; i++) store(out + i / STEP * out_stride + i % STEP * 16, sums[i]);
-}
-
-// Of rows r, r + 1, ... of the tile.
-template <int ROWS>
-inline void gather(const Tile& tile, int r, const Heads& heads, int32_t block, int from, int to,
-                   const Weights& weights) {
-  if (from >= to) return;
-  constexpr int STEP = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
-  const uint16_t* values = heads.cache->values + static_cast<ptrdiff_t>(block) * heads.head_dim;
-  float* out = tile.out + r * tile.out_stride;
-  int32_t d = 0;
-  for (; d + 16 * STEP <= heads.head_dim; d += 16 * STEP) {
-    gather_strips<ROWS, STEP>(weights + r, values + d, heads.head_dim, from, to, out + d, tile.out_stride);
-  }
-  for (; d < heads.head_dim; d += 16) {
-    gather_strips<ROWS, 1>(weights + r, values + d, heads.head_dim, from, to, out + d, tile.out_stride);
-  }
-}
-
-// One block of keys for ROWS rows. Keys that only some of the rows see are gathered row by row.
-template <int ROWS>
-void attend_tile(const Tile& tile, const Heads& heads, int32_t block) {
+// One block of keys for ROWS rows.
+template <class Form, int ROWS>
+void attend_tile(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
   int begin[ROWS], end[ROWS];  // the keys of the block that each row sees
-  int lowest = BLOCK, highest = 0, all_begin = 0, all_end = BLOCK;
+  int lowest = BLOCK, highest = 0;
   for (int r = 0; r < ROWS; r++) {
     begin[r] = higher(tile.begin[r] - block, 0);
     end[r] = lower(tile.end[r] - block, BLOCK);
-    all_begin = higher(all_begin, begin[r]);
-    all_end = lower(all_end, end[r]);
     if (begin[r] >= end[r]) continue;
     lowest = lower(lowest, begin[r]);
     highest = higher(highest, end[r]);
   }
   if (lowest >= highest) return;
   Weights weights;
-  score<ROWS>(tile, heads, block, lowest / 16, (highest + 15) / 16, weights);
+  Form::template score<ROWS>(queries, tile.first, heads, block, lowest / STRIP, (highest + STRIP - 1) / STRIP, weights);
   float peak[ROWS];
-  for (int r = 0; r < ROWS; r++) peak[r] = scale_scores(begin[r], end[r], heads.scale, tile.peak[r], weights[r]);
+  for (int r = 0; r < ROWS; r++) {
+    peak[r] = scale_scores(begin[r], end[r], queries.scale(tile.first + r), tile.peak[r], weights[r]);
+  }
   for (int r = 0; r < ROWS; r++) {
     if (peak[r] > tile.peak[r]) raise_peak(tile, r, heads.head_dim, peak[r]);
     tile.total[r] += soften(begin[r], end[r], peak[r], weights[r]);
   }
-  all_end = higher(all_begin, all_end);
-  for (int r = 0; r < ROWS; r++) gather<1>(tile, r, heads, block, begin[r], lower(end[r], all_begin), weights);
-  gather<ROWS>(tile, 0, heads, block, all_begin, all_end, weights);
-  for (int r = 0; r < ROWS; r++) gather<1>(tile, r, heads, block, higher(begin[r], all_end), end[r], weights);
+  Form::template gather<ROWS>(begin, end, heads, block, weights, tile.out, tile.out_stride);
 }
 
-template <int ROWS>
-void attend_tile_of(const Tile& tile, const Heads& heads, int32_t block) {
-  if (tile.rows == ROWS) return attend_tile<ROWS>(tile, heads, block);
-  if constexpr (ROWS > 1) attend_tile_of<ROWS - 1>(tile, heads, block);
+template <class Form, int ROWS>
+void attend_tile_of(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
+  if (tile.rows == ROWS) return attend_tile<Form, ROWS>(tile, queries, heads, block);
+  if constexpr (ROWS > 1) attend_tile_of<Form, ROWS - 1>(tile, queries, heads, block);
 }
 
 // At most BAND rows.
-inline void attend_band(const Heads& heads, const float* q, ptrdiff_t q_stride, const int32_t* begin,
-                        const int32_t* end, int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
+template <class Form>
+void attend_band(const Heads& heads, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
+                 int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
   float peak[BAND], total[BAND];
   int32_t first = begin[0], last = end[0];
   for (int r = 0; r < rows; r++) {
@@ -191,8 +105,8 @@ inline void attend_band(const Heads& heads, const float* q, ptrdiff_t q_stride, 
   for (int32_t block = first / BLOCK * BLOCK; block < last; block += BLOCK) {
     for (int t = 0; t < tiles; t++) {
       const int r = rows * t / tiles, next = rows * (t + 1) / tiles;
-      attend_tile_of<TILE>({q + r * q_stride, q_stride, begin + r, end + r, peak + r, total + r, out + r * out_stride,
-                            out_stride, next - r}, heads, block);
+      const Tile tile{r, next - r, begin + r, end + r, peak + r, total + r, out + r * out_stride, out_stride};
+      attend_tile_of<Form, TILE>(tile, queries, heads, block);
     }
   }
   for (int r = 0; r < rows; r++) {
@@ -201,14 +115,22 @@ inline void attend_band(const Heads& heads, const float* q, ptrdiff_t q_stride, 
   }
 }
 
+template <class Form>
+void attend_as(const Heads& heads, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
+               int32_t rows, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
+  for (ptrdiff_t r = 0; r < rows; r += BAND) {
+    const int band = lower(rows - static_cast<int32_t>(r), BAND);
+    const typename Form::Queries queries(q + r * q_stride, q_stride, band, heads.head_dim, scale);
+    attend_band<Form>(heads, queries, begin + r, end + r, band, out + r * out_stride, out_stride,
+                      sinks ? sinks + r : nullptr);
+  }
+}
+
 // sinks[i] is one more score of row i, of a key without a value; null: none.
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
-  for (ptrdiff_t r = 0; r < rows; r += BAND) {
-    attend_band({cache, head_dim, scale}, q + r * q_stride, q_stride, begin + r, end + r,
-                lower(rows - static_cast<int32_t>(r), BAND), out + r * out_stride, out_stride,
-                sinks ? sinks + r : nullptr);
-  }
+  const auto form = cache->key_scales ? attend_as<Int8> : attend_as<F16>;
+  form({*cache, head_dim}, q, q_stride, begin, end, rows, scale, out, out_stride, sinks);
 }
 
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
@@ -217,17 +139,19 @@ inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const
 }
 
 inline void put_key(const Cache* cache, int32_t head_dim, int32_t position, const float* key) {
-  uint16_t* to = cache->keys + static_cast<ptrdiff_t>(position / 16) * head_dim * 16 + position % 16;
-  for (int32_t d = 0; d < head_dim; d += 16) {
-    uint16_t halves[16];
-    store_half(halves, load(key + d));
-    for (int i = 0; i < 16; i++) to[(d + i) * 16] = halves[i];
-  }
+  (cache->key_scales ? Int8::put_key : F16::put_key)(*cache, head_dim, position, key);
 }
 
 inline void put_value(const Cache* cache, int32_t head_dim, int32_t position, const float* value) {
-  uint16_t* to = cache->values + static_cast<ptrdiff_t>(position) * head_dim;
-  for (int32_t d = 0; d < head_dim; d += 16) store_half(to + d, load(value + d));
+  (cache->key_scales ? Int8::put_value : F16::put_value)(*cache, head_dim, position, value);
+}
+
+// Of all key-value heads, one after the other, those of one.
+inline Cache cache_of(const Cache& all, int32_t capacity, int32_t head_dim, int32_t kv_head) {
+  const ptrdiff_t first = static_cast<ptrdiff_t>(kv_head) * capacity, bytes = first * head_dim * (all.key_scales ? 1 : 2);
+  uint8_t *keys = static_cast<uint8_t*>(all.keys) + bytes, *values = static_cast<uint8_t*>(all.values) + bytes;
+  if (!all.key_scales) return {keys, values, nullptr, nullptr};
+  return {keys, values, all.key_scales + first * head_dim / GROUP, all.value_scales + first};
 }
 
 }  // namespace LDF_ISA

@@ -74,10 +74,13 @@ struct Rows {
   float* totals;   // [rows][k / 32]: of 32 codes, times their scale
 };
 
-// Keys and values of one layer and one key-value head, float16.
+// Keys and values of one layer and one key-value head: float16 or, where there are scales, int8 codes. Two dimensions of
+// a key, and two values, lie side by side there.
 struct Cache {
-  uint16_t* keys;    // [capacity / 16][head_dim][16 keys]
-  uint16_t* values;  // [capacity][head_dim]
+  void* keys;           // float16 [capacity / 16][head_dim][16 keys], or int8 [capacity / 16][head_dim / 2][16 keys][2]
+  void* values;         // float16 [capacity][head_dim], or int8 [capacity / 2][head_dim][2 values]
+  float* key_scales;    // [capacity / 16][head_dim / 32][16 keys]; null: float16. NaN where a key was not finite
+  float* value_scales;  // [capacity]
 };
 
 }  // namespace ldf

@@ -39,10 +39,9 @@ struct Layer {
   Matrix shared_gate, shared_up, shared_down;  // of an expert that every row has
   const float* shared_router;                  // [hidden]
   const DeltaNet* delta;                       // instead of attention, which then has `output` alone
-  uint16_t* keys;    // [kv_heads][capacity / 16][head_dim][16]
-  uint16_t* values;  // [kv_heads][capacity][head_dim]
-  int32_t causal;    // whether a row sees no later row
-  int32_t window;    // a row sees keys nearer than this; 0: all
+  Cache cache;     // of all key-value heads, one after the other
+  int32_t causal;  // whether a row sees no later row
+  int32_t window;  // a row sees keys nearer than this; 0: all
 };
 
 // A decoder, or a drafter, which borrows its target's embedding and head. It must outlive the threads that run it.

@@ -9,9 +9,14 @@
 //   to_int(x)             rounded to nearest even; |x| < 2^22, else anything
 //   power_of_two(n)       2^n; -126 <= n <= 127; 0 for -127, else anything
 //   magnitude(x)          the bits of |x|, whose order as integers is that of the floats, inf and NaN last
-//   narrow(to, x)         stores sixteen int8; -128 <= x <= 127
+//   narrow(to, x)         stores sixteen int8 or int16, which x is within
 //   widen(from)           loads sixteen int8 or uint8
 //   low_nibbles(x), high_nibbles(x)  the lowest four bits, and the four above them; 0 <= x <= 255
+//
+// `Pairs` are sixteen pairs of int16:
+//
+//   load_pairs(from)      loads sixteen pairs of int8
+//   add_dots(c, x, pair)  c + the dot product of each pair of x with a pair of int16 in memory; none is -32768
 #pragma once
 #if defined(__AVX512F__)
 #include "simd_avx512.h"

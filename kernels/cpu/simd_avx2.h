@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 namespace ldf {
 namespace LDF_ISA {
@@ -13,6 +14,10 @@ struct Lanes {
 };
 
 struct Sums {
+  __m256i low, high;
+};
+
+struct Pairs {
   __m256i low, high;
 };
 
@@ -82,6 +87,27 @@ inline void narrow(int8_t* to, Sums x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), _MM_SHUFFLE(3, 1, 2, 0));
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+}
+inline void narrow(int16_t* to, Sums x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), _MM_SHUFFLE(3, 1, 2, 0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), words);
+}
+inline __m256i eight_pairs(const int8_t* from) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline Pairs load_pairs(const int8_t* from) { return {eight_pairs(from), eight_pairs(from + 16)}; }
+inline __m256i add_eight_dots(__m256i c, __m256i x, __m256i pair) {
+#if defined(__AVXVNNI__)
+  return _mm256_dpwssd_avx_epi32(c, x, pair);
+#else
+  return _mm256_add_epi32(c, _mm256_madd_epi16(x, pair));
+#endif
+}
+inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {
+  int32_t both;
+  memcpy(&both, pair, 4);
+  const __m256i pairs = _mm256_set1_epi32(both);
+  return {add_eight_dots(c.low, x.low, pairs), add_eight_dots(c.high, x.high, pairs)};
 }
 
 inline Sums add(Sums a, Sums b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }

@@ -1,6 +1,7 @@
 // Lanes and Sums as AVX-512 registers; see simd.h.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
 // GCC 12 warns of its own headers' undefined registers.
 #pragma GCC diagnostic push
@@ -21,6 +22,10 @@ struct Lanes {
 };
 
 struct Sums {
+  __m512i v;
+};
+
+struct Pairs {
   __m512i v;
 };
 
@@ -73,6 +78,17 @@ inline Sums widen(const uint8_t* from) {
 }
 inline void narrow(int8_t* to, Sums x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x.v));
+}
+inline void narrow(int16_t* to, Sums x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(x.v));
+}
+inline Pairs load_pairs(const int8_t* from) {
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+}
+inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {
+  int32_t both;
+  memcpy(&both, pair, 4);
+  return {_mm512_dpwssd_epi32(c.v, x.v, _mm512_set1_epi32(both))};
 }
 
 inline Sums add(Sums a, Sums b) { return {_mm512_add_epi32(a.v, b.v)}; }

@@ -16,6 +16,10 @@ struct Sums {
   int32x4_t v[4];
 };
 
+struct Pairs {
+  int16x4_t v[2][4];  // the first of each pair, the second
+};
+
 template <class Vector, class Function>
 inline Vector each(Function function) {
   return {{function(0), function(1), function(2), function(3)}};
@@ -105,6 +109,22 @@ inline void narrow(int8_t* to, Sums x) {
   const int16x8_t low = vcombine_s16(vmovn_s32(x.v[0]), vmovn_s32(x.v[1]));
   const int16x8_t high = vcombine_s16(vmovn_s32(x.v[2]), vmovn_s32(x.v[3]));
   vst1q_s8(to, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+inline void narrow(int16_t* to, Sums x) {
+  for (int i = 0; i < 4; i++) vst1_s16(to + 4 * i, vmovn_s32(x.v[i]));
+}
+inline Pairs load_pairs(const int8_t* from) {
+  const int8x16x2_t halves = vld2q_s8(from);
+  Pairs pairs;
+  for (int half = 0; half < 2; half++) {
+    const int16x8_t low = vmovl_s8(vget_low_s8(halves.val[half])), high = vmovl_s8(vget_high_s8(halves.val[half]));
+    const int16x4_t four[4] = {vget_low_s16(low), vget_high_s16(low), vget_low_s16(high), vget_high_s16(high)};
+    for (int i = 0; i < 4; i++) pairs.v[half][i] = four[i];
+  }
+  return pairs;
+}
+inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {
+  return each<Sums>([&](int i) { return vmlal_n_s16(vmlal_n_s16(c.v[i], x.v[0][i], pair[0]), x.v[1][i], pair[1]); });
 }
 
 inline Sums add(Sums a, Sums b) {

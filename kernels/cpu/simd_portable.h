@@ -16,6 +16,10 @@ struct Sums {
   int32_t v[16];
 };
 
+struct Pairs {
+  int16_t v[32];
+};
+
 template <class Vector, class Function>
 inline Vector each(Function function) {
   Vector out;
@@ -121,6 +125,17 @@ inline Sums widen(const uint8_t* from) {
 }
 inline void narrow(int8_t* to, const Sums& x) {
   for (int i = 0; i < 16; i++) to[i] = static_cast<int8_t>(x.v[i]);
+}
+inline void narrow(int16_t* to, const Sums& x) {
+  for (int i = 0; i < 16; i++) to[i] = static_cast<int16_t>(x.v[i]);
+}
+inline Pairs load_pairs(const int8_t* from) {
+  Pairs pairs;
+  for (int i = 0; i < 32; i++) pairs.v[i] = from[i];
+  return pairs;
+}
+inline Sums add_dots(const Sums& c, const Pairs& x, const int16_t* pair) {
+  return each<Sums>([&](int i) { return c.v[i] + x.v[2 * i] * pair[0] + x.v[2 * i + 1] * pair[1]; });
 }
 
 inline Sums add(const Sums& a, const Sums& b) {

@@ -83,11 +83,6 @@ void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
   rotate(x, m.cosines + at, m.sines + at, m.rotary);
 }
 
-Cache cache_of(const Model& m, const Layer& layer, int kv_head) {
-  const size_t size = (size_t)m.capacity * m.head_dim;
-  return {layer.keys + kv_head * size, layer.values + kv_head * size};
-}
-
 void project_query(const Stage& s, const Layer& layer, int head) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads;
@@ -109,7 +104,7 @@ void project_query(const Stage& s, const Layer& layer, int head) {
 
 void project_key(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
-  const Cache cache = cache_of(m, layer, kv_head);
+  const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
   project_head(s, layer.key, layer.key_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     float* x = s.mine.narrow + (size_t)r * m.head_dim;
@@ -120,7 +115,7 @@ void project_key(const Stage& s, const Layer& layer, int kv_head) {
 
 void project_value(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
-  const Cache cache = cache_of(m, layer, kv_head);
+  const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
   project_head(s, layer.value, layer.value_bias, kv_head, s.mine.narrow);
   for (int r = 0; r < s.rows; r++) {
     put_value(&cache, m.head_dim, s.start + r, s.mine.narrow + (size_t)r * m.head_dim);
@@ -182,7 +177,7 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const int kv_head = u / slices, slice = u % slices;
     const int begin = queries * slice / slices, end = queries * (slice + 1) / slices;
     const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
-    const Cache cache = cache_of(m, layer, kv_head);
+    const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
     visible(s, layer, kv_head, begin, end);
     attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
            scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);

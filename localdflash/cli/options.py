@@ -75,7 +75,8 @@ _RUN = (
     _setting(
         "--kv",
         "model.kv",
-        "Type of the cuda backend's keys and values; int8 and fp8 (from RTX 40 on) hold nearly twice the context.",
+        "Type of keys and values: int8 (backends cpu and cuda) and fp8 (cuda, from RTX 40 on) take about half the"
+        " memory.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(

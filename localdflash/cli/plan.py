@@ -8,6 +8,7 @@ import click
 
 from localdflash.backend.names import PLANNED
 from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.config import KV_FORMATS
 from localdflash.errors import OutOfMemory
 
 if TYPE_CHECKING:
@@ -29,10 +30,18 @@ CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
 )
 @click.option("--device", default="auto", show_default=True, help="The GPU to plan for, cpu or gpu; see serve.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on that GPU; -1 is what fits.")
+@click.option("--kv", type=click.Choice(KV_FORMATS), default="f16", help="Type of keys and values; see serve.")
 @click.option("--beside", metavar="ID", help="Another pair that is in memory, such as that of completions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(
-    spec: str, context: int, backend: "Backend", device: str, gpu_layers: int, beside: str | None, as_json: bool
+    spec: str,
+    context: int,
+    backend: "Backend",
+    device: str,
+    gpu_layers: int,
+    kv: str,
+    beside: str | None,
+    as_json: bool,
 ) -> int:
     """Plan the memory of a pair on this machine: an ID of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
@@ -40,7 +49,7 @@ def plan(
     """
     from localdflash.plan.planner import make_plan
 
-    made = make_plan(spec, context, backend, device, gpu_layers, beside)
+    made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
     if as_json:
         print_json(asdict(made) | {"total": made.total})
     else:

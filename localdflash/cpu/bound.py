@@ -1,52 +1,16 @@
-"""What the library's structs point to: caches of keys and values, packed arrays, the shape of a model."""
+"""What the library's structs point to: packed arrays, caches, the shape of a model."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localdflash.cpu import library
-from localdflash.cpu.arrays import aligned
+from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import address, bound_matrix
 from localdflash.cpu.model import MATRICES, VECTORS, Floats, PackedLayer
 from localdflash.cpu.states import DeltaStates
 from localdflash.model.decoder_config import DecoderConfig
-
-KEYS = 16  # keys that lie together, see formats.h
-Halves = NDArray[np.float16]
-
-
-class KeysAndValues:
-    """The cache of a stack of blocks: room for at least `capacity` positions."""
-
-    def __init__(self, blocks: int, config: DecoderConfig, capacity: int) -> None:
-        heads, size = config.num_key_value_heads, config.head_dim
-        self.capacity = -(-capacity // KEYS) * KEYS
-        self.keys: Halves = aligned((blocks, heads, self.capacity // KEYS, size, KEYS), np.float16)
-        self.values: Halves = aligned((blocks, heads, self.capacity, size), np.float16)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.keys.nbytes + self.values.nbytes
-
-    def clear(self, start: int, stop: int) -> None:
-        """Put zeros at the positions from `start` up to `stop`."""
-        at = np.arange(start, stop)
-        self.keys[:, :, at // KEYS, :, at % KEYS] = 0
-        self.values[:, :, start:stop] = 0
-
-    def save(self, length: int) -> bytes:
-        """Keys and values of the first `length` positions."""
-        return self.keys[:, :, : -(-length // KEYS)].tobytes() + self.values[:, :, :length].tobytes()
-
-    def load(self, state: bytes, length: int) -> None:
-        """Restore saved ones; ValueError if they are not of this shape."""
-        keys, values = self.keys[:, :, : -(-length // KEYS)], self.values[:, :, :length]
-        saved = np.frombuffer(state, np.float16)
-        keys[...] = saved[: keys.size].reshape(keys.shape)
-        values[...] = saved[keys.size :].reshape(values.shape)
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
@@ -81,7 +45,7 @@ def bound_layers(
         if layer.mixed is not None and states:
             to.delta = states.net(nets)
         else:
-            to.keys, to.values = address(cache.keys[i - nets]), address(cache.values[i - nets])
+            to.cache = cache.bound(i - nets)
     return bound
 
 

@@ -12,13 +12,8 @@ import numpy as np
 
 from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
-from localdflash.cpu.bound import (
-    KeysAndValues,
-    bound_layers,
-    bound_model,
-    check_shape,
-    rope_tables,
-)
+from localdflash.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.short_head import rows_of

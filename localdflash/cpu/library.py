@@ -46,7 +46,7 @@ class RowsStruct(ctypes.Structure):
 class CacheStruct(ctypes.Structure):
     """See formats.h."""
 
-    _fields_ = [("keys", c_void_p), ("values", c_void_p)]
+    _fields_ = [(name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")]
 
 
 class DeltaShapeStruct(ctypes.Structure):
@@ -81,8 +81,7 @@ class LayerStruct(ctypes.Structure):
         *((name, MatrixStruct) for name in ("shared_gate", "shared_up", "shared_down")),
         ("shared_router", c_void_p),
         ("delta", POINTER(DeltaNetStruct)),
-        ("keys", c_void_p),
-        ("values", c_void_p),
+        ("cache", CacheStruct),
         ("causal", c_int32),
         ("window", c_int32),
     ]

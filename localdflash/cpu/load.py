@@ -7,6 +7,7 @@ from localdflash.backend.fit import NO_DRAFTER, fit
 from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.backend.running import Running, compose
+from localdflash.cpu.cache import kept_in
 from localdflash.cpu.drafter import CpuDFlashDrafter
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.pair import CpuPair
@@ -23,7 +24,8 @@ from localdflash.pairs.pair import LocalPair
 def load(files: LocalPair, options: Options) -> Running:
     """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits)
+    kv = kept_in(options.kv)
+    sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
     if options.context > sizes.trained:
         raise UsageError(
             f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
@@ -42,7 +44,7 @@ def load(files: LocalPair, options: Options) -> Running:
     with ExitStack() as stack:
         team = Team(threads, physical_cores())
         stack.callback(team.close)
-        target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else ())
+        target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else (), kv)
         drafter = CpuDFlashDrafter(drafting, target) if drafting else None
         pair = compose(target, [drafter] if drafter else [], options, CpuPair)
         return Running(
@@ -51,7 +53,7 @@ def load(files: LocalPair, options: Options) -> Running:
             context=target.context,
             device="cpu",
             vocab_size=target.vocab_size,
-            identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits),
+            identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits, kv),
             predicted=predicted,
             measured=lambda: _measured(target, drafter),
             notices=notices,

@@ -12,7 +12,8 @@ import numpy as np
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cpu import library
-from localdflash.cpu.bound import KEYS, bound_model, check_shape
+from localdflash.cpu.bound import bound_model, check_shape
+from localdflash.cpu.cache import cache_bytes, room
 from localdflash.cpu.drafter import check_drafter, waiting_bytes
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
 from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
@@ -23,7 +24,7 @@ from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
 from localdflash.weights.gguf import read_header
 
-FLOAT, HALF = 4, 2  # bytes
+FLOAT = 4  # bytes
 
 
 class CpuSizes:
@@ -32,8 +33,10 @@ class CpuSizes:
     Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
     """
 
-    def __init__(self, target: Path, drafter: Path | None, threads: int = 0, drafter_bits: int = 8) -> None:
-        self._library, self._threads = library.load(), clamp(threads)[0]
+    def __init__(
+        self, target: Path, drafter: Path | None, threads: int = 0, drafter_bits: int = 8, kv: str = "f16"
+    ) -> None:
+        self._library, self._threads, self._kv = library.load(), clamp(threads)[0], kv
         self.header = read_header(target)
         source = target_source(target, self.header)
         self._config = source.config
@@ -55,11 +58,11 @@ class CpuSizes:
         taps = len(drafting.taps) if drafting else 0
         logits = library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT
         scratch = _rope_bytes(c, context) + logits + self._workspace(c, taps)
-        parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context)}
+        parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
         if drafting:
-            d, room = drafting.decoder, context + drafting.block_size
-            parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, room)}
-            scratch += _rope_bytes(d, room) + self._workspace(d, taps, fuses=True)
+            d, tokens = drafting.decoder, context + drafting.block_size
+            parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
+            scratch += _rope_bytes(d, tokens) + self._workspace(d, taps, fuses=True)
             scratch += waiting_bytes(drafting, c.hidden_size, context)
         return parts | {SCRATCH: scratch}
 
@@ -107,19 +110,12 @@ def _matrix_bytes(matrix: MatrixShape) -> int:
     return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in matrix.arrays)
 
 
-def _kv_bytes(config: DecoderConfig, context: int) -> int:
-    """Bytes of keys and values in float16, of so many tokens in whole groups of keys, and of states."""
+def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:
+    """Bytes of the keys and values of so many tokens, and of states."""
     c = config
     states = state_bytes(c.delta, c.recurrent_layers) if c.delta else 0
-    return (
-        states
-        + (c.num_hidden_layers - c.recurrent_layers) * 2 * c.num_key_value_heads * c.head_dim * _room(context) * HALF
-    )
+    return states + (c.num_hidden_layers - c.recurrent_layers) * cache_bytes(c, context, kv)
 
 
 def _rope_bytes(config: DecoderConfig, context: int) -> int:
-    return 2 * _room(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT
-
-
-def _room(context: int) -> int:
-    return -(-context // KEYS) * KEYS
+    return 2 * room(context) * ((config.rotary_dim or config.head_dim) // 2) * FLOAT

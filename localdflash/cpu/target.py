@@ -1,4 +1,4 @@
-"""A target on the CPU engine: integer products, float16 keys and values.
+"""A target on the CPU engine: integer products, keys and values in float16 or 8 bits.
 
 A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
 is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
@@ -11,13 +11,8 @@ import numpy as np
 
 from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
-from localdflash.cpu.bound import (
-    KeysAndValues,
-    bound_layers,
-    bound_model,
-    check_shape,
-    rope_tables,
-)
+from localdflash.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.model import PackedDecoder
 from localdflash.cpu.states import DeltaStates
@@ -28,11 +23,15 @@ from localdflash.errors import LocaldflashError, ModelError, UsageError
 
 
 class CpuTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded)."""
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `kv` says what
+    keys and values are kept in, one of `KV_FORMATS`.
+    """
 
     max_rows = MAX_ROWS
 
-    def __init__(self, packed: PackedDecoder, team: Team, context: int = 0, taps: Sequence[int] = ()) -> None:
+    def __init__(
+        self, packed: PackedDecoder, team: Team, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
+    ) -> None:
         c = packed.config
         if wrong := check_shape(c):
             raise ModelError(f"the CPU engine does not run {wrong}; use `--backend llama.cpp`")
@@ -45,7 +44,7 @@ class CpuTarget:
         self.packed, self.team = packed, team
         self.vocab_size = c.vocab_size
         self.length = 0
-        self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context)
+        self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
         self.states = DeltaStates(c, packed.layers) if c.delta else None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)

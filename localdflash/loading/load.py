@@ -14,6 +14,7 @@ from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
+from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
@@ -91,15 +92,17 @@ class LoadedPair:
 
 
 def _unused(options: Options, backend: Runner, device: str) -> Iterator[str]:
-    """What was asked of a GPU or of our own engines alone, where something else runs the pair."""
+    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair."""
     if options.gpu_layers > 0 and device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
     usual = Options()
-    if options.drafter_bits != usual.drafter_bits and backend not in ("cuda", "cpu"):
-        yield f"--drafter-bits {options.drafter_bits}: for our own engines; {backend} runs the pair without"
-    if backend == "cuda":
-        return
-    asked = [f"--kv {options.kv}"] if options.kv != usual.kv else []
-    asked += ["--native-fp4"] if options.native_fp4 else []
-    if asked:
-        yield f"{', '.join(asked)}: for the CUDA engine; {backend} runs the pair without"
+    bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
+    kv = [f"--kv {options.kv}"] if options.kv != usual.kv else []
+    fp4 = ["--native-fp4"] if options.native_fp4 else []
+    on_both = options.kv in KV_FORMATS
+    for engines, whose, asked in (
+        (("cuda", "cpu"), "our own engines", bits + (kv if on_both else [])),
+        (("cuda",), "the CUDA engine", fp4 if on_both else kv + fp4),
+    ):
+        if asked and backend not in engines:
+            yield f"{', '.join(asked)}: for {whose}; {backend} runs the pair without"

@@ -102,6 +102,7 @@ def make_plan(
     device: str = "auto",
     gpu_layers: int = -1,
     beside: str | None = None,
+    kv: str = "f16",
 ) -> Plan:
     """Plan a pair of the registry, or any spec that it resolves; a context of 0 means as much as fits.
 
@@ -110,7 +111,7 @@ def make_plan(
     """
     taken: Parts = {}
     if beside is not None:
-        other = make_plan(beside, 0, backend, device, gpu_layers)
+        other = make_plan(beside, 0, backend, device, gpu_layers, kv=kv)
         if not other.fits:
             raise OutOfMemory(f"{other.pair} does not fit by itself: {other.verdict}")
         taken = {name: size for name, size in other.parts.items() if name != PROGRAM}
@@ -119,7 +120,7 @@ def make_plan(
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
-        options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers)
+        options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
         case = Asked(pair.id, target, drafter, options, taken)
         if backend != "auto":
             return PLANNERS[backend](case, "asked for")
@@ -171,9 +172,10 @@ def _form(drafter: Path | None, preferred: str) -> Path | None:
 
 
 def _on_cpu(case: Asked, why: str) -> Plan:
+    from localdflash.cpu.cache import kept_in
     from localdflash.cpu.sizes import CpuSizes
 
-    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"))
+    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=kept_in(case.options.kv))
     case.check(sizes)
     return _plan(Planned(case, "cpu", why, sizes, system_budget(), program_bytes(False), measurements.bandwidth()))
 
@@ -204,7 +206,8 @@ def _on_cuda(case: Asked, why: str) -> Plan:
     budget = gpu_budget()
     from localdflash.cuda.sizes import CudaSizes
 
-    sizes, bandwidth = CudaSizes(case.target, _form(case.drafter, ".safetensors")), measurements.bandwidth(on_gpu=True)
+    sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
+    bandwidth = measurements.bandwidth(on_gpu=True)
     case.check(sizes, ", as the CUDA engine has them")
     return _plan(Planned(case, "cuda", why, sizes, budget, 0, bandwidth))
 

@@ -132,6 +132,9 @@ def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: py
     code, plan = planned(run, "embedded")
     assert (code, plan["backend"], plan["drafter"], plan["what"]) == (0, "cuda", "8 bits", "GPU memory")
     assert plan["speed"]["bandwidth"]["value"] == 900.0
+    codes = planned(run, "embedded", "--kv", "int8")[1]
+    assert codes["context"] == plan["context"]
+    assert codes["parts"]["target K/V"] < 0.6 * plan["parts"]["target K/V"]
     with_gpu(plan["total"] - 1)
     code, plan = planned(run, "embedded", "--ctx", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)

@@ -1,4 +1,4 @@
-"""Options of the CUDA engine where another backend runs the pair: one line says so, and the text is the same."""
+"""Options of our own engines where another backend runs the pair: one line says so, and the text is the same."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,27 @@ def loaded_with(tiny_pair: Path, backend: Runner, **options: Any) -> tuple[str, 
 
 
 @pytest.mark.usefixtures("cpu_engine")
-@pytest.mark.parametrize("backend", ["cpu", "llama.cpp", "torch"])
-def test_keys_and_values_of_the_cuda_engine_are_not_those_of_others(backend: Runner, tiny_pair: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "kv", "whose"),
+    [
+        ("cpu", "fp8", "the CUDA engine"),
+        ("llama.cpp", "fp8", "the CUDA engine"),
+        ("torch", "fp8", "the CUDA engine"),
+        ("llama.cpp", "int8", "our own engines"),
+        ("torch", "int8", "our own engines"),
+    ],
+)
+def test_keys_and_values_that_a_backend_does_not_keep(backend: Runner, kv: str, whose: str, tiny_pair: Path) -> None:
     notice, usual = loaded_with(tiny_pair, backend)
-    assert "CUDA" not in notice
-    for kv in ("int8", "fp8"):
-        said, tokens = loaded_with(tiny_pair, backend, kv=kv)
-        assert said.endswith(f"--kv {kv}: for the CUDA engine; {backend} runs the pair without")
-        assert tokens == usual
+    assert "--kv" not in notice
+    said, tokens = loaded_with(tiny_pair, backend, kv=kv)
+    assert said.endswith(f"--kv {kv}: for {whose}; {backend} runs the pair without")
+    assert tokens == usual
+
+
+@pytest.mark.usefixtures("cpu_engine")
+def test_keys_and_values_in_8_bits_are_nothing_to_tell_of_on_our_engine(tiny_pair: Path) -> None:
+    assert "--kv" not in loaded_with(tiny_pair, "cpu", kv="int8")[0]
 
 
 def test_layers_for_a_gpu_that_is_not_there(tiny_pair: Path) -> None:

@@ -270,54 +270,76 @@ std::string check_swiglu(const Kernels& tested, const Kernels& expected) {
   return "";
 }
 
+// Keys and values in float16, or in codes with their scales.
 struct Kept {
-  Array<uint16_t> keys, values;
+  Array<uint8_t> keys, values;
+  Array<float> key_scales, value_scales;
 
-  Kept(int32_t capacity, int32_t head_dim)
-      : keys(array<uint16_t>(capacity * head_dim)), values(array<uint16_t>(capacity * head_dim)) {}
+  Kept(bool codes, int32_t capacity, int32_t head_dim)
+      : keys(array<uint8_t>(capacity * head_dim * (codes ? 1 : 2))),
+        values(keys),
+        key_scales(array<float>(codes ? capacity * head_dim / GROUP : 0)),
+        value_scales(array<float>(codes ? capacity : 0)) {}
 
-  Cache cache() { return {keys.data(), values.data()}; }
+  Cache cache() {
+    return {keys.data(), values.data(), key_scales.empty() ? nullptr : key_scales.data(), value_scales.data()};
+  }
+
+  std::string unlike(const Kept& expected) const {
+    return difference("keys", keys, expected.keys) + difference("values", values, expected.values) +
+           difference("key scales", key_scales, expected.key_scales) +
+           difference("value scales", value_scales, expected.value_scales);
+  }
 };
 
 // Rows that see the same keys, each one more than the row before, or a window of them.
-std::string check_attend(const Kernels& tested, const Kernels& expected) {
+std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested, const Kernels& expected) {
   constexpr int32_t CAPACITY = 208, BEYOND = 5;
   Random random;
-  for (const int32_t head_dim : {16, 64, 128}) {
-    Kept found(CAPACITY, head_dim), wanted(CAPACITY, head_dim);
-    const Cache found_cache = found.cache(), wanted_cache = wanted.cache();
-    for (int32_t position = 0; position < CAPACITY; position++) {
-      const auto key = floats(head_dim, [&] { return random.plain(); });
-      const auto value = floats(head_dim, [&] { return random.plain(); });
-      tested.put_key(&found_cache, head_dim, position, key.data());
-      tested.put_value(&found_cache, head_dim, position, value.data());
-      expected.put_key(&wanted_cache, head_dim, position, key.data());
-      expected.put_value(&wanted_cache, head_dim, position, value.data());
-    }
-    const std::string keys = difference("keys", found.keys, wanted.keys);
-    const std::string values = difference("values", found.values, wanted.values);
-    if (!keys.empty() || !values.empty()) return keys.empty() ? values : keys;
-    for (const int32_t rows : {1, 2, 5, 16, 33, 70}) {
-      const int32_t stride = head_dim + BEYOND, seen = random.from(1, CAPACITY - rows);
-      const auto q = floats(rows * stride, [&] { return random.plain(); });
-      for (const int32_t step : {0, 1}) {
-        for (const int32_t window : {0, 37}) {
-          Array<int32_t> begin = array<int32_t>(rows), end = begin;
-          for (int32_t row = 0; row < rows; row++) {
-            const auto at = static_cast<size_t>(row);
-            end[at] = seen + step * row;
-            begin[at] = window && end[at] > window ? end[at] - window : 0;
-          }
-          auto out = floats(rows * stride, [] { return 7.5f; }), same_out = out;
-          tested.attend(&found_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f, out.data(),
-                        stride);
-          expected.attend(&wanted_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
-                          same_out.data(), stride);
-          const std::string differs = difference("attend", out, same_out);
-          if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows";
+  Kept found(codes, CAPACITY, head_dim), wanted(codes, CAPACITY, head_dim);
+  const Cache found_cache = found.cache(), wanted_cache = wanted.cache();
+  for (int32_t position = 0; position < CAPACITY; position++) {
+    const auto key = floats(head_dim, [&] { return random.plain(); });
+    const auto value = floats(head_dim, [&] { return random.plain(); });
+    tested.put_key(&found_cache, head_dim, position, key.data());
+    tested.put_value(&found_cache, head_dim, position, value.data());
+    expected.put_key(&wanted_cache, head_dim, position, key.data());
+    expected.put_value(&wanted_cache, head_dim, position, value.data());
+  }
+  const std::string unlike = found.unlike(wanted);
+  if (!unlike.empty()) return unlike;
+  for (const int32_t rows : {1, 2, 5, 16, 33, 70}) {
+    const int32_t stride = head_dim + BEYOND, seen = random.from(1, CAPACITY - rows);
+    const auto q = floats(rows * stride, [&] { return random.plain(); });
+    for (const int32_t step : {0, 1}) {
+      for (const int32_t window : {0, 37}) {
+        Array<int32_t> begin = array<int32_t>(rows), end = begin;
+        for (int32_t row = 0; row < rows; row++) {
+          const auto at = static_cast<size_t>(row);
+          end[at] = seen + step * row;
+          begin[at] = window && end[at] > window ? end[at] - window : 0;
         }
+        auto out = floats(rows * stride, [] { return 7.5f; }), same_out = out;
+        tested.attend(&found_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f, out.data(),
+                      stride);
+        expected.attend(&wanted_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
+                        same_out.data(), stride);
+        const std::string differs = difference("attend", out, same_out);
+        if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows" + (codes ? " of codes" : "");
       }
     }
+  }
+  return "";
+}
+
+std::string check_attend(const Kernels& tested, const Kernels& expected) {
+  for (const int32_t head_dim : {16, 64, 128}) {
+    const std::string found = check_attend_to(false, head_dim, tested, expected);
+    if (!found.empty()) return found;
+  }
+  for (const int32_t head_dim : {32, 64, 96, 256}) {
+    const std::string found = check_attend_to(true, head_dim, tested, expected);
+    if (!found.empty()) return found;
   }
   return "";
 }

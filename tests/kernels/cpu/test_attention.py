@@ -1,7 +1,7 @@
 """Attention on the CPU: against numpy in float64, rows independent of each other, stale memory without influence."""
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,19 @@ from localdflash.cpu.library import CacheStruct, Library, address
 
 EPSILON = 2.0**-24
 STALE = 0x7E00  # NaN as float16
+FORMS = ("f16", "int8")
+SHAPES = [("f16", 16), ("f16", 80), *((kv, size) for kv in FORMS for size in (64, 96, 128, 256)), ("int8", 512)]
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
+Cached = tuple[NDArray[Any], ...]  # keys and values, and their scales, as formats.h has them
 
 
 @dataclass
 class Case:
     """Rows q [rows, head_dim] that see keys begin up to end of a cache."""
 
-    keys: NDArray[np.uint16]  # [capacity / 16, head_dim, 16]
-    values: NDArray[np.uint16]  # [capacity, head_dim]
+    kv: str
+    cached: Cached
     q: Floats
     begin: Positions
     end: Positions
@@ -31,15 +34,61 @@ class Case:
         """Of a score."""
         return float(self.q.shape[1] ** -0.5)
 
+    @property
+    def struct(self) -> CacheStruct:
+        """The cache as it is handed over."""
+        return CacheStruct(*map(address, self.cached))
 
-def pack_keys(keys: Floats) -> NDArray[np.uint16]:
-    """[capacity, head_dim] as the cache has them."""
+    def copied(self) -> "Case":
+        """With a cache of its own."""
+        return replace(self, cached=tuple(array.copy() for array in self.cached))
+
+
+def encode(x: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Codes of x [..., n] and their scales [...]."""
+    most = np.abs(x).max(axis=-1)
+    return np.rint(x * (np.float32(127) / most)[..., None]).astype(np.int8), most / np.float32(127)
+
+
+def pack(kv: str, keys: Floats, values: Floats) -> Cached:
+    """[capacity, head_dim] each as the cache has them."""
     capacity, head_dim = keys.shape
-    halves = keys.astype(np.float16).view(np.uint16)
-    return np.ascontiguousarray(halves.reshape(capacity // 16, 16, head_dim).transpose(0, 2, 1))
+    strips = capacity // 16
+    if kv == "f16":
+        halves = keys.astype(np.float16).view(np.uint16).reshape(strips, 16, head_dim)
+        return np.ascontiguousarray(halves.transpose(0, 2, 1)), values.astype(np.float16).view(np.uint16)
+    codes, scales = encode(keys.reshape(strips, 16, head_dim // 32, 32))
+    pairs = codes.reshape(strips, 16, head_dim // 2, 2).transpose(0, 2, 1, 3)
+    value_codes, value_scales = encode(values)
+    value_pairs = value_codes.reshape(capacity // 2, 2, head_dim).transpose(0, 2, 1)
+    arrays = (pairs, value_pairs, scales.transpose(0, 2, 1), value_scales)
+    return tuple(map(np.ascontiguousarray, arrays))
 
 
-def random_case(rows: int, head_dim: int, capacity: int = 320, seed: int = 0) -> Case:
+def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Keys and values [capacity, head_dim]."""
+    if kv == "f16":
+        strips, head_dim, _ = cached[0].shape
+        keys = cached[0].transpose(0, 2, 1).reshape(strips * 16, head_dim).view(np.float16)
+        return keys.astype(np.float64), cached[1].view(np.float16).astype(np.float64)
+    strips, half, _, _ = cached[0].shape
+    scales = cached[2].transpose(0, 2, 1).reshape(strips * 16, half // 16).repeat(32, axis=1)
+    keys = cached[0].transpose(0, 2, 1, 3).reshape(strips * 16, 2 * half).astype(np.float64)
+    values = cached[1].transpose(0, 2, 1).reshape(strips * 16, 2 * half).astype(np.float64)
+    return keys * scales, values * cached[3][:, None]
+
+
+def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
+    """Let what is at some positions be no number."""
+    strips, rows = positions.reshape(-1, 1, 16), positions
+    stale: Any = np.nan
+    if case.kv == "f16":
+        rows, stale = positions[:, None], np.uint16(STALE)
+    for array, spoilt in zip(case.cached[-2:], (strips, rows), strict=True):
+        array[...] = np.where(spoilt, stale, array)
+
+
+def random_case(kv: str, rows: int, head_dim: int, capacity: int = 320, seed: int = 0) -> Case:
     """Rows with ranges of all kinds: of one key, within a block, over several, ends in a row as those of a verify."""
     rng = np.random.default_rng(seed)
     keys, values = (rng.standard_normal((capacity, head_dim)).astype(np.float32) for _ in range(2))
@@ -49,16 +98,16 @@ def random_case(rows: int, head_dim: int, capacity: int = 320, seed: int = 0) ->
     begin[::3] = 0
     end[::2] = np.maximum(begin[::2] + 1, capacity - rows + np.arange(0, rows, 2, dtype=np.int32))
     end[4::7] = begin[4::7] + 1
-    return Case(pack_keys(keys), values.astype(np.float16).view(np.uint16), q, begin, end)
+    return Case(kv, pack(kv, keys, values), q, begin, end)
 
 
 def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
     """[rows, head_dim]"""
     q, begin, end = (np.ascontiguousarray(array[rows]) for array in (case.q, case.begin, case.end))
     out: Floats = np.full(q.shape, np.nan, np.float32)
-    cache, width = CacheStruct(address(case.keys), address(case.values)), q.shape[1]
+    width = q.shape[1]
     kernels.attend(
-        ctypes.byref(cache),
+        ctypes.byref(case.struct),
         address(q),
         width,
         address(begin),
@@ -73,10 +122,11 @@ def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
 
 
 def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[rows, head_dim] in float64, and how far off [rows, 1] a sum in float32 in any order may be."""
-    blocks, head_dim, _ = case.keys.shape
-    keys = case.keys.transpose(0, 2, 1).reshape(blocks * 16, head_dim).view(np.float16).astype(np.float64)
-    values = case.values.view(np.float16).astype(np.float64)
+    """[rows, head_dim] in float64 from what is in the cache, and how far off [rows, 1] the kernels may be: a sum in
+    float32 in any order, and of "int8" codes of 16 bits for queries and for the weights of a block of 64 values.
+    """
+    keys, values = unpack(case.kv, case.cached)
+    head_dim, rounded = case.q.shape[1], 0.5 / 32767 if case.kv == "int8" else 0.0
     out, off = np.empty(case.q.shape), np.empty((len(case.q), 1))
     for r, (begin, end) in enumerate(zip(case.begin, case.end, strict=True)):
         q, seen = case.q[r].astype(np.float64), keys[begin:end]
@@ -84,7 +134,9 @@ def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         weights = np.exp(scores - scores.max())
         out[r] = weights @ values[begin:end] / weights.sum()
         score_off = (head_dim + 4) * EPSILON * (np.abs(seen) @ np.abs(q)).max() * case.scale
-        off[r] = np.abs(values[begin:end]).max() * (2 * score_off + (end - begin + 16) * 2 * EPSILON)
+        score_off += rounded * np.abs(q).max() * np.abs(seen).sum(axis=1).max() * case.scale
+        largest = np.abs(values[begin:end]).max()
+        off[r] = largest * (2 * score_off + (end - begin + 16) * 2 * EPSILON + 64 * rounded)
     return out, off
 
 
@@ -93,23 +145,23 @@ def assert_same_bits(a: Floats, b: Floats) -> None:
     np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32))
 
 
-@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 150])
-def test_as_in_float64(kernels: Any, head_dim: int, rows: int) -> None:
-    case = random_case(rows, head_dim)
+def test_as_in_float64(kernels: Any, kv: str, head_dim: int, rows: int) -> None:
+    case = random_case(kv, rows, head_dim)
     expected, off = exact(case)
     assert (np.abs(attend(kernels, case) - expected) <= off).all()
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
-def test_every_instruction_set_gives_the_same_bits(kernels: Any, portable: Any, head_dim: int) -> None:
-    case = random_case(33, head_dim)
+@pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
+def test_every_instruction_set_gives_the_same_bits(kernels: Any, portable: Any, kv: str, head_dim: int) -> None:
+    case = random_case(kv, 33, head_dim)
     assert_same_bits(attend(kernels, case), attend(portable, case))
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
-def test_a_row_is_the_same_alone_and_among_any_others(kernels: Any, head_dim: int) -> None:
-    case = random_case(70, head_dim)
+@pytest.mark.parametrize(("kv", "head_dim"), [("f16", 64), ("f16", 80), ("f16", 128), ("int8", 64), ("int8", 96)])
+def test_a_row_is_the_same_alone_and_among_any_others(kernels: Any, kv: str, head_dim: int) -> None:
+    case = random_case(kv, 70, head_dim)
     alone = np.concatenate([attend(kernels, case, slice(r, r + 1)) for r in range(70)])
     assert_same_bits(attend(kernels, case), alone)
     for width in range(2, 33):
@@ -118,31 +170,28 @@ def test_a_row_is_the_same_alone_and_among_any_others(kernels: Any, head_dim: in
             assert_same_bits(attend(kernels, case, rows), alone[rows])
 
 
+@pytest.mark.parametrize("kv", FORMS)
 @pytest.mark.parametrize("rows", [1, 5, 24])
-def test_what_a_row_does_not_see_has_no_influence(kernels: Any, rows: int) -> None:
-    case = random_case(rows, 64)
+def test_what_a_row_does_not_see_has_no_influence(kernels: Any, kv: str, rows: int) -> None:
+    case = random_case(kv, rows, 64)
     expected = attend(kernels, case)
     for r in range(rows):
-        seen = np.zeros(len(case.values), bool)
-        seen[case.begin[r] : case.end[r]] = True
-        keys = np.where(seen.reshape(-1, 1, 16), case.keys, np.uint16(STALE))
-        values = np.where(seen[:, None], case.values, np.uint16(STALE))
-        stale = Case(keys, values, case.q, case.begin, case.end)
+        unseen = np.ones(320, bool)
+        unseen[case.begin[r] : case.end[r]] = False
+        stale = case.copied()
+        spoil(stale, unseen)
         assert_same_bits(attend(kernels, stale)[r], expected[r])
 
 
 @pytest.mark.parametrize("spoilt", ["keys", "values"])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_what_is_no_number_shows_in_the_rows_that_see_it(kernels: Any, spoilt: str, wrong: float) -> None:
-    case, at = random_case(24, 64), 100
+@pytest.mark.parametrize("kv", FORMS)
+def test_what_is_no_number_shows_in_the_rows_that_see_it(kernels: Any, kv: str, spoilt: str, wrong: float) -> None:
+    case, at = random_case(kv, 24, 64), 100
+    case.q = np.abs(case.q)
     expected = attend(kernels, case)
-    half = np.float16(wrong).view(np.uint16)
-    if spoilt == "keys":
-        case.keys[at // 16, :, at % 16] = half
-        case.q = np.abs(case.q)
-        expected = attend(kernels, case)
-    else:
-        case.values[at] = half
+    put = kernels.put_key if spoilt == "keys" else kernels.put_value
+    put(ctypes.byref(case.struct), 64, at, address(np.full(64, wrong, np.float32)))
     out = attend(kernels, case)
     sees = (case.begin <= at) & (at < case.end)
     assert sees.any()
@@ -151,8 +200,9 @@ def test_what_is_no_number_shows_in_the_rows_that_see_it(kernels: Any, spoilt: s
     assert_same_bits(out[~sees], expected[~sees])
 
 
-def test_a_query_that_is_no_number_spoils_its_own_row_only(kernels: Any) -> None:
-    case = random_case(12, 64)
+@pytest.mark.parametrize("kv", FORMS)
+def test_a_query_that_is_no_number_spoils_its_own_row_only(kernels: Any, kv: str) -> None:
+    case = random_case(kv, 12, 64)
     expected = attend(kernels, case)
     case.q[5, 7] = np.nan
     out = attend(kernels, case)
@@ -163,66 +213,88 @@ def test_a_query_that_is_no_number_spoils_its_own_row_only(kernels: Any) -> None
 
 @pytest.mark.parametrize("key", [0, 15, 16, 63, 64, 127, 319])
 def test_one_key_gives_its_value(kernels: Any, key: int) -> None:
-    case = random_case(7, 80)
+    case = random_case("f16", 7, 80)
     case.begin[:], case.end[:] = key, key + 1
-    expected = case.values[key].view(np.float16).astype(np.float32)
+    expected = case.cached[1][key].view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(attend(kernels, case), np.tile(expected, (7, 1)))
 
 
+@pytest.mark.parametrize("key", [0, 63, 64, 319])
+def test_one_key_of_8_bits_gives_its_value(kernels: Any, key: int) -> None:
+    case = random_case("int8", 7, 96)
+    case.begin[:], case.end[:] = key, key + 1
+    expected = unpack("int8", case.cached)[1][key]
+    np.testing.assert_allclose(attend(kernels, case), np.tile(expected, (7, 1)), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("begin", "end"), [(0, 64), (1, 64), (0, 65), (63, 65), (64, 128), (15, 17), (48, 320)])
-def test_edges_of_blocks(kernels: Any, begin: int, end: int) -> None:
-    case = random_case(6, 64)
+@pytest.mark.parametrize("kv", FORMS)
+def test_edges_of_blocks(kernels: Any, kv: str, begin: int, end: int) -> None:
+    case = random_case(kv, 6, 64)
     case.begin[:], case.end[:] = begin, end
     expected, off = exact(case)
     assert (np.abs(attend(kernels, case) - expected) <= off).all()
 
 
-def test_scores_far_apart(kernels: Any) -> None:
-    case = random_case(8, 64)
+@pytest.mark.parametrize("kv", FORMS)
+def test_scores_far_apart(kernels: Any, kv: str) -> None:
+    case = random_case(kv, 8, 64)
     case.q *= 1000
     expected, off = exact(case)
     assert (np.abs(attend(kernels, case) - expected) <= off).all()
 
 
-def test_the_last_keys_of_a_long_context(kernels: Any) -> None:
+@pytest.mark.parametrize("kv", FORMS)
+def test_the_last_keys_of_a_long_context(kernels: Any, kv: str) -> None:
     head_dim, capacity, last = 256, 262144, 320
-    short = random_case(2, head_dim, last)
-    keys, values = np.zeros((capacity // 16, head_dim, 16), np.uint16), np.zeros((capacity, head_dim), np.uint16)
-    keys[-last // 16 :], values[-last:] = short.keys, short.values
+    short = random_case(kv, 2, head_dim, last)
+    cached = [np.zeros((len(array) * capacity // last, *array.shape[1:]), array.dtype) for array in short.cached]
     moved = capacity - last  # whole blocks, so that the bits stay
-    long = Case(keys, values, short.q, short.begin + np.int32(moved), short.end + np.int32(moved))
+    for array, part in zip(cached, short.cached, strict=True):
+        at = moved * len(part) // last
+        array[at : at + len(part)] = part
+    long = replace(short, cached=tuple(cached), begin=short.begin + np.int32(moved), end=short.end + np.int32(moved))
     assert_same_bits(attend(kernels, long), attend(kernels, short))
 
 
-def test_only_the_heads_of_wider_rows_are_read_and_written(kernels: Any) -> None:
-    case = random_case(9, 64)
+@pytest.mark.parametrize("kv", FORMS)
+def test_only_the_heads_of_wider_rows_are_read_and_written(kernels: Any, kv: str) -> None:
+    case = random_case(kv, 9, 64)
     expected = attend(kernels, case)
     q, out = np.full((9, 200), np.nan, np.float32), np.full((9, 100), 7, np.float32)
     q[:, :64] = case.q
-    cache = CacheStruct(address(case.keys), address(case.values))
     ranges = address(case.begin), address(case.end)
-    kernels.attend(ctypes.byref(cache), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
+    kernels.attend(ctypes.byref(case.struct), address(q), 200, *ranges, 9, 64, case.scale, address(out), 100)
     assert_same_bits(np.ascontiguousarray(out[:, :64]), expected)
     assert (out[:, 64:] == 7).all()
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 256])
-def test_keys_and_values_are_put_in_their_places(kernels: Any, head_dim: int) -> None:
+@pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
+def test_keys_and_values_are_put_in_their_places(kernels: Any, kv: str, head_dim: int) -> None:
     rng = np.random.default_rng(head_dim)
-    keys, values = (np.full((48, head_dim), np.nan, np.float32) for _ in range(2))
-    packed, put_values = pack_keys(keys), values.astype(np.float16).view(np.uint16)
-    cache = CacheStruct(address(packed), address(put_values))
+    keys, values = rng.standard_normal((2, 48, head_dim)).astype(np.float32) * np.float32(1e-3)
+    case = Case(kv, pack(kv, keys, values), keys, np.zeros(0, np.int32), np.zeros(0, np.int32))
     for position in (0, 15, 16, 47):
-        keys[position], values[position] = rng.standard_normal((2, head_dim)) * 1e-3
-        kernels.put_key(ctypes.byref(cache), head_dim, position, address(keys[position]))
-        kernels.put_value(ctypes.byref(cache), head_dim, position, address(values[position]))
-    np.testing.assert_array_equal(packed, pack_keys(keys))
-    np.testing.assert_array_equal(put_values, values.astype(np.float16).view(np.uint16))
+        keys[position], values[position] = rng.standard_normal((2, head_dim))
+        kernels.put_key(ctypes.byref(case.struct), head_dim, position, address(keys[position]))
+        kernels.put_value(ctypes.byref(case.struct), head_dim, position, address(values[position]))
+    for found, expected in zip(case.cached, pack(kv, keys, values), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_all_rows_of_a_long_verify(library: Library) -> None:
+@pytest.mark.parametrize("wrong", [0.0, 1e-38, 1e-42])
+def test_what_is_too_small_for_a_scale_is_nothing(kernels: Any, wrong: float) -> None:
+    case = random_case("int8", 3, 64)
+    case.begin[:], case.end[:] = 0, 320
+    for position in range(320):
+        kernels.put_value(ctypes.byref(case.struct), 64, position, address(np.full(64, wrong, np.float32)))
+    assert np.abs(attend(kernels, case)).max() <= wrong * 1.01
+
+
+@pytest.mark.parametrize("kv", FORMS)
+def test_all_rows_of_a_long_verify(library: Library, kv: str) -> None:
     kernels = library.kernels()
-    case = random_case(512, 128, 1024)
+    case = random_case(kv, 512, 128, 1024)
     out = attend(kernels, case)
     for r in (0, 63, 64, 300, 511):
         assert_same_bits(out[r : r + 1], attend(kernels, case, slice(r, r + 1)))

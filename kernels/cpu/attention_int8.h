@@ -1,0 +1,188 @@
+// Keys and values as codes of 8 bits: a key has a scale for every 32 dimensions, a value has one. Queries, and the
+// weights of a block's values, become codes of 16 bits, each row by itself; what that loses is far below what 8 bits do.
+//
+//   score  = total * query_scale, total = fma(dot, key_scale, total) over groups of 32 dimensions in order
+//   output = fma(weight_scale, dot, output) over blocks in order; a weight is an exponential times the value's scale
+//
+// Dot products are integers: exact, and the same in any order. Where a scale is NaN something was not finite.
+#pragma once
+#include <float.h>
+#include <string.h>
+
+#include "attention_block.h"
+
+namespace ldf {
+namespace LDF_ISA {
+
+// Codes of x [size], up to `most`; returns their scale: x = code * scale.
+template <class Code>
+inline float encode(const float* x, int32_t size, float most, Code* codes) {
+  Sums largest = zero_sums();
+  for (int32_t i = 0; i < size; i += 16) largest = max(largest, magnitude(load(x + i)));
+  const int32_t bits = maximum(largest);
+  float amax;
+  memcpy(&amax, &bits, 4);
+  const bool finite = amax <= FLT_MAX;
+  const float inverse = most / amax;
+  if (finite && inverse <= FLT_MAX) {
+    for (int32_t i = 0; i < size; i += 16) narrow(codes + i, to_int(mul(load(x + i), splat(inverse))));
+    return amax / most;
+  }
+  memset(codes, 0, static_cast<size_t>(size) * sizeof(Code));  // nothing, or too little for a float to tell
+  return finite ? 0.0f : __builtin_nanf("");
+}
+
+class Int8 {
+ public:
+  class Queries {
+   public:
+    Queries(const float* q, ptrdiff_t stride, int rows, int32_t head_dim, float scale) : head_dim_(head_dim) {
+      for (int r = 0; r < rows; r++) {
+        scales_[r] = encode(q + r * stride, head_dim, FINEST, codes_ + static_cast<ptrdiff_t>(r) * head_dim) * scale;
+      }
+    }
+
+    const int16_t* row(int r) const { return codes_ + static_cast<ptrdiff_t>(r) * head_dim_; }
+    float scale(int r) const { return scales_[r]; }
+
+   private:
+    int32_t head_dim_;
+    float scales_[BAND];
+    int16_t codes_[BAND * LARGEST];
+  };
+
+  template <int ROWS>
+  static void score(const Queries& queries, int r, const Heads& heads, int32_t block, int first, int last,
+                    Weights& scores) {
+    constexpr int STEP = at_once(ROWS);
+    for (; first + STEP <= last; first += STEP) score_strips<ROWS, STEP>(queries.row(r), heads, block, first, scores);
+    for (; first < last; first++) score_strips<ROWS, 1>(queries.row(r), heads, block, first, scores);
+  }
+
+  template <int ROWS>
+  static void gather(const int* begin, const int* end, const Heads& heads, int32_t block, Weights& weights,
+                     float* out, ptrdiff_t stride) {
+    constexpr int STEP = at_once(ROWS);
+    Coded<ROWS> coded;
+    coded.first = BLOCK, coded.last = 0;
+    for (int r = 0; r < ROWS; r++) {
+      coded.scales[r] = encode_weights(begin[r], end[r], heads.cache.value_scales + block, weights[r], coded.codes[r]);
+      if (begin[r] >= end[r]) continue;
+      coded.first = lower(coded.first, begin[r] / 2 * 2);
+      coded.last = higher(coded.last, end[r]);
+    }
+    int32_t d = 0;
+    for (; d + 16 * STEP <= heads.head_dim; d += 16 * STEP) {
+      gather_dimensions<ROWS, STEP>(coded, heads, block, d, out + d, stride);
+    }
+    for (; d < heads.head_dim; d += 16) gather_dimensions<ROWS, 1>(coded, heads, block, d, out + d, stride);
+  }
+
+  static void put_key(const Cache& cache, int32_t head_dim, int32_t position, const float* key) {
+    const ptrdiff_t strip = position / STRIP, at = position % STRIP;
+    int8_t* to = codes_of(cache.keys) + strip * head_dim * STRIP + 2 * at;
+    float* scales = cache.key_scales + strip * head_dim / GROUP * STRIP + at;
+    for (int32_t d = 0; d < head_dim; d += GROUP) {
+      int8_t codes[GROUP];
+      scales[d / GROUP * STRIP] = encode(key + d, GROUP, COARSE, codes);
+      for (int i = 0; i < GROUP; i += 2) memcpy(to + (d + i) * STRIP, codes + i, 2);
+    }
+  }
+
+  static void put_value(const Cache& cache, int32_t head_dim, int32_t position, const float* value) {
+    int8_t codes[LARGEST], *to = codes_of(cache.values) + static_cast<ptrdiff_t>(position / 2) * head_dim * 2;
+    cache.value_scales[position] = encode(value, head_dim, COARSE, codes);
+    for (int32_t d = 0; d < head_dim; d++) to[2 * d + position % 2] = codes[d];
+  }
+
+ private:
+  static constexpr float COARSE = 127.0f, FINEST = 32767.0f;
+
+  // Weights of the values of a block: 0 for keys that a row does not see, and none for keys that no row sees.
+  template <int ROWS>
+  struct Coded {
+    int16_t codes[ROWS][BLOCK];
+    float scales[ROWS];
+    int first, last;
+  };
+
+  static int8_t* codes_of(void* cached) { return static_cast<int8_t*>(cached); }
+
+  template <int ROWS, int STEP>
+  static void score_strips(const int16_t* q, const Heads& heads, int32_t block, int strip, Weights& scores) {
+    const ptrdiff_t head_dim = heads.head_dim, groups = head_dim / GROUP, key = block + strip * STRIP;
+    const int8_t* keys = codes_of(heads.cache.keys) + key * head_dim;
+    const float* scales = heads.cache.key_scales + key * groups;
+    Lanes total[ROWS * STEP];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS * STEP; i++) total[i] = splat(0.0f);
+    for (ptrdiff_t group = 0; group < groups; group++) {
+      Sums dots[ROWS * STEP];
+      Pairs pairs[STEP];
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS * STEP; i++) dots[i] = zero_sums();
+      for (ptrdiff_t d = group * GROUP; d < (group + 1) * GROUP; d += 2) {
+#pragma GCC unroll 16
+        for (int s = 0; s < STEP; s++) {
+          const int8_t* from = keys + (s * head_dim + d) * STRIP;
+          ask_for_next<ROWS>(from, BLOCK * head_dim, d / 2);
+          pairs[s] = load_pairs(from);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS * STEP; i++) dots[i] = add_dots(dots[i], pairs[i % STEP], q + i / STEP * head_dim + d);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS * STEP; i++) {
+        total[i] = fma(to_float(dots[i]), load(scales + (i % STEP * groups + group) * STRIP), total[i]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS * STEP; i++) store(scores[i / STEP] + (strip + i % STEP) * STRIP, total[i]);
+  }
+
+  // A row's weights times the values' scales; 0 for keys that it does not see. Returns the scale of the codes.
+  static float encode_weights(int begin, int end, const float* scales, float* weights, int16_t* codes) {
+    if (begin >= end) {
+      memset(codes, 0, BLOCK * sizeof *codes);
+      return -0.0f;  // times 0 it adds nothing, not even to the sign of a zero
+    }
+    for (int at = 0; at < BLOCK; at += 16) {
+      if (at + 16 <= begin || at >= end) {
+        store(weights + at, splat(0.0f));
+        continue;
+      }
+      const Lanes scaled = mul(load(weights + at), load(scales + at));
+      store(weights + at, inside(scaled, begin - at, end - at, splat(0.0f)));
+    }
+    return encode(weights, BLOCK, FINEST, codes);
+  }
+
+  // STEP * 16 dimensions of ROWS rows.
+  template <int ROWS, int STEP>
+  static void gather_dimensions(const Coded<ROWS>& weights, const Heads& heads, int32_t block, int32_t d, float* out,
+                                ptrdiff_t stride) {
+    const ptrdiff_t pair = 2 * static_cast<ptrdiff_t>(heads.head_dim);
+    const int8_t* values = codes_of(heads.cache.values) + (block + weights.first) / 2 * pair + 2 * d;
+    Sums dots[ROWS * STEP];
+    Pairs pairs[STEP];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS * STEP; i++) dots[i] = zero_sums();
+    for (int key = weights.first; key < weights.last; key += 2, values += pair) {
+#pragma GCC unroll 16
+      for (int s = 0; s < STEP; s++) {
+        ask_for_next<ROWS>(values + 32 * s, BLOCK / 2 * pair, s);
+        pairs[s] = load_pairs(values + 32 * s);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS * STEP; i++) dots[i] = add_dots(dots[i], pairs[i % STEP], weights.codes[i / STEP] + key);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS * STEP; i++) {
+      float* to = out + i / STEP * stride + i % STEP * 16;
+      store(to, fma(splat(weights.scales[i / STEP]), to_float(dots[i]), load(to)));
+    }
+  }
+};
+
+}  // namespace LDF_ISA
+}  // namespace ldf
