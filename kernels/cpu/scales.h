@@ -150,7 +150,7 @@ struct Offsets : ByGroup<Offsets> {  // Q4_1, Q5_1
 // What takes dmin * minimum off, whose dmin is beside the scales' supers.
 inline Lanes taken_off(const Panel& panel, int group, Sums minimum) {
   const Lanes dmin = load_half(panel.supers + (group / GROUPS * 2 + 1) * PANEL);
-  return mul(sub(splat(0.0f), dmin), to_float(minimum));
+  return mul(mul(splat(-1.0f), dmin), to_float(minimum));
 }
 
 struct Minimums : ByGroup<Minimums> {  // Q4_K, Q5_K
