@@ -120,7 +120,7 @@ def test_a_table_of_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(cpu_kernels.EMBEDDED, vocab_size=64, num_hidden_layers=1, hidden_size=256, intermediate_size=256)
     monkeypatch.setattr(cpu_kernels, "MODELS", {"embedded": small})
     said: list[str] = []
-    result = cpu_kernels.run(1, ["portable"], said.append)
+    result = cpu_kernels.run(1, ["portable"], ["embedded"], said.append)
     measured = result["instruction_sets"]["portable"]
     assert result["bandwidth_gb_s"] == 10.0
     assert measured["peak_gmac_s"] > 0

@@ -1,6 +1,7 @@
 """The life of a packed file: written once, mapped ever after, and packed again whenever it is not what it should be."""
 
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -370,6 +371,15 @@ def test_an_open_model_outlives_its_file(model: Path, folder: Path) -> None:
         file.unlink()
     wanted = dequantized(*target_tensors()["token_embd.weight"])
     np.testing.assert_array_equal(unpacked(opened.embedding)[0], wanted)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without huge pages")
+def test_weights_are_asked_for_in_huge_pages(model: Path, folder: Path) -> None:
+    opened = open_target(model)
+    about = Path("/proc/self/smaps").read_text().partition(str(the_only(folder)))[2]
+    flags = next(line for line in about.splitlines() if line.startswith("VmFlags:"))
+    assert "hg" in flags.split() or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+    assert opened.embedding.codes.any()
 
 
 def test_processes_may_pack_at_once(model: Path, folder: Path) -> None:
