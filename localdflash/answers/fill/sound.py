@@ -2,20 +2,22 @@
 
 Three readings, the cheapest first: brackets and strings; the lines of Python, by its own parser; and a syntax tree of
 the file, or of as much of it as came. That must have no error near the cursor, and no more than without the text, or
-without the cursor's line, which is being written.
+without the cursor's line, which is being written. A block that is not closed yet is read as if it ended there.
 """
 
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
 
 from tree_sitter import Node
 
-from localdflash.answers.fill.extent import Extent
+from localdflash.answers.fill.extent import Extent, find
 from localdflash.answers.fill.python_lines import PythonLines
 from localdflash.text import syntax
 
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
+_SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
 _PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented
 CUT = 12_000  # characters: of so many after the cursor the last part may not be whole
@@ -31,6 +33,17 @@ class Soundness:
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < CUT else after[: _last_part(after)]
         self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
+        rest, later = self._after[: len(extent.rest)], self._after[len(extent.rest) :]
+        self._as_closed = f"{rest}\n{extent.unclosed}{later}" if extent.unclosed else self._after
+
+    @classmethod
+    def at(cls, extent: Extent, before: str, after: str, closed: str) -> Callable[[str], bool]:
+        """Reads texts that either close again what an editor has closed behind the cursor, or leave that to stand."""
+        without = cls(extent, before, after)
+        if not closed:
+            return without
+        within = cls(find(extent.language, before, closed + after), before, closed + after)
+        return lambda text: without(text) or within(text)
 
     def __call__(self, text: str) -> bool:
         """Whether the text may be shown."""
@@ -50,7 +63,7 @@ class Soundness:
 
     @cached_property
     def _around(self) -> syntax.Surroundings:
-        return syntax.Surroundings(self._extent.language, self._before, self._after)
+        return syntax.Surroundings(self._extent.language, self._before, self._as_closed)
 
     def _is_balanced(self, text: str) -> bool:
         """Whether the text closes what it opens, and ends neither in a string of its own nor with an operator."""
@@ -63,11 +76,18 @@ class Soundness:
                 return False  # the string that the cursor is in ends twice
         elif brackets.inside != extent.brackets.inside or not self._closes_the_string:
             return False
-        if len(brackets.stack) > self._most_open:
+        awaited = len(extent.awaited) if extent.opens_what_is_awaited(brackets.stack) else 0
+        if len(brackets.stack) - awaited > self._most_open:
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
-            return not _OPERATOR.search(text) or bool(_INCREMENT.search(text))
+            return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._goes_on_as_above(text)
         return True
+
+    def _goes_on_as_above(self, text: str) -> bool:
+        """Whether a text of one line ends with the sign that the line above ends with: one of a list, or of a chain."""
+        above = self._extent.above[-1].rstrip() if self._extent.above else ""
+        signs = _SIGNS.search(text)
+        return bool(signs) and "\n" not in text and above.endswith(signs[0])
 
     @cached_property
     def _most_open(self) -> int:
@@ -89,7 +109,7 @@ class Soundness:
             return 0
         line, rest = self._extent.line, self._extent.rest
         without = syntax.parse(
-            self._extent.language, self._before[: len(self._before) - len(line)] + self._after[len(rest) :]
+            self._extent.language, self._before[: len(self._before) - len(line)] + self._as_closed[len(rest) :]
         )
         return min(as_it_is, len(syntax.errors(without))) if without else as_it_is
 
