@@ -103,7 +103,8 @@ class Presentable:
             yield kept, whole[:kept].rstrip()
         prose = self._extent.brackets.inside
         ran_away = stutter(whole.rpartition("\n")[2])
-        if not ran_away:
+        half = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
+        if not ran_away and not half:
             yield len(whole), whole
         ends = [found.start() for found in re.finditer("\n", whole)]
         if not ran_away:

@@ -33,8 +33,6 @@ class Soundness:
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < CUT else after[: _last_part(after)]
         self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
-        rest, later = self._after[: len(extent.rest)], self._after[len(extent.rest) :]
-        self._as_closed = f"{rest}\n{extent.unclosed}{later}" if extent.unclosed else self._after
 
     @classmethod
     def at(cls, extent: Extent, before: str, after: str, closed: str) -> Callable[[str], bool]:
@@ -53,8 +51,12 @@ class Soundness:
             return False
         if not syntax.has_grammar(self._extent.language):
             return True
-        found = syntax.errors(self._around.with_text(text))
-        return len(found) <= self._most_errors and not any(self._is_near(error, text) for error in found)
+        return any(self._parses(reading, text) for reading in self._readings)
+
+    def _parses(self, reading: "_Reading", text: str) -> bool:
+        """Whether there is no error near the text, and none more than without it."""
+        found = syntax.errors(reading.around.with_text(text))
+        return len(found) <= reading.most_errors and not any(self._is_near(error, text) for error in found)
 
     def _is_near(self, error: Node, text: str) -> bool:
         """Whether an error may be the text's: it begins on one of its lines, or on few above or below."""
@@ -62,8 +64,12 @@ class Soundness:
         return first - NEAR <= error.start_point.row <= first + text.count("\n") + NEAR
 
     @cached_property
-    def _around(self) -> syntax.Surroundings:
-        return syntax.Surroundings(self._extent.language, self._before, self._as_closed)
+    def _readings(self) -> "list[_Reading]":
+        """The file as it is, and with the blocks ended behind the cursor's line that nothing ends."""
+        extent, after = self._extent, self._after
+        rest, later = after[: len(extent.rest)], after[len(extent.rest) :]
+        ended = [f"{rest}\n{extent.unclosed}{later}"] if extent.unclosed else []
+        return [_Reading(extent, self._before, one) for one in (after, *ended)]
 
     def _is_balanced(self, text: str) -> bool:
         """Whether the text closes what it opens, and ends neither in a string of its own nor with an operator."""
@@ -101,15 +107,23 @@ class Soundness:
         quote = self._extent.brackets.inside
         return quote in (self._extent.rest if len(quote) == 1 and quote != "`" else self._after)
 
+
+class _Reading:
+    """What stands around a cursor."""
+
+    def __init__(self, extent: Extent, before: str, after: str) -> None:
+        self._extent, self._before, self._after = extent, before, after
+        self.around = syntax.Surroundings(extent.language, before, after)
+
     @cached_property
-    def _most_errors(self) -> int:
+    def most_errors(self) -> int:
         """The errors that were there before the cursor's line was begun, or that it has now."""
-        as_it_is = len(syntax.errors(self._around.tree))
+        as_it_is = len(syntax.errors(self.around.tree))
         if not as_it_is:
             return 0
         line, rest = self._extent.line, self._extent.rest
         without = syntax.parse(
-            self._extent.language, self._before[: len(self._before) - len(line)] + self._as_closed[len(rest) :]
+            self._extent.language, self._before[: len(self._before) - len(line)] + self._after[len(rest) :]
         )
         return min(as_it_is, len(syntax.errors(without))) if without else as_it_is
 
