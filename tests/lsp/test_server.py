@@ -72,7 +72,7 @@ def test_an_answer_replaces_what_the_editor_closed_and_it_closes_again(editor: A
 
 def test_the_rest_of_a_line_that_is_more_than_closed_stays(editor: Any) -> None:
     async def test() -> None:
-        async with editor(oracle=TEXT) as e:
+        async with editor(oracle=TEXT.replace("2))", "2))  # three")) as e:
             e.open(TEXT.replace("add(1, 2))", "add())  # three"))
             answer = await e.ask(9, 10)
             assert inserted(answer) == "print(add(1, 2"

@@ -7,6 +7,7 @@ follows there than closing brackets, and so does a completion inside a string or
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,7 +93,7 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    owed, awaited = _owed(brackets.stack, after, outer), _awaited(brackets.stack, indent_of(line), later)
+    owed, awaited = _owed(brackets.stack, after, outer), _awaited(brackets, indent_of(line), rest, later)
     return Extent(kind, language, line, rest, brackets, outer, owed, awaited, begins_in_text, opens, above, below)
 
 
@@ -147,15 +148,18 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
     return False
 
 
-def _awaited(stack: Sequence[Opener], indent: int, later: str) -> str:
-    """The closers on the first line below that is not further right than the cursor's, if that is as far left and no
-    open bracket's line is.
+def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
+    """The closers on the first line below that is not further right than the cursor's, if that is as far left and the
+    line of no bracket that is open by then.
     """
-    lines = (line for line in later.split("\n") if line.strip() and indent_of(line) <= indent)
-    found = _CLOSERS.match(next(lines, ""), indent)
-    if not found or any(one.indent == indent and one.is_closed_by(found[0][0]) for one in stack):
+    outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
+    found = _CLOSERS.match(outer, indent)
+    if not found or indent_of(outer) < indent:
         return ""
-    return found[0]
+    whole_line = deepcopy(brackets)
+    whole_line.feed(rest)
+    closes_one = any(one.indent == indent and one.is_closed_by(found[0][0]) for one in whole_line.stack)
+    return "" if closes_one else found[0]
 
 
 def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:

@@ -83,7 +83,7 @@ class Soundness:
         elif brackets.inside != extent.brackets.inside or not self._closes_the_string:
             return False
         awaited = len(extent.awaited) if extent.opens_what_is_awaited(brackets.stack) else 0
-        if len(brackets.stack) - awaited > self._most_open:
+        if len(brackets.stack) - awaited > self._most_open or (extent.awaited and not awaited):
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
             return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._goes_on_as_above(text)

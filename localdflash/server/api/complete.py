@@ -45,7 +45,8 @@ async def complete(http: HttpRequest) -> Response:
         found = await until_disconnect(http.receive, _collect(_answers(state, ask, body.count)))
     except Disconnected:
         return Response(status_code=GONE)
-    return json_response({"choices": found, "timings": timings(ask.requests), **explained})
+    ran = [request for request in ask.requests if request.finish]
+    return json_response({"choices": found, "timings": timings(ran), **explained})
 
 
 def _fill(filler: Filler, body: CompleteRequest) -> Filling:

@@ -79,6 +79,8 @@ def test_unsound(text: str, before: str, after: str) -> None:
         ("b) {", "while (c) {\n  if (a && ", "\n}\n", False),  # what is there closes another
         ("b();", "class A {\n  f() {\n    ", "\n", True),  # two blocks are not closed yet
         ("b();", "class A {\n  f() {\n    ", "\n\n  g() {\n  }\n}\n", True),
+        ("b()", "if (a) {\n  c();\n}\n", "\n  d();\n}\n", False),  # it opens nothing for what waits
+        (" extends B", "class A", " {\n  f() {}\n}\n", True),  # the line opens it already
         ("&& b &&", "return a\n  && c &&\n  ", "\n  && d\n", False),
     ],
 )
