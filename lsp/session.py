@@ -345,12 +345,13 @@ class Session:
     def _body(self, spot: Spot, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(spot.before)
         body = self._describe(self.uri)
+        closed = self._closed if typed == self._typed else ""  # ahead, a text has closed it
         copies = [self._left_over, spot.after[:COPIED], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
-            "closed": self._closed if typed == self._typed else "",  # ahead, a text has closed it
+            "closed": closed,
             "suffix": spot.after[:SENT_AFTER],
             "copies": [text for text in copies if text.strip()],
             "max_tokens": LONGEST,

@@ -43,8 +43,9 @@ class Trace:
 
 @dataclass
 class Shown:
-    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`). `closed` stands
-    behind the cursor and is replaced when all of it is accepted.
+    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`).
+
+    `closed` stands behind the cursor and is replaced when all of it is accepted.
     """
 
     item: Json

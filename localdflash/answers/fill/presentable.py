@@ -43,7 +43,13 @@ class Presentable:
 
     @classmethod
     def at(
-        cls, extent: Extent, sound: Callable[[str], bool], texts: Sequence[str], word: str, least_sure: float, lead: str = ""
+        cls,
+        extent: Extent,
+        sound: Callable[[str], bool],
+        texts: Sequence[str],
+        word: str,
+        least_sure: float,
+        lead: str = "",
     ) -> "Presentable":
         """The end of a text that begins with `word`, see `Stopping`; `least_sure` is 0 where the user asked.
 

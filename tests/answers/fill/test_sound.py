@@ -27,7 +27,7 @@ SOUND = {
     "a dedent to a block above": ("pass\n\n    def g(self):\n        pass", CLASS, "\n"),
     "a header that ends a statement of lines": ("t]:", "def f(\n    a,\n) -> list[in", "\n    pass\n"),
     "a decorator of what follows": ("y", "class A:\n    @propert", "\n    def f(self):\n        pass\n"),
-    "in a block whose header was cut off": ("c:", "    if a:\n        if b:\n            d()\n        if ", "\n            e\n"),
+    "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
     "in a call that nothing closes yet": ("a=a,", "def f():\n    g(\n        b=b,\n        ", "\n"),
     "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
