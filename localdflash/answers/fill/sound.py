@@ -113,7 +113,11 @@ class _Reading:
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent, self._before, self._after = extent, before, after
-        self.around = syntax.Surroundings(extent.language, before, after)
+
+    @cached_property
+    def around(self) -> syntax.Surroundings:
+        """Its tree, to be read again with a text."""
+        return syntax.Surroundings(self._extent.language, self._before, self._after)
 
     @cached_property
     def most_errors(self) -> int:
