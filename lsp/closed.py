@@ -32,9 +32,13 @@ def closed_after(language: str, line: str, rest: str) -> str:
 
 
 def closes_again(language: str, line: str, closed: str, text: str) -> bool:
-    """Whether a text behind `line` closes all that was closed."""
-    read = _read(language, line + text)
-    return len(read.stack) <= len(_read(language, line + closed).stack) and read.inside in ("", "\n")
+    """Whether a text behind `line` closes all that was closed, whatever it opens then."""
+    read, depth = _read(language, line), len(_read(language, line + closed).stack)
+    for char in text:
+        read.feed(char)
+        if len(read.stack) <= depth and read.in_code:
+            return True
+    return False
 
 
 def still_closed(middle: str, typed: str, closed: str) -> tuple[str, str]:

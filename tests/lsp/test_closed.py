@@ -39,6 +39,7 @@ def test_closed(line: str, rest: str, closed: str) -> None:
         ("foo(", ")", "a, b).c()", True),
         ("foo(", ")", "a):\n    pass", True),
         ("foo(", ")", "a)  # done", True),
+        ("if foo(", ")", "a) {", True),  # it opens another then
         ("foo(", ")", "a, b", False),
         ("foo(", ")", "a, (b)", False),
         ('foo("', '")', 'a"', False),
