@@ -93,7 +93,7 @@ class Soundness:
         """Whether a text of one line ends with the sign that the line above ends with: one of a list, or of a chain."""
         above = self._extent.above[-1].rstrip() if self._extent.above else ""
         signs = _SIGNS.search(text)
-        return bool(signs) and "\n" not in text and above.endswith(signs[0])
+        return signs is not None and "\n" not in text and above.endswith(signs[0])
 
     @cached_property
     def _most_open(self) -> int:
