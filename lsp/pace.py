@@ -11,7 +11,7 @@ LONGEST_DELAY = 0.15  # seconds
 MEMORY = 0.1  # weight of the newest gap, or answer
 SURE, LEAST_SURE, MOST_SURE = 0.1, 0.03, 0.6  # confidence that is asked for at first, at least and at most
 WANTED = 0.12  # share of suggestions that are accepted
-GAIN = 0.06  # by which one suggestion moves what is asked for
+GAIN = 0.03  # by which one suggestion moves what is asked for
 DOUBT = 0.75  # what a typed character that agrees leaves of the doubt
 DISMISSED = 4  # refusals that a suggestion counts for which the user dismissed
 

@@ -20,6 +20,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp import fallback, private
+from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.completer import Asker, Completer
 from localdflash.lsp.context import EditorContext, path_of
 from localdflash.lsp.document import Document, LineColumn, line_feeds
@@ -33,6 +34,7 @@ from localdflash.lsp.settings import LspSettings
 from localdflash.lsp.silence import silence
 from localdflash.lsp.tally import Tally
 from localdflash.server.wanted import Wanted
+from localdflash.text.syntax import language_of
 from localdflash.workspace.refusal import Refusal
 
 PAUSE = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
@@ -41,19 +43,29 @@ STATUS_EVERY = 0.5  # seconds between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """The range that an item replaces, and the text there that it begins with."""
+    """The range up to the cursor that an item replaces, and the text there that it begins with; or what a `selected`
+    item of a popup menu replaces, and its text. `closed`: what stands behind it that the editor closed.
+    """
 
     range: types.Range
     head: str
+    closed: str = ""
+    language: str = ""
+    selected: bool = False
 
     def item(self, offer: Offer) -> types.InlineCompletionItem:
-        """An offer as an LSP item; its command reports that it was accepted."""
+        """An offer as an LSP item; its command reports that it was accepted. It replaces what it closes itself."""
         command = types.Command(title="Accepted", command=private.ACCEPT, arguments=[offer.suggestion.name])
-        return types.InlineCompletionItem(insert_text=self.head + offer.text, range=self.range, command=command)
+        start, end = self.range.start, self.range.end
+        if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
+            end = types.Position(end.line, end.character + len(self.closed))
+        return types.InlineCompletionItem(
+            insert_text=self.head + offer.text, range=types.Range(start, end), command=command
+        )
 
     def is_lengthened_by(self, offer: Offer) -> bool:
-        """Whether an offer would lengthen the word in front of the cursor."""
-        return bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
+        """Whether an offer would lengthen the word of a selected item."""
+        return self.selected and bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
 
 
 class SuggestionServer(LanguageServer):
@@ -131,8 +143,7 @@ class SuggestionServer(LanguageServer):
         document = self.protocol.documents[params.text_document.uri]
         asked, place = document.version, document.place(params.position.line, params.position.character)
         target = _target(document, place, params.context.selected_completion_info)
-        selected = params.context.selected_completion_info
-        offers = await self.offers(document, place, manual=manual, target=target if selected else None)
+        offers = await self.offers(document, place, manual=manual, target=target)
         if not offers:
             return None
         if self.settings.push and not offers[0].suggestion.ended:
@@ -142,20 +153,22 @@ class SuggestionServer(LanguageServer):
     async def offers(
         self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[Offer]:
-        """What to show at a place; `target` is what would stand there if the user took a selected item first."""
+        """What to show at a place, of which an item can replace what the `target` says."""
         session, asked = self._session(document), document.version
         before, after = document.around(place)
         if target:
             start, end = target.range.start, target.range.end
             before = document.around(document.place(start.line, start.character))[0] + target.head
             after = document.around(document.place(end.line, end.character))[1]
+        closed = target.closed if target else ""
         cursor = Cursor(
             line_feeds(before),
-            line_feeds(after),
+            line_feeds(after)[len(closed) :],
             manual=manual,
             current=lambda: document.version == asked and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
             grows=self.settings.push,
+            closed=closed,
         )
         offers = [offer for offer in await session.offers(cursor) if not (target and target.is_lengthened_by(offer))]
         for offer in offers:
@@ -331,9 +344,11 @@ class SuggestionServer(LanguageServer):
 def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
     """The line up to the cursor, or what the selected item of a popup menu replaces."""
     if selected:
-        return ItemTarget(selected.range, selected.text)
+        return ItemTarget(selected.range, selected.text, selected=True)
     start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))
-    return ItemTarget(types.Range(start, end), document.line(place.line)[: place.column])
+    line, language = document.line(place.line), language_of(document.uri, document.language)
+    head, rest = line[: place.column], line[place.column :]
+    return ItemTarget(types.Range(start, end), head, closed_after(language, head, rest), language)
 
 
 def _roots(params: types.InitializeParams) -> list[Path]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from localdflash.lsp.closed import still_closed
 from localdflash.lsp.generation import Generator
 from localdflash.lsp.pace import TypingPace
 from localdflash.lsp.suggestions import (
@@ -20,7 +21,6 @@ from localdflash.lsp.suggestions import (
     Spot,
     Suggestion,
     between,
-    is_closed_pair,
     whole_lines,
     whole_words,
 )
@@ -40,7 +40,8 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 class Cursor:
     """Where and how a suggestion is asked for. Lines of `before` and `after` end with line feeds.
 
-    `manual`: the user asked, and wants to choose; `current`: whether nothing has changed since.
+    `manual`: the user asked, and wants to choose; `current`: whether nothing has changed since; `closed`: what stands
+    between `before` and `after` because the editor closed it, see `Closed`.
     """
 
     before: str
@@ -49,6 +50,7 @@ class Cursor:
     current: Callable[[], bool]
     deadline: float = 0.35  # seconds after which a part of an answer is better than none
     grows: bool = False  # the client is told when there is more: whole lines are an answer
+    closed: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Session:
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
         self._spot: Spot | None = None
-        self._typed = ""
+        self._typed = self._closed = ""
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
         self._offered = ""  # what was typed when something was shown last
@@ -153,6 +155,7 @@ class Session:
             return ""
         typed = between(text, spot)
         if typed is not None:
+            typed, self._closed = still_closed(typed, before, self._closed)
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
@@ -160,7 +163,7 @@ class Session:
             shown = next((one for one in self._choices if one.rest(typed)), shown)
             self.shown, rest = shown, shown.rest(typed)
         if shown and rest is None:
-            if shown.rest(before) and not is_closed_pair(text, spot, before):
+            if shown.rest(before):
                 self._pace.refused()
             self._set_aside(shown, before)
         if self._generator.busy and not self._agrees(typed):
@@ -227,7 +230,7 @@ class Session:
         if spot is None or not kept:
             spot = Spot(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
             self._move(spot)
-        self._typed = cursor.before[len(spot.before) :]
+        self._typed, self._closed = cursor.before[len(spot.before) :], cursor.closed
         return spot, self._typed
 
     def _move(self, spot: Spot) -> None:
@@ -342,11 +345,13 @@ class Session:
     def _body(self, spot: Spot, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(spot.before)
         body = self._describe(self.uri)
+        closed = self._closed if typed == self._typed else ""  # ahead, a text has closed it
         copies = [self._left_over, spot.after[:COPIED], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
+            "closed": closed,
             "suffix": spot.after[:SENT_AFTER],
             "copies": [text for text in copies if text.strip()],
             "max_tokens": LONGEST,

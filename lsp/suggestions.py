@@ -12,7 +12,6 @@ from itertools import count
 from typing import NamedTuple
 
 STOPPED, FAILED = "stopped", "failed"  # why a suggestion ended that was not wanted any more, or had no engine
-PAIRS = ("()", "[]", "{}", '""', "''", "``")
 SPOTS, MOST = 64, 64  # spots remembered, and suggestions for each: looking through them takes microseconds
 LARGEST = 16_000_000  # characters of all spots but the newest: each has the whole document
 
@@ -114,9 +113,3 @@ def between(text: str, spot: Spot) -> str | None:
     if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
         return None
     return text[len(spot.before) : end]
-
-
-def is_closed_pair(text: str, spot: Spot, typed: str) -> bool:
-    """Whether what was added behind what is typed is a bracket or quote that the editor closed by itself."""
-    added = text.removeprefix(spot.before + typed).removesuffix(spot.after)
-    return added in PAIRS and text == spot.before + typed + added + spot.after

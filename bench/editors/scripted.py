@@ -2,7 +2,8 @@
 
 `python -P bench/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request gets what
 follows in the documents that begin and end as the open one does at the cursor, to the end of the line or, where that
-opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Every message that a
+opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Closing brackets alone
+behind the cursor, which its documents have later, are replaced. Every message that a
 client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the
 last answer (back: as if for that many versions earlier), `test/next_edit` {line, start, end, text, back} proposes an
 edit elsewhere, `test/tell` sends didChangeStatus with its parameters, `test/set` {delay_ms, texts} changes what is
@@ -11,6 +12,7 @@ answered, `test/hold` keeps answers back until `test/release`, which ends once a
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,8 +67,11 @@ def items(server: Scripted, params: types.InlineCompletionParams) -> list[types.
     offset = document.offset_at_position(position)
     before, after = document.source[:offset], document.source[offset:]
     typed = before.rpartition("\n")[2]
-    span = types.Range(types.Position(params.position.line, 0), params.position)
+    span = types.Range(types.Position(params.position.line, 0), position)
     found = server.answers(before, after)
+    closed = re.match(r"[)\]}]+(?=\n|\Z)", after)
+    if not found and closed and (found := server.answers(before, after[closed.end() :])):
+        span.end = types.Position(span.end.line, span.end.character + closed.end())
     if params.context.trigger_kind == types.InlineCompletionTriggerKind.Automatic:
         found = found[:1]
     where = {"uri": document.uri, "version": document.version, "position": params.position, "range": span}

@@ -3,8 +3,8 @@
 It behaves as the clients do. `neovim`: each key is a change and a request at once, newer requests supersede older
 ones, and an item may grow by `localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and
 nothing is pushed; VS Code's own wait before it asks is not part of this. Both keep what is shown while the typed text
-agrees with it. Lines end at LF. Whatever would be shown is first checked here against the buffer: a text made for
-another version or another line counts as stale.
+agrees with it. A range may go on behind the cursor, over what the text has again. Lines end at LF. Whatever would be
+shown is first checked here against the buffer: a text made for another version or another line counts as stale.
 """
 
 import asyncio
@@ -43,11 +43,15 @@ class Trace:
 
 @dataclass
 class Shown:
-    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`)."""
+    """A suggestion on the screen: the part of it after the cursor, and since when (`time.perf_counter`).
+
+    `closed` stands behind the cursor and is replaced when all of it is accepted.
+    """
 
     item: Json
     ghost: str
     since: float
+    closed: str = ""
     judged: bool = False  # by who reads it
 
 
@@ -127,7 +131,7 @@ class Editor:
         inserted = _insert_text(shown.item)
         whole = text == shown.ghost
         length = len(inserted) - len(shown.ghost) + len(text)
-        self._insert(text)
+        self._insert(text, shown.closed if whole else "")
         if not whole:
             units = len(inserted[:length].encode("utf-16-le", "surrogatepass")) // 2
             accepted = {"item": shown.item, "acceptedLength": units}
@@ -185,35 +189,40 @@ class Editor:
         """Show the first item. With no item, what still agrees stays, as in both clients."""
         if not items:
             return
-        typed = self._typed(items[0])
+        typed, closed = self._replaced(items[0])
         text = _insert_text(items[0])
-        if typed is None or not text.startswith(typed):
+        if typed is None or not text.startswith(typed) or not _brings(closed, text[len(typed) :]):
             self.trace.stale += 1
             return
         if ghost := text[len(typed) :]:
-            self._show(items[0], ghost, asked)
+            self._show(items[0], ghost, closed, asked)
 
-    def _typed(self, item: Json) -> str | None:
-        """The text that an item replaces; None unless it ends at the cursor and begins in the cursor's line."""
+    def _replaced(self, item: Json) -> tuple[str | None, str]:
+        """The text before and after the cursor that an item replaces; None unless both are in the cursor's line."""
         place = self._place(self._before)
         if (extent := item.get("range")) is None:
-            return ""
-        start = extent["start"]
-        if extent["end"] != place or start["line"] != place["line"] or start["character"] > place["character"]:
-            return None
-        line = self._before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
+            return "", ""
+        start, end = extent["start"], extent["end"]
+        if not start["line"] == end["line"] == place["line"]:
+            return None, ""
+        if not start["character"] <= place["character"] <= end["character"]:
+            return None, ""
+        line, rest = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
+        units, codec = UNIT[self._encoding], CODECS[self._encoding]
         try:
-            return line[start["character"] * UNIT[self._encoding] :].decode(CODECS[self._encoding], "surrogatepass")
+            typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
+            covered = (end["character"] - place["character"]) * units
+            return typed, rest.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
         except UnicodeDecodeError:  # from the middle of a character
-            return None
+            return None, ""
 
-    def _show(self, item: Json, ghost: str, asked: _Asked) -> None:
+    def _show(self, item: Json, ghost: str, closed: str, asked: _Asked) -> None:
         now = time.perf_counter()
         if not asked.has_text:
             asked.has_text = True
             self.trace.request_to_text.append((now - asked.sent_at) * 1e3)
         if self.shown and self.shown.ghost == ghost:
-            self.shown.item = item
+            self.shown.item, self.shown.closed = item, closed
             return
         if self.shown and ghost.startswith(self.shown.ghost):
             self.trace.grown += 1
@@ -224,7 +233,7 @@ class Editor:
         known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
         self.trace.pieces.append(ghost[_common(known, ghost) :])
         self._visible = self._before + ghost
-        self.shown = Shown(item, ghost, now)
+        self.shown = Shown(item, ghost, now, closed)
         if (name := _id(item)) not in self._told:
             self._told.add(name)
             self._server.notify("textDocument/didShowCompletion", {"item": item})
@@ -247,10 +256,11 @@ class Editor:
         self._visible = ""
         self._hide()
 
-    def _insert(self, text: str) -> None:
-        place = self._place(self._before)
-        self._before += text
-        self._change(place, text, start=place)
+    def _insert(self, text: str, closed: str = "") -> None:
+        """Put a text at the cursor, in place of what is behind it."""
+        place, end = self._place(self._before), self._place(self._before + closed)
+        self._before, self._after = self._before + text, self._after.removeprefix(closed)
+        self._change(end, text, start=place)
 
     def _change(self, end: Json, text: str, start: Json | None = None) -> None:
         self._version += 1
@@ -268,6 +278,12 @@ class Editor:
 def _common(one: str, other: str) -> int:
     """The number of characters with which both begin."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _brings(closed: str, text: str) -> bool:
+    """Whether a text has these characters in this order, as VS Code asks for what is behind the cursor."""
+    left = iter(text)
+    return all(char in left for char in closed)
 
 
 def _insert_text(item: Json) -> str:

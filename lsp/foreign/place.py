@@ -47,7 +47,15 @@ class Place:
         path = " ".join(body.get("path", "").split())
         prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
         return cls(
-            Hole(path, language_of(path, body.get("language", "")), prefix, middle, suffix, body.get("first_line", 0)),
+            Hole(
+                path,
+                language_of(path, body.get("language", "")),
+                prefix,
+                middle,
+                suffix,
+                body.get("first_line", 0),
+                body.get("closed", ""),
+            ),
             tuple(FillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
             body.get("mode", "auto"),
             body["max_tokens"],
@@ -80,7 +88,7 @@ class Place:
     def ending(self, word: str) -> Presentable:
         """What ends a text here that begins with a word."""
         extent, texts = self.extent(), (self.before, self.hole.suffix, *(one.text for one in self.others))
-        sound = Soundness(extent, self.before, self.hole.suffix)
+        sound = Soundness.at(extent, self.before, self.hole.suffix, self.hole.closed)
         return Presentable.at(extent, sound, texts, word, self.least_sure, self.lead)
 
     def draws(self) -> list[Draw]:

@@ -197,3 +197,32 @@ def test_another_place_forgets_what_was_shown() -> None:
     assert desk.ghost == ""
     desk.answer(desk.item("abc", 1))
     assert (desk.ghost, desk.trace.stale) == ("", 0)
+
+
+def test_a_range_that_goes_on_behind_the_cursor_is_replaced() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b).c", 6))
+    assert desk.ghost == ", b).c"
+    desk.editor.accept(", b).c")
+    assert desk.editor.text == "foo(a, b).c\n"
+    (change,) = desk.of("didChange")[-1]["contentChanges"]
+    assert (change["range"]["start"]["character"], change["range"]["end"]["character"]) == (5, 6)
+
+
+def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b)", 6))
+    desk.editor.accept(",")
+    assert (desk.editor.text, desk.ghost) == ("foo(a,)\n", " b)")
+
+
+def test_a_range_over_what_its_text_has_not_is_stale() -> None:
+    desk = Desk(text="foo()\n")
+    desk.editor.select(4, 0)
+    desk.type("a")
+    desk.answer(desk.item("foo(a, b", 6))
+    assert (desk.ghost, desk.trace.stale) == ("", 1)

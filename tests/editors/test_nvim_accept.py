@@ -1,6 +1,6 @@
 """Taking a suggestion, or a part of it, or not: what the buffer, the undo history and the server then know."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
@@ -265,3 +265,32 @@ def test_the_next_line_begins_where_the_suggestion_ends(typed: Scene) -> None:
     typed.editor.type("\n\n")
     typed.editor.keys("<Esc>")
     assert typed.editor.text().startswith(WHOLE + "\n")
+
+
+CALL = "value = add(1, 2).real\n"
+
+
+@pytest.fixture
+def closed(scene: Begin) -> Iterator[Scene]:
+    """The cursor is in `add()`, whose bracket the text closes again and goes on."""
+    with scene(CALL) as begun:
+        begun.open("call.py", "value = add()\n")
+        begun.editor.keys("A<Left>")
+        begun.editor.until_ghost("1, 2).real")
+        yield begun
+
+
+def test_what_it_closes_again_is_covered_and_replaced(closed: Scene) -> None:
+    assert closed.editor.screen.rows()[0] == "  1 value = add(1, 2).real"
+    closed.editor.keys("<Tab>")
+    closed.editor.until(lambda: closed.editor.text() == CALL.strip())
+    assert closed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [1, len(CALL.strip())]
+    closed.editor.keys("<Esc>u")
+    closed.editor.until(lambda: closed.editor.text() == "value = add()")
+
+
+def test_a_word_of_it_leaves_what_is_closed(closed: Scene) -> None:
+    closed.editor.keys("<C-Right>")
+    closed.editor.until(lambda: closed.editor.text() == "value = add(1)")
+    closed.editor.until_ghost(", 2).real")
+    assert closed.editor.screen.rows()[0] == "  1 value = add(1, 2).real"

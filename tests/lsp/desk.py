@@ -62,6 +62,7 @@ class Desk:
         )
         self.session = self.of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0
+        self.closed = ""  # by the editor, in front of what is after the cursor
 
     def of(self, uri: str) -> Session:
         """A session of the same client."""
@@ -71,12 +72,17 @@ class Desk:
         """Put text at the cursor; what of the shown suggestion came in."""
         self.before += text
         self.version += 1
-        return self.session.changed(self.before + self.after)
+        return self.session.changed(self.before + self.closed + self.after)
+
+    def type_closed(self, opener: str, closer: str) -> None:
+        """Type a bracket that the editor closes."""
+        self.closed = closer + self.closed
+        self.type(opener)
 
     def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
         """Ask at the cursor."""
         version = self.version
-        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
+        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows, self.closed)
         return asyncio.create_task(self.session.offers(cursor))
 
     async def asked(self, count: int) -> Asked:

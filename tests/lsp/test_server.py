@@ -59,6 +59,28 @@ def test_an_answer_replaces_the_line_up_to_the_cursor(editor: Any) -> None:
     run(test())
 
 
+def test_an_answer_replaces_what_the_editor_closed_and_it_closes_again(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT) as e:
+            e.open(TEXT.replace("add(1, 2))", "add())"))
+            answer = await e.ask(9, 10)
+            assert inserted(answer) == "print(add(1, 2))"
+            assert answer.items[0].range.end.character == len("print(add())")
+
+    run(test())
+
+
+def test_the_rest_of_a_line_that_is_more_than_closed_stays(editor: Any) -> None:
+    async def test() -> None:
+        async with editor(oracle=TEXT.replace("2))", "2))  # three")) as e:
+            e.open(TEXT.replace("add(1, 2))", "add())  # three"))
+            answer = await e.ask(9, 10)
+            assert inserted(answer) == "print(add(1, 2"
+            assert answer.items[0].range.end.character == 10
+
+    run(test())
+
+
 @pytest.mark.parametrize(("encoding", "units"), [("utf-8", 23), ("utf-16", 21), ("utf-32", 20)])
 def test_columns_are_in_the_units_that_were_agreed(editor: Any, encoding: str, units: int) -> None:
     async def test() -> None:

@@ -165,17 +165,37 @@ def test_what_a_client_drops_at_a_key_that_agrees_is_not_dismissed() -> None:
     run(test())
 
 
-def test_a_bracket_that_the_editor_closes_is_no_refusal() -> None:
+def test_a_bracket_that_the_editor_closes_is_typed_along() -> None:
     async def test() -> None:
         desk = Desk()
-        sure = next(step / 100 for step in range(100) if desk.pace.confident(step / 100))
         desk.type("value = add")
         waiting = desk.ask()
         (await desk.asked(1)).say("(1, 2)", end="line")
         await waiting
-        desk.before, desk.after = desk.before + "(", ")" + desk.after
-        desk.type("")
-        assert desk.pace.confident(sure)
+        desk.type_closed("(", ")")
+        assert texts(await desk.ask()) == ["1, 2)"]
+        desk.type("1, ")
+        assert texts(await desk.ask()) == ["2)"]
+        desk.closed = ""
+        desk.type("2)")  # the editor types over its own bracket
+        ahead = "value = add(1, 2)"  # what would follow
+        assert [asked.body["middle"] for asked in desk.completer.asked] == ["value = add", ahead]
+
+    run(test())
+
+
+def test_accepting_what_closes_a_bracket_again_is_typed_along() -> None:
+    async def test() -> None:
+        desk = Desk()
+        desk.type("value = add")
+        desk.type_closed("(", ")")
+        waiting = desk.ask()
+        asked = await desk.asked(1)
+        assert (asked.body["middle"], asked.body["closed"], asked.body["suffix"]) == ("value = add(", ")", desk.after)
+        asked.say("1, 2).real", end="line")
+        assert texts(await waiting) == ["1, 2).real"]
+        desk.closed = ""
+        assert desk.type("1, 2).real") == "1, 2).real"
 
     run(test())
 

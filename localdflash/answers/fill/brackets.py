@@ -6,8 +6,7 @@ line, so a mistake does not last.
 
 from dataclasses import dataclass, replace
 
-OPENERS, CLOSERS = "([{", ")]}"
-_PAIRS = dict(zip(CLOSERS, OPENERS, strict=True))
+OPENERS, CLOSERS = "([{", ")]}"  # in the same order
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
 _QUOTES = {"go": '"`', "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
@@ -29,9 +28,14 @@ class Opener:
         """Whether it is a brace around lines; Python's are not, but there nothing asks."""
         return self.bracket == "{" and self.ends_line
 
+    @property
+    def closer(self) -> str:
+        """The closing bracket that matches."""
+        return CLOSERS[OPENERS.index(self.bracket)]
+
     def is_closed_by(self, closer: str) -> bool:
         """Whether this closing bracket matches."""
-        return _PAIRS[closer] == self.bracket
+        return closer == self.closer
 
 
 class Brackets:

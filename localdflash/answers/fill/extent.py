@@ -7,6 +7,7 @@ follows there than closing brackets, and so does a completion inside a string or
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ ExtentKind = Literal["line", "statement", "block"]
 BEFORE, AFTER = 4000, 3000  # characters that are looked at
 ABOVE, BELOW = 8, 3  # lines that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
+_CLOSERS = re.compile(r"[)\]}]+")
 _OPENING = {
     "python": re.compile(r":\s*(#.*)?$"),
     "lua": re.compile(r"(\b(then|do|else|repeat)|\bfunction\b.*\))\s*$"),
@@ -32,10 +34,14 @@ _BEGINS = re.compile(  # a line that hardly stands in a string
     re.MULTILINE,
 )
 
+_BEGINS_INSIDE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Extent:
-    """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close."""
+    """What ends a completion. `owed` are the brackets open at the cursor that the text after it does not close,
+    `awaited` the closing ones below that wait for the cursor's line to open what they close.
+    """
 
     kind: ExtentKind
     language: str
@@ -44,6 +50,7 @@ class Extent:
     brackets: Brackets  # as they are at the cursor
     outer: int  # how many of the open ones its line has not opened
     owed: frozenset[int]  # places in the stack of brackets
+    awaited: str
     begins_in_text: bool  # its line begins in a string or a comment
     opens_block: bool  # the last line with code before the cursor begins a block
     above: Sequence[str]
@@ -53,6 +60,20 @@ class Extent:
     def indent(self) -> int:
         """The indentation of the cursor's line, in characters."""
         return indent_of(self.line)
+
+    @property
+    def unclosed(self) -> str:
+        """What would close the innermost of the brackets that other lines have opened and nothing closes."""
+        first = self.outer
+        while first and first - 1 in self.owed:
+            first -= 1
+        return "".join(one.closer for one in reversed(self.brackets.stack[first : self.outer]))
+
+    def opens_what_is_awaited(self, stack: Sequence[Opener]) -> bool:
+        """Whether the innermost of the open brackets are closed by those that wait below."""
+        return bool(self.awaited) and all(
+            len(stack) > place and stack[-1 - place].is_closed_by(closer) for place, closer in enumerate(self.awaited)
+        )
 
 
 def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
@@ -72,8 +93,8 @@ def find(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    owed = _owed(brackets.stack, after, outer)
-    return Extent(kind, language, line, rest, brackets, outer, owed, begins_in_text, opens, above, below)
+    owed, awaited = _owed(brackets.stack, after, outer), _awaited(brackets, indent_of(line), rest, later)
+    return Extent(kind, language, line, rest, brackets, outer, owed, awaited, begins_in_text, opens, above, below)
 
 
 def opens_block(language: str, line: str) -> bool:
@@ -105,8 +126,10 @@ def _window(before: str) -> str:
     """The last lines, starting at one that, as far as one can see, is not inside a string."""
     if len(before) <= BEFORE:
         return before
-    found = _BEGINS.search(before, len(before) - BEFORE) or _BEGINS.search(before, max(len(before) - 2 * BEFORE, 0))
-    return before[found.start() :] if found else before[-BEFORE:]
+    for begins, most in ((_BEGINS, BEFORE), (_BEGINS, 2 * BEFORE), (_BEGINS_INSIDE, BEFORE)):
+        if found := begins.search(before, max(len(before) - most, 0)):
+            return before[found.start() :]
+    return before[-BEFORE:]
 
 
 def _is_text(language: str, before: str, brackets: Brackets) -> bool:
@@ -123,6 +146,20 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
             return True
         node = node.parent
     return False
+
+
+def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
+    """The closers on the first line below that is not further right than the cursor's, if that is as far left and the
+    line of no bracket that is open by then.
+    """
+    outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
+    found = _CLOSERS.match(outer, indent)
+    if not found or indent_of(outer) < indent:
+        return ""
+    whole_line = deepcopy(brackets)
+    whole_line.feed(rest)
+    closes_one = any(one.indent == indent and one.is_closed_by(found[0][0]) for one in whole_line.stack)
+    return "" if closes_one else found[0]
 
 
 def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:

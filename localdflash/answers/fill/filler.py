@@ -1,6 +1,6 @@
 """Turn a place in a file into what the engine runs, for one loaded pair: prompt, beginning of the answer, its end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -20,19 +20,22 @@ from localdflash.loading.load import LoadedPair
 from localdflash.text.fim import check_place, stop_ids
 
 COPIED = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
+SPARE = 3  # answers more than are asked for, in place of those that end at once
 VARIED = 0.8  # temperature of choices but the first, where nothing else tells them apart
 PATIENCE = 0.1  # seconds: the first key does not wait for a large vocabulary
 
 
 @dataclass(frozen=True)
 class Filling:
-    """The completions of one place: a request for each, and what they share."""
+    """The completions of one place: a request for each, and what they share. Those behind the number that was asked
+    for are in place of empty ones.
+    """
 
     prompt: FillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
     extent: Extent
-    sound: Soundness
+    sound: Callable[[str], bool]
     texts: Sequence[str]  # the file and other code
     word: str  # what every answer begins with, for it stands before the cursor
     lead: str  # blanks that every answer begins with, which the prompt has already
@@ -115,12 +118,13 @@ class Filler:
         asked = heals and least_sure == 0
         taken = {*self._ends}  # tokens that no answer begins with; each adds its own
         requests = []
-        for number in range(count):
+        spare = SPARE if asked and spellings and max_tokens else 0
+        for number in range(count + spare):
             healing = Healing(spellings, word) if spellings and word else None
             differs = Different(healing, spellings.size, taken) if spellings and asked else healing
             drawn = params if asked and spellings else _varied(params, number)
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
-        sound, texts = Soundness(extent, before, after), (before, after, *(one.text for one in others))
+        sound, texts = Soundness.at(extent, before, after, hole.closed), (before, after, *(one.text for one in others))
         return Filling(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
 
     def _ready_spellings(self) -> Spellings | None:

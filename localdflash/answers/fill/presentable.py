@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from localdflash.answers.fill.extent import Extent
 from localdflash.answers.fill.names import Names
 from localdflash.answers.fill.repeats import stutter
-from localdflash.answers.fill.sound import Soundness
 from localdflash.answers.fill.stopping import Stopping
 
 TRIED = 24  # ends of one answer: each costs a parse
@@ -44,7 +43,13 @@ class Presentable:
 
     @classmethod
     def at(
-        cls, extent: Extent, sound: Soundness, texts: Sequence[str], word: str, least_sure: float, lead: str = ""
+        cls,
+        extent: Extent,
+        sound: Callable[[str], bool],
+        texts: Sequence[str],
+        word: str,
+        least_sure: float,
+        lead: str = "",
     ) -> "Presentable":
         """The end of a text that begins with `word`, see `Stopping`; `least_sure` is 0 where the user asked.
 
@@ -104,7 +109,8 @@ class Presentable:
             yield kept, whole[:kept].rstrip()
         prose = self._extent.brackets.inside
         ran_away = stutter(whole.rpartition("\n")[2])
-        if not ran_away and not (prose and self._stopping.reason == "unsure"):
+        half = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
+        if not ran_away and not half:
             yield len(whole), whole
         ends = [found.start() for found in re.finditer("\n", whole)]
         if not ran_away:

@@ -36,7 +36,10 @@ class FillContext:
 
 @dataclass(frozen=True)
 class Hole:
-    """The place to complete. `prefix` ends at the anchor; it begins with line `first_line`, from 0, of its file."""
+    """The place to complete. `prefix` ends at the anchor; it begins with line `first_line`, from 0, of its file.
+
+    `closed` stands between cursor and `suffix`: what an editor closed there, which an answer may close again.
+    """
 
     path: str
     language: str
@@ -44,6 +47,7 @@ class Hole:
     middle: str
     suffix: str
     first_line: int = 0
+    closed: str = ""
 
     def without(self, word: str) -> "Hole":
         """The place without a word that stands at the cursor."""

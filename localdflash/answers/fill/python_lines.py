@@ -40,7 +40,7 @@ class PythonLines:
         brackets.feed(text + extent.rest)
         lines = extent.line + text + extent.rest
         unknown = extent.outer or extent.begins_in_text or brackets.stack or brackets.inside.strip("\n")
-        if unknown or _BRANCH.match(lines):
+        if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
             return not self._parses_now or _parses(self._before + text + self._text_after)
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
 
@@ -54,6 +54,8 @@ class PythonLines:
     def _after(self, lines: str) -> str:
         """What stands for the line below."""
         below = self._below
+        if lines.rpartition("\n")[2].lstrip().startswith("@"):
+            return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"
         if not below or below.lstrip()[0] in CLOSERS or _BRANCH.match(below):
             last = lines.rpartition("\n")[2]
             left_open = below and opens_block("python", last)
@@ -83,6 +85,8 @@ def _skeleton(above: list[str]) -> str:
             blocks.append(blanks + ("if 1:" if opens_block("python", line) else "pass"))
         elif len(blanks) < indent_of(blocks[-1]):
             blocks.append(f"{blanks}if 1:")
+    if blocks and blocks[-1][0].isspace():  # the line that the outermost block belongs to was cut off
+        blocks.append("if 1:")
     return "".join(f"{line}\n" for line in reversed(blocks))
 
 

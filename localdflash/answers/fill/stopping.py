@@ -245,6 +245,8 @@ class Stopping:
         language = self._extent.language
         if self._kind == "line":
             self._stop("line")
+        elif self._opens_what_stands_below(line):
+            self._stop("statement")
         elif self._count >= LINES or (self._linking and not line.strip()):
             self._stop(self._kind)
         elif self._closing:
@@ -261,6 +263,15 @@ class Stopping:
                 self._linking = self._begun = True
             else:
                 self._stop("statement")
+
+    def _opens_what_stands_below(self, line: str) -> bool:
+        """Whether a line begins a block whose lines, or whose end, stand after the cursor already."""
+        extent = self._extent
+        if extent.opens_what_is_awaited(self._brackets.stack):
+            return True
+        below = indent_of(extent.below[0]) if extent.below else 0
+        indented = not clauses.has_block_braces(extent.language) and opens_block(extent.language, line)
+        return indented and indent_of(line) < below and not self._rest
 
     def _leaves(self, line: str) -> bool:
         """Whether the block cannot continue after a line."""

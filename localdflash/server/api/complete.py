@@ -40,12 +40,13 @@ async def complete(http: HttpRequest) -> Response:
     )
     explained = filling.prompt.explained() if body.explain else {}
     if body.stream:
-        return EventStream(_as_events(_answers(state, ask), explained))
+        return EventStream(_as_events(_answers(state, ask, body.count), explained))
     try:
-        found = await until_disconnect(http.receive, _collect(_answers(state, ask)))
+        found = await until_disconnect(http.receive, _collect(_answers(state, ask, body.count)))
     except Disconnected:
         return Response(status_code=GONE)
-    return json_response({"choices": found, "timings": timings(ask.requests), **explained})
+    ran = [request for request in ask.requests if request.finish]
+    return json_response({"choices": found, "timings": timings(ran), **explained})
 
 
 def _fill(filler: Filler, body: CompleteRequest) -> Filling:
@@ -56,6 +57,7 @@ def _fill(filler: Filler, body: CompleteRequest) -> Filling:
         body.middle,
         body.suffix,
         body.first_line,
+        body.closed,
     )
     params = SamplingParams(
         temperature=body.temperature,
@@ -99,8 +101,10 @@ class _Told:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def _answers(state: AppState, ask: Ask) -> AsyncGenerator[Event]:
-    """The events of all answers. The first one's come as they are made; others, if they differ, when complete."""
+async def _answers(state: AppState, ask: Ask, count: int) -> AsyncGenerator[Event]:
+    """The events of at most so many answers. The first one's come as they are made; others, if they differ, when
+    complete. One that is empty makes way for the next.
+    """
     told, ends, texts = _Told(), list[Event](), list[str]()
     async with aclosing(pieces(state, ask)) as source:
         async for piece in source:
@@ -115,13 +119,17 @@ async def _answers(state: AppState, ask: Ask) -> AsyncGenerator[Event]:
                 told.parts.clear()
             if not ended:
                 continue
-            stop = piece.choice.index == len(ask.requests) - 1 or piece.choice.finish == "cancelled"
+            last = piece.choice.index == len(ask.requests) - 1 or piece.choice.finish == "cancelled"
+            differs = differs and (last or bool(piece.choice.text.strip()))
+            stop = last or len(texts) + differs == count
             if differs:
                 texts.append(piece.choice.text)
                 ends.append({**_end(piece.choice, told), "stop": stop})
                 yield ends[-1]
             elif stop:
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
+            if stop:
+                return
             told = _Told(len(texts))
 
 

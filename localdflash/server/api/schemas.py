@@ -159,6 +159,7 @@ class CompleteRequest(Struct, kw_only=True):
     prefix: str = ""
     first_line: Count = 0
     middle: str = ""
+    closed: Annotated[str, Meta(max_length=64)] = ""
     suffix: str = ""
     context: Annotated[list[ContextPart], Meta(max_length=256)] = field(default_factory=list)
     copies: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)

@@ -60,6 +60,6 @@ def test_choices_differ_in_their_first_token_or_else_by_chance(
     place, greedy = Hole("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
     filler = Filler(loaded, patience=None)
     requests = filler.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
-    assert [request.params.temperature for request in requests] == temperatures
+    assert [request.params.temperature for request in requests[:3]] == temperatures
     assert len({request.params.seed for request in requests}) == (1 if heals else 3)
     assert all((request.constraint is not None) == heals for request in requests)

@@ -52,6 +52,11 @@ CASES = {
         *('def f():\n    """', '\n    """\n'),
         *([("Return it. Do", 0.9), (" not", 0.9), *DOUBT], "Return it."),
     ),
+    "a few words in a docstring": (
+        *('def f():\n    """Retu', '\n    """\n'),
+        *([("rn the", 0.9), (" sum", 0.9), (" of", 0.9), *DOUBT], "rn the sum"),
+    ),
+    "a word in a comment": ("# the descr", "\n", [("iptor", 0.9), (" is", 0.9), *DOUBT], "iptor"),
     "a line and a half": (
         *("def f(a):\n    ", "\n\n\nx = 1\n"),
         *([("b = 1\n    ", 0.9), ("return (b", 0.9), *DOUBT], "b = 1"),

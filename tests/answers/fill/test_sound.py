@@ -25,6 +25,11 @@ SOUND = {
     "a block and its body": ("if a:\n            b()", CLASS, "\n"),
     "an opener whose body is there": ("c:", "if ", "\n    pass\n"),
     "a dedent to a block above": ("pass\n\n    def g(self):\n        pass", CLASS, "\n"),
+    "a header that ends a statement of lines": ("t]:", "def f(\n    a,\n) -> list[in", "\n    pass\n"),
+    "a decorator of what follows": ("y", "class A:\n    @propert", "\n    def f(self):\n        pass\n"),
+    "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
+    "in a call that nothing closes yet": ("a=a,", "def f():\n    g(\n        b=b,\n        ", "\n"),
+    "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
 }
 UNSOUND = {
@@ -45,6 +50,8 @@ UNSOUND = {
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
     "a line before a deeper one": ("a = 1", "def f():\n    ", "\n        b = 2\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
+    "an opener that is closed for another": ("[", "y = [\n  x = ", "\n]\n"),
+    "an opener of another kind than is closed below": ("(", "x = ", "\n    1,\n]\n"),
     "a bracket too many": ("a))", "x = f(", "\n"),
 }
 
@@ -68,6 +75,13 @@ def test_unsound(text: str, before: str, after: str) -> None:
         ("x => x +", "const f = ", "\n", False),
         ("`a ${b", "const t = ", "\n", False),
         ("i++", "", "\n", True),
+        ("b) {", "if (a && ", "\n  c();\n}\n", True),  # its body is there
+        ("b) {", "while (c) {\n  if (a && ", "\n}\n", False),  # what is there closes another
+        ("b();", "class A {\n  f() {\n    ", "\n", True),  # two blocks are not closed yet
+        ("b();", "class A {\n  f() {\n    ", "\n\n  g() {\n  }\n}\n", True),
+        ("b()", "if (a) {\n  c();\n}\n", "\n  d();\n}\n", False),  # it opens nothing for what waits
+        (" extends B", "class A", " {\n  f() {}\n}\n", True),  # the line opens it already
+        ("&& b &&", "return a\n  && c &&\n  ", "\n  && d\n", False),
     ],
 )
 def test_javascript(text: str, before: str, after: str, expected: bool) -> None:
@@ -118,3 +132,26 @@ def _parses(text: str) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+def test_a_line_of_a_list_ends_as_the_one_above() -> None:
+    before, after = "type A = B<\n  First,\n  Sec", "\n  Third\n>\n"
+    assert sound("ond,", before, after, "typescript")
+    assert not sound("ond,", "const a = Sec", "\nconst b = 1\n", "typescript")
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "closed", "expected"),
+    [
+        ("a, b)", "x = f(", ")", True),  # closes it again
+        ("a, b", "x = f(", ")", True),  # leaves it
+        ("a, b).c", "x = f(", ")", True),
+        ("a, b))", "x = f(", ")", False),
+        ("a, g(b", "x = f(", ")", False),
+        ("a'", "x = f('", "')", False),  # one of the two
+        ("a", "x = f('", "')", True),
+        ("a')", "x = f('", "')", True),
+    ],
+)
+def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, closed: str, expected: bool) -> None:
+    assert Soundness.at(find("python", before, "\n"), before, "\n", closed)(text) == expected

@@ -54,6 +54,8 @@ CASES = {
         "(a):\n    return a",
         "block",
     ),
+    "a header whose block stands below": ("python", "if ", "\n    b()\n", "a:\n    c()\n", "a:", "statement"),
+    "an opener that is closed below": ("javascript", "if (a", "\n  b();\n}\n", ") {\n  c();\n}\n", ") {", "statement"),
     "nothing where the block is missing": ("python", "if x:\n", "\n", "y = 1\n", "", "block"),
     "a docstring may be dedented": (
         *("python", "def f():\n    ", "\n", '"""One.\n\nTwo.\n    """\n    return 1\nx = 1\n'),
@@ -225,3 +227,11 @@ def test_a_long_docstring_above_is_none_at_the_cursor() -> None:
     """Only the last characters are looked at; they must not begin within a string unnoticed."""
     above = '"""Title.\n\n' + "Words about it.\n" * 300 + '"""\n\nimport os\n\n\ndef f():\n    '
     assert told("python", above, "\n", "a = 1\n    b = 2\nc\n") == ("a = 1\n    b = 2", "block")
+
+
+def test_a_long_class_above_begins_in_no_docstring() -> None:
+    method = '    def f(self):\n        """Return what is there.\n\n        In full.\n        """\n        return 1\n\n'
+    before = "class A:\n" + method * 60 + "    def last(self):\n        x = "
+    for cut in range(0, 200, 7):  # wherever the window begins
+        assert find("python", before[cut:], "\n").kind == "statement"
+        assert find("python", before[cut:] + '"""One', '\n        """\n').kind == "line"

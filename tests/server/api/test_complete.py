@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localdflash.answers.completion import complete
-from localdflash.answers.fill.filler import Filler
+from localdflash.answers.fill.filler import SPARE, Filler, Filling
 from localdflash.answers.fill.prompt import ANSWER
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
@@ -114,6 +114,34 @@ def test_those_that_are_the_same_are_told_once(client: Any) -> None:
     assert len(ends) < 3
     assert told[-1]["stop"] is True
     assert [one["index"] for one in told] == [*sorted(one["index"] for one in told[:-1]), told[-1]["index"]]
+
+
+class Nothing:
+    """The end of a text of which syntax leaves nothing."""
+
+    ended, reason = True, "suffix"
+
+    def push(self, _text: str, _logprob: float | None = None) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(("empty", "count", "found"), [(1, 1, 1), (2, 2, 2), (SPARE + 1, 1, 0)])
+def test_an_empty_answer_makes_way_for_another(
+    client: Any, monkeypatch: pytest.MonkeyPatch, empty: int, count: int, found: int
+) -> None:
+    endings, ending = iter([Nothing()] * empty), Filling.ending
+    monkeypatch.setattr(Filling, "ending", lambda filling: next(endings, None) or ending(filling))
+    texts = [choice["text"] for choice in whole(client, count=count)["choices"]]
+    assert (len(texts), sum(map(bool, texts))) == (max(found, 1), found)
+
+
+def test_who_did_not_ask_gets_nothing_then(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Filling, "ending", lambda _: Nothing())
+    (choice,) = whole(client, least_sure=0.25)["choices"]
+    assert choice["text"] == ""
 
 
 def test_warming(client: Any) -> None:

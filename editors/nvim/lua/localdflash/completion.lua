@@ -48,7 +48,7 @@ local function render()
   if menu_hides() or not rest then
     return ghost.hide()
   end
-  ghost.show(live.buf, rest, #live.items > 1 and (' (%d/%d)'):format(live.index, #live.items) or nil)
+  ghost.show(live.buf, rest, live:item().closed, #live.items > 1 and (' (%d/%d)'):format(live.index, #live.items) or nil)
   local id = live:id()
   if id ~= nil and not live.announced[id] then
     live.announced[id] = true
@@ -231,6 +231,10 @@ function M.accept(part)
   local piece = part == 'all' and rest or vim.fn.matchstr(rest, CUTS[part])
   piece = piece == '' and rest or piece
   local length = live:length_with(piece)
+  if piece == rest and live:item().closed > 0 then
+    local row, column = unpack(api.nvim_win_get_cursor(0))
+    api.nvim_buf_set_text(live.buf, row - 1, column, row - 1, column + live:item().closed, {})
+  end
   insert(piece)
   local client, item = live.client, live:item().raw
   if piece ~= rest then

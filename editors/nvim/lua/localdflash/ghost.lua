@@ -46,8 +46,9 @@ end
 --- Show `text` at the cursor, which is in `buf`, in place of what is shown.
 ---@param buf integer
 ---@param text string
+---@param closed integer bytes after the cursor that it has again
 ---@param count string? which of how many it is
-function M.show(buf, text, count)
+function M.show(buf, text, closed, count)
   M.hide()
   local cursor = api.nvim_win_get_cursor(0)
   local row, column = cursor[1] - 1, cursor[2]
@@ -59,12 +60,12 @@ function M.show(buf, text, count)
     return { { expanded(line, 0, tabstop), 'LocaldflashSuggestion' } }
   end, lines)
   local head = { { first, 'LocaldflashSuggestion' } }
-  -- Text after the cursor goes to the end of the last line, as it will when the suggestion is accepted.
-  local moves = #below > 0 and after:find('%S') ~= nil
+  -- Text after the cursor goes to the end of the last line, or goes, as it will when the suggestion is accepted.
+  local moves = closed > 0 or (#below > 0 and after:find('%S') ~= nil)
   if moves then
     local width = api.nvim_strwidth(expanded(after, vim.fn.virtcol('.') - 1, tabstop))
     head[2] = { (' '):rep(width - api.nvim_strwidth(first)), 'LocaldflashAfter' }
-    table.insert(below[#below], { after, 'LocaldflashAfter' })
+    table.insert(below[#below] or head, { after:sub(closed + 1), 'LocaldflashAfter' })
   end
   if count then
     table.insert(below[#below] or head, { count, 'LocaldflashCount' })

@@ -2,7 +2,8 @@
 ---
 --- An item's text begins where its range does, and so with what was typed before the request. The place is kept by an
 --- extmark: edits above move it along. A suggestion agrees as long as what stands between the place and the cursor
---- begins it, over several lines too, and what follows the cursor is what followed it at first.
+--- begins it, over several lines too, and what follows the cursor is what followed it at first. A range may go on behind
+--- the cursor: what the text closes again is replaced once all of it is accepted.
 local compat = require('localdflash.compat')
 
 local api = vim.api
@@ -11,6 +12,7 @@ local NAMESPACE = api.nvim_create_namespace('localdflash.place')
 ---@class localdflash.Item
 ---@field raw table the server's item
 ---@field text string with line ends as buffers have them
+---@field closed integer bytes behind the cursor that its text has again
 
 ---@class localdflash.Suggestion
 ---@field buf integer
@@ -30,17 +32,18 @@ local function cursor()
   return place[1] - 1, place[2]
 end
 
---- The byte column where an item begins; nil for one that does not end at the cursor.
-local function beginning(raw, row, column, line, encoding)
+--- The byte column where an item begins, and the bytes behind the cursor that it replaces; nil for one elsewhere.
+local function extent(raw, row, column, line, encoding)
   local range = raw.range
   if not range then
-    return column
+    return column, 0
   end
   local from, to = range.start, range['end']
-  if from.line ~= row or to.line ~= row or compat.byte_column(line, to.character, encoding) ~= column then
-    return nil
+  local last = compat.byte_column(line, to.character, encoding)
+  if from.line ~= row or to.line ~= row or last < column then
+    return nil, 0
   end
-  return compat.byte_column(line, from.character, encoding)
+  return compat.byte_column(line, from.character, encoding), last - column
 end
 
 --- A suggestion at the cursor, from the items of an answer; nil where none of them adds anything.
@@ -50,13 +53,16 @@ function Suggestion.new(client, buf, items, invoked)
   local line = api.nvim_buf_get_lines(buf, row, row + 1, false)[1] or ''
   local start, kept = nil, {}
   for _, raw in ipairs(items) do
-    local from = type(raw.insertText) == 'string' and beginning(raw, row, column, line, client.offset_encoding)
+    local from, closed = nil, 0
+    if type(raw.insertText) == 'string' then
+      from, closed = extent(raw, row, column, line, client.offset_encoding)
+    end
     if from and (start or from) == from then
       local text = raw.insertText:gsub('\r\n?', '\n')
       local typed = line:sub(from + 1, column)
       if vim.startswith(text, typed) and #text > #typed then
         start = from
-        table.insert(kept, { raw = raw, text = text })
+        table.insert(kept, { raw = raw, text = text, closed = closed })
       end
     end
   end

@@ -1,0 +1,74 @@
+"""What an editor closed by itself, and what of it a text closes again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.answers.fill.brackets import CLOSERS, OPENERS
+from localdflash.lsp.closed import closed_after, closes_again, still_closed
+
+
+@pytest.mark.parametrize(
+    ("line", "rest", "closed"),
+    [
+        ("foo(", ")", ")"),
+        ("foo(", ")  ", ")"),
+        ("foo([", "])", "])"),
+        ('x = "', '"', '"'),
+        ('foo("', '")', '")'),
+        ('    """', '"""', '"""'),
+        ("", ")", ""),  # another line opened it
+        ("foo(", "]", ""),
+        ("foo(", "))", ""),
+        ("foo(", ")  # why", ""),
+        ("foo(", ");", ""),  # who typed that meant to go on before it
+        ("foo(", "a)", ""),
+        ("def pop(self, key, d", "=None):", ""),
+        ("# see foo(", ")", ""),
+        ('x = "foo(', ')"', ""),  # no bracket of the code
+    ],
+)
+def test_closed(line: str, rest: str, closed: str) -> None:
+    assert closed_after("python", line, rest) == closed
+
+
+@pytest.mark.parametrize(
+    ("line", "closed", "text", "again"),
+    [
+        ("foo(", ")", "a, b)", True),
+        ("foo(", ")", "a, b).c()", True),
+        ("foo(", ")", "a):\n    pass", True),
+        ("foo(", ")", "a)  # done", True),
+        ("if foo(", ")", "a) {", True),  # it opens another then
+        ("foo(", ")", "a, b", False),
+        ("foo(", ")", "a, (b)", False),
+        ('foo("', '")', 'a"', False),
+        ('foo("', '")', 'a")', True),
+        ('x = "', '"', "a", False),
+    ],
+)
+def test_again(line: str, closed: str, text: str, again: bool) -> None:
+    assert closes_again("python", line, closed, text) == again
+
+
+@pytest.mark.parametrize(
+    ("middle", "typed", "closed", "expected"),
+    [
+        ("foo()", "foo", "", ("foo(", ")")),  # the editor closed it
+        ("foo([])", "foo(", ")", ("foo([", "])")),
+        ("foo(a)", "foo(", ")", ("foo(a", ")")),
+        ("foo", "foo(", ")", ("foo", "")),  # both were removed
+        ("foo(a).b", "foo(", ")", ("foo(a).b", "")),  # accepted, and closed again
+        ("foo()", "", "", ("foo()", "")),  # pasted
+    ],
+)
+def test_still_closed(middle: str, typed: str, closed: str, expected: tuple[str, str]) -> None:
+    assert still_closed(middle, typed, closed) == expected
+
+
+@given(st.text("([{", max_size=6), st.text("ab, ", max_size=6))
+def test_all_that_a_line_opened_is_closed_again(opened: str, text: str) -> None:
+    closed = "".join(CLOSERS[OPENERS.index(one)] for one in reversed(opened))
+    assert closed_after("python", "x = " + opened, closed) == closed
+    assert closes_again("python", "x = " + opened, closed, text + closed) or not closed
+    assert not closed or not closes_again("python", "x = " + opened, closed, text + closed[:-1])
