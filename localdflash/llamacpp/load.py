@@ -56,7 +56,8 @@ def _load(
     predicted = _predicted(planned, path)
     with library.said_sizes() as lines:
         context = planned.context if planned else options.context
-        target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement, watch=flag)
+        drafts = chosen.drafts and options.draft
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.way, placement, flag, drafts)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         library.release_pages(files.target)
@@ -71,7 +72,7 @@ def _load(
         if config.trained_for:
             notices.append(mismatch(path, config.trained_for, read_header(files.target)))
         measures.append(measure)
-    pair = compose(target, drafters, options if chosen.drafts else replace(options, draft=False))
+    pair = compose(target, drafters, replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
@@ -171,7 +172,9 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Dr
 
 def _of_target(target: LlamaCppTarget, lines: list[str]) -> Measure:
     def measure() -> Parts:
-        return sizes.measured((TARGET, TARGET_KV), api.llama_model_size(target.model), lines, target.placement)
+        parts = sizes.measured((TARGET, TARGET_KV), api.llama_model_size(target.model), lines, target.placement)
+        held = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
+        return {**parts, held: parts.get(held, 0) + target.copied_bytes} if target.copied_bytes else parts
 
     return measure
 
