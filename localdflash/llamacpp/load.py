@@ -17,6 +17,7 @@ from localdflash.backend.running import Running, compose
 from localdflash.engine.pair import Drafter
 from localdflash.errors import ModelError
 from localdflash.llamacpp import certified, library, placing, sizes
+from localdflash.llamacpp.cache import FORM
 from localdflash.llamacpp.certified import Choice
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.placement import PROCESSOR, Placement
@@ -80,7 +81,7 @@ def _load(
         context=target.context,
         device=placement.device.name if placement.device else "cpu",
         vocab_size=target.vocab_size,
-        identity=(target.context, names, build, str(chosen.way), *placement.identity),
+        identity=(target.context, names, build, FORM, str(chosen.way), *placement.identity),
         rows=chosen.said,
         predicted=predicted,
         measured=lambda: _together(measures) if planned else free.with_program({}),

@@ -18,7 +18,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.llamacpp import library
-from localdflash.llamacpp.cache import SequenceCache
+from localdflash.llamacpp.cache import SequenceCache, has_states, hold_two
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.ways import DEFAULT, MOST, Way
 from localdflash.machine.cores import physical_cores
@@ -85,7 +85,10 @@ class LlamaCppTarget:
         self.context = context or trained
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = library.new_context(self.model, context_params(self.context, threads, way, drafts))
+        params = context_params(self.context, threads, way, drafts)
+        if not has_states(self.model):
+            hold_two(params)
+        self.handle = library.new_context(self.model, params)
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
