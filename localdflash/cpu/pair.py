@@ -7,7 +7,6 @@ lengths in Python would take as long again. The rule is `HostPair`'s, and so are
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, c_double, c_int32, c_void_p
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.engine.pair import Cancelled, Drafter, SavedSequence, Step, never
+from localdflash.engine.pair import Drafter, Step
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.errors import LocaldflashError, UsageError
 
@@ -103,16 +102,6 @@ class CpuPair(HostPair):
         self.ids += committed
         drafter = self._drafting.names[taken.source] if self._drafting and taken.drafted else NOTHING.drafter
         return Step(committed, drafter, taken.drafted, taken.count - 1, taken.draft_ms, taken.verify_ms)
-
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never) -> int:
-        """See `Pair`."""
-        computed = super().prefill(ids, cancelled)
-        self.target.end_prompt()
-        return computed
-
-    def save(self) -> SavedSequence:
-        """See `Pair`."""
-        return replace(super().save(), whole=self.target.states is not None)
 
     def _take(self, room: int) -> TakenStruct:
         """One call; its errors are raised as those of a step in Python."""

@@ -13,9 +13,8 @@ from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
 from localdflash.cpu.library import MAX_ROWS, address
 from localdflash.cpu.model import Floats, PackedLayer
+from localdflash.engine.checkpoints import MOST, Checkpoints
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
-
-CHECKPOINTS, APART = 4, 512  # how many are kept, and how many tokens of a prompt lie between two
 
 
 class DeltaStates:
@@ -31,7 +30,7 @@ class DeltaStates:
         self._gates: Floats = aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
         self._conv = [np.ascontiguousarray(net.conv.T) for net in nets if net.conv is not None]
         self._bound = (library.DeltaNetStruct * len(nets))(*(self._bind(i, net) for i, net in enumerate(nets)))
-        self._checkpoints: dict[int, tuple[Floats, Floats]] = {}
+        self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
 
     def _bind(self, index: int, net: PackedLayer) -> library.DeltaNetStruct:
         bound = library.DeltaNetStruct()
@@ -51,7 +50,8 @@ class DeltaStates:
     def nbytes(self) -> int:
         """Bytes held."""
         held = (self._state, self._history, self._gates, *self._conv)
-        return sum(array.nbytes for array in held) + len(self._checkpoints) * self.saved_bytes
+        copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
+        return sum(array.nbytes for array in held) + copies
 
     def within_reach(self, length: int) -> bool:
         """Whether the states can go on to this length, or begin anew."""
@@ -60,22 +60,19 @@ class DeltaStates:
     def checkpoint(self, prompt_ended: bool) -> None:
         """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
         length = self.progress.base
-        if length in self._checkpoints or not (prompt_ended or length >= max(self._checkpoints, default=0) + APART):
-            return
-        if len(self._checkpoints) == CHECKPOINTS:
-            del self._checkpoints[min(self._checkpoints)]
-        self._checkpoints[length] = self._state.copy(), self._history[:, : self._before].copy()
+        if self._checkpoints.wants(length, prompt_ended):
+            self._checkpoints.keep(length, (self._state.copy(), self._history[:, : self._before].copy()))
 
     def go_back(self, length: int) -> int:
         """Drop what is after `length`; the greatest length up to it from which the states can go on."""
-        self._checkpoints = {at: copy for at, copy in self._checkpoints.items() if at <= length}
+        self._checkpoints.drop_after(length)
         if self.within_reach(length):
             return length
-        if not self._checkpoints:
+        if (newest := self._checkpoints.newest()) is None:
             return 0
-        newest = max(self._checkpoints)
-        self._put(*self._checkpoints[newest], newest)
-        return newest
+        at, state = newest
+        self._put(*state, at)
+        return at
 
     def assume(self, length: int) -> None:
         """Count the states as those of so many tokens."""
@@ -94,7 +91,7 @@ class DeltaStates:
         """Restore saved ones; ValueError if they are not of this shape."""
         numbers, size = np.frombuffer(saved, np.float32), self._state.size
         before = self._history[:, : self._before].shape
-        self._checkpoints.clear()
+        self._checkpoints = Checkpoints()
         self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(before), length)
 
     def _put(self, state: Floats, before: Floats, length: int) -> None:
@@ -107,4 +104,4 @@ def state_bytes(delta: DeltaShape, layers: int) -> int:
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
     before = (delta.kernel - 1) * row
     kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
-    return layers * (kept + CHECKPOINTS * (state + before)) * np.dtype(np.float32).itemsize
+    return layers * (kept + MOST * (state + before)) * np.dtype(np.float32).itemsize

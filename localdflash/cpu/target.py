@@ -46,6 +46,7 @@ class CpuTarget:
         self.length = 0
         self.cache = KeysAndValues(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
         self.states = DeltaStates(c, packed.layers) if c.delta else None
+        self.whole = self.states is not None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
         windows = c.windows or [0] * c.num_hidden_layers
@@ -103,7 +104,7 @@ class CpuTarget:
         return self._tapped[:rows].copy()
 
     def end_prompt(self) -> None:
-        """Keep a copy of the states where they have come as far as the prompt: the next one often goes on there."""
+        """See `Target`; a copy of the states is kept where they have come as far as the prompt."""
         if self.states and self.states.progress.base == self.length:
             self.states.checkpoint(prompt_ended=True)
 

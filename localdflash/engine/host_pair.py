@@ -72,6 +72,7 @@ class HostPair:
             self._crop(kept)
             kept = self.target.length
             done = self._extend(wanted, kept, cancelled)
+            self.target.end_prompt()
         except BaseException:
             self.forget()
             raise
@@ -234,7 +235,8 @@ class HostPair:
 
     def save(self) -> SavedSequence:
         """See `Pair`."""
-        return SavedSequence(tuple(self.cached), self.target.save(), tuple(d.save() for d in self.drafters))
+        drafters = tuple(drafter.save() for drafter in self.drafters)
+        return SavedSequence(tuple(self.cached), self.target.save(), drafters, self.target.whole)
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""

@@ -71,11 +71,16 @@ class SavedSequence:
 
 
 class Target(Protocol):
-    """A model that verifies. Its cache holds `length` committed tokens."""
+    """A model that verifies. Its cache holds `length` committed tokens.
+
+    With `whole`, the cache has recurrent states: it goes on from where it is, but back to few lengths alone (`crop`),
+    and a saved one goes on from its end alone.
+    """
 
     context: int
     vocab_size: int
     length: int
+    whole: bool
 
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """Append committed ids (at most `max_rows`) to the cache; return their taps."""
@@ -84,7 +89,10 @@ class Target(Protocol):
         """Run the anchor and the draft's nodes in one forward; nothing is committed until `keep`."""
 
     def keep(self, rows: int) -> None:
-        """Commit the first rows of the last `verify`, and drop the others."""
+        """Commit the first rows of the last `verify`, and drop the others; where that is all of them, see `crop`."""
+
+    def end_prompt(self) -> None:
+        """Take note that a prompt ends here: the next one often goes on from its end."""
 
     def crop(self, length: int) -> None:
         """Drop everything from `length` on, or from before it where no state of that length is kept: see `length`."""

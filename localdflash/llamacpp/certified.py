@@ -23,19 +23,21 @@ from localdflash.backend.names import RowsMode
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.files.paths import cache_folder, create_private
 from localdflash.llamacpp import library
+from localdflash.llamacpp.cache import most_rows
 from localdflash.llamacpp.classes import PLAIN, WIDTHS, LlamaDecoder, classes
-from localdflash.llamacpp.ways import AS_IT_COMES, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
+from localdflash.llamacpp.ways import AS_IT_COMES, MOST, ON_GPU, ON_PROCESSOR, RAW, Flags, Way
 from localdflash.machine.measurements import machine
 from localdflash.weights.split import stats_of
 
-METHOD = 3  # of measuring: what another one found is measured again
+METHOD = 4  # of measuring: what another one found is measured again
 DEAR, DEAR_ALONE = 1.15, 1.03  # prices of a plain step from which on `auto` is not exact: with a drafter, and without
 FAST = "fast: drafted text may differ from plain decoding"
+NO_WAY_BACK = "plain: nothing is drafted, for llama.cpp cannot take back the states of this model's recurrent layers"
 ACCEPTED = 0.8  # probability of a drafted token to be right that ways are compared with
 SECONDS = 2.0  # to time plain steps for, and drafts
 FEWEST, ENOUGH = 5, 300  # rounds
 LARGEST = 1 << 16  # bytes of a record
-FEW_WIDTHS, FEW_PLAIN = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), PLAIN[:4]  # where all would take minutes
+FEW_WIDTHS, FEW_PLAIN = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), PLAIN[:4]  # where more would take minutes or memory
 SLOW = 50.0  # milliseconds of a plain step there
 
 OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model's handle, which is freed here
@@ -63,7 +65,7 @@ class Record:
 
     raw_ms: float
     ways: Sequence[Certified]
-    crops: bool = True  # False: recurrent layers, which forget nothing
+    most: int = MOST  # rows of a decode that can be taken back to its first one; see `most_rows`
 
     def price(self, certified: Certified) -> float:
         """A plain step of a way, in plain steps of llama.cpp's own."""
@@ -86,10 +88,10 @@ class Choice:
 
 def choose(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
     """The way of a pair, which it keeps to, drafting or not."""
-    if not record.crops:
-        return Choice(AS_IT_COMES, "plain", "plain: this model has recurrent layers, so nothing is drafted")
+    if record.most == 1:
+        return Choice(AS_IT_COMES, "plain", NO_WAY_BACK)
     if mode == "fast":
-        return Choice(AS_IT_COMES, "fast", FAST)
+        return Choice(AS_IT_COMES.up_to(record.most), "fast", FAST)
     most = float("inf") if mode == "exact" else DEAR if with_drafter else DEAR_ALONE
     found = [known for known in record.ways if record.price(known) < most]
     if found:
@@ -103,24 +105,21 @@ def _inexact(record: Record, mode: RowsMode, with_drafter: bool) -> Choice:
     if record.ways:
         least = min(map(record.price, record.ways))
         why = f"--rows exact would make a plain step take {least:.2f} of llama.cpp's own"
+    way = AS_IT_COMES.up_to(record.most)
     if mode == "auto" and not with_drafter:
-        return Choice(AS_IT_COMES, "plain", f"plain: nothing is drafted; {why}")
+        return Choice(way, "plain", f"plain: nothing is drafted; {why}")
     if record.ways:
-        return Choice(AS_IT_COMES, "fast", f"{FAST}; {why}")
-    return Choice(AS_IT_COMES, "not certified", f"not certified: drafted text may differ from plain decoding; {why}")
+        return Choice(way, "fast", f"{FAST}; {why}")
+    return Choice(way, "not certified", f"not certified: drafted text may differ from plain decoding; {why}")
 
 
 def unmeasured(path: Path) -> Record:
-    """What is known of a file without decoding: whether it has recurrent layers."""
+    """What is known of a file without decoding: how much of a decode can be taken back."""
     model = library.load_model(path, simulate=True)
     try:
-        return Record(1.0, (), _crops(model))
+        return Record(1.0, (), most_rows(model))
     finally:
         api.llama_model_free(model)
-
-
-def _crops(model: Any) -> bool:
-    return not (api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model))
 
 
 def recorded(path: Path, device: str, threads: int, open_model: OpenModel) -> Record:
@@ -145,11 +144,12 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
     with ExitStack() as stack:
         decoders = _Decoders(open_model, threads, stack)
         raw = decoders.model(RAW.repack)
-        if not _crops(raw):
-            return Record(1.0, (), crops=False)
+        most = most_rows(raw)
+        if most == 1:
+            return Record(1.0, (), most)
         lone = decoders(RAW), 1
-        slow = _in_turns([lone])[lone] >= SLOW
-        widths, plain = (FEW_WIDTHS, FEW_PLAIN) if slow else (WIDTHS, PLAIN)
+        few = most < MOST or _in_turns([lone])[lone] >= SLOW
+        widths, plain = (FEW_WIDTHS, FEW_PLAIN) if few else (WIDTHS, PLAIN)
         found = list[Found]()
         for plains in (plain[:1], plain[1:]):  # where a lone row has company in one way, no other is looked for
             for flags in candidates:
@@ -163,7 +163,7 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         timed = [
             (way, {width: ms[decoder, width] for width in (way.widths[0], *_drafts(way))}) for way, decoder in found
         ]
-        return Record(ms[lone], tuple(Certified(way, by_width) for way, by_width in timed))
+        return Record(ms[lone], tuple(Certified(way, by_width) for way, by_width in timed), most)
 
 
 def _ways(
@@ -212,9 +212,7 @@ def _in_turns(decodes: Sequence[Decode]) -> dict[Decode, float]:
     best, began, rounds = dict.fromkeys(decodes, float("inf")), time.perf_counter(), 0
     while rounds < FEWEST or (rounds < ENOUGH and time.perf_counter() - began < SECONDS):
         for decoder, width in best:
-            once = time.perf_counter()
-            decoder.rows(width)
-            best[decoder, width] = min(best[decoder, width], (time.perf_counter() - once) * 1e3)
+            best[decoder, width] = min(best[decoder, width], decoder.ms(width))
         rounds += 1
     return best
 
@@ -232,7 +230,7 @@ def _read(place: Path, key: str) -> Record | None:
             )
             for known in found["ways"]
         ]
-        return Record(float(found["raw_ms"]), tuple(ways), bool(found["crops"]))
+        return Record(float(found["raw_ms"]), tuple(ways), int(found["most"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -252,7 +250,7 @@ def _write(place: Path, key: str, record: Record) -> None:
     with suppress(OSError, LocaldflashError):
         create_private(place.parent)
         try:
-            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "crops": record.crops, "ways": ways}, indent=1)
+            text = json.dumps({"key": key, "raw_ms": record.raw_ms, "most": record.most, "ways": ways}, indent=1)
             fresh.write_text(text + "\n", encoding="utf-8")
             fresh.replace(place)
         finally:

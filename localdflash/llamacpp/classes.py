@@ -4,9 +4,13 @@ At each place (tokens before, cells in use) every width decodes the same tokens 
 could have, the same tokens are decoded one by one, filler rows beside them. A width whose every row equals the plain
 one, in its slot and beside its neighbours, at every place, is of that class. Hidden states are compared besides logits:
 activations are rounded to 8 bits before a product, the head's too, which hides small differences from what follows.
+
+With recurrent layers a row depends on the states that the rows before it left. So the states that a decode leaves must
+agree, too: half of its rows are taken back and computed again from what is left, in a decode of the same width.
 """
 
 import ctypes
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +21,8 @@ from numpy.typing import NDArray
 
 from localdflash.errors import ModelError
 from localdflash.llamacpp import library
-from localdflash.llamacpp.ways import MOST, Flags
+from localdflash.llamacpp.cache import SequenceCache, has_states
+from localdflash.llamacpp.ways import MOST, MOST_WITH_STATES, Flags
 
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
 PLAIN = (1, 2, 4, 8, 16)
@@ -40,10 +45,18 @@ class Decoder(Protocol):
     """A context that classes are measured in."""
 
     def go_to(self, place: int) -> None:
-        """Move to place 0, 1 or 2, in this order. The second differs from the first in nothing but the cells in use."""
+        """Move to place 0, 1 or 2, in this order.
+
+        Where all rows stand by themselves the second differs from the first in nothing but the cells in use.
+        """
 
     def rows(self, width: int) -> Rows:
         """Hidden states and logits [width, H + V] of so many tokens from here; nothing is kept."""
+
+    def again(self, width: int) -> Rows | None:
+        """The second half of them once more, from what is left of the decode when they are dropped; None where every
+        row stands by itself.
+        """
 
     def one_by_one(self, width: int, count: int) -> Rows:
         """The same [count, H + V] of the same tokens, each decoded with filler rows up to a width; nothing is kept."""
@@ -65,12 +78,19 @@ def _class_of(decoder: Decoder, plain: int, widths: list[int]) -> Class | None:
     for place in range(PLACES):
         decoder.go_to(place)
         expected = decoder.one_by_one(plain, widths[-1])
-        widths = [width for width in widths if np.array_equal(decoder.rows(width), expected[:width])]
+        widths = [width for width in widths if _agrees(decoder, width, expected[:width])]
         if plain not in widths or widths[-1] < LEAST:
             return None
         seen.append(expected)
     borders = not np.array_equal(seen[0][: widths[-1]], seen[1][: widths[-1]])
     return Class(tuple(widths), borders)
+
+
+def _agrees(decoder: Decoder, width: int, expected: Rows) -> bool:
+    if not np.array_equal(decoder.rows(width), expected):
+        return False
+    again = decoder.again(width)
+    return again is None or np.array_equal(again, expected[width // 2 :])
 
 
 class LlamaDecoder:
@@ -79,7 +99,9 @@ class LlamaDecoder:
     def __init__(self, model: Any, flags: Flags, threads: int) -> None:
         params = api.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = 1024, MOST, MOST
-        params.n_seq_max, params.kv_unified = OTHERS + 1, True
+        self._has_states = has_states(model)
+        params.n_seq_max, params.kv_unified = 1 if self._has_states else OTHERS + 1, True
+        params.n_rs_seq = MOST_WITH_STATES - 1
         params.op_offload, params.no_perf = False, True
         params.n_threads = params.n_threads_batch = threads
         params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
@@ -87,40 +109,61 @@ class LlamaDecoder:
         self.handle = library.new_context(model, params)
         if not self.handle:
             raise ModelError(f"llama.cpp has no context for {flags}: {library.last_message()}")
-        self._memory = api.llama_get_memory(self.handle)
+        self._cache = SequenceCache(model, self.handle)
         self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
         self._hidden: int = api.llama_model_n_embd(model)
-        self._tokens = np.random.default_rng(0).integers(0, self._vocab, 2 * OWN + MOST).tolist()
+        self._tokens = np.random.default_rng(0).integers(0, self._vocab, (OTHERS + 2) * OWN + MOST).tolist()
         self._batch = api.llama_batch_init(MOST, 0, 1)
         self._length = 0
 
     def go_to(self, place: int) -> None:
-        """See `Decoder`; at the last place the sequence's own cells lie at both ends of those in use."""
-        if place == 1:
+        """See `Decoder`; at the last place the sequence's own cells lie at both ends of those in use.
+
+        Each sequence would have states of its own, so that a cache with states is filled by one long sequence.
+        """
+        if place == 0:
+            self._length = self._cache.crop(0)
+        elif place == 1 and not self._has_states:
             self._fill_cache()
             return
-        if place == 0:
-            api.llama_memory_clear(self._memory, True)
-            self._length = 0
-        for _ in range(0, OWN, MOST):
+        for _ in range(0, OWN * (OTHERS if place == 1 else 1), MOST):
             self._decode(self._next(MOST), False)
             self._length += MOST
+        self._cache.checkpoint(prompt_ended=True)
 
     def rows(self, width: int) -> Rows:
         """See `Decoder`."""
         found = self._decode(self._next(width), True)
-        self._crop()
+        self._go_back(self._length)
         return found
+
+    def ms(self, width: int) -> float:
+        """Milliseconds of a decode of so many rows; nothing is kept."""
+        tokens = self._next(width)
+        began = time.perf_counter()
+        self._decode(tokens, True)
+        took = time.perf_counter() - began
+        self._go_back(self._length)
+        return took * 1e3
+
+    def again(self, width: int) -> Rows | None:
+        """See `Decoder`."""
+        start, kept = self._length, width // 2
+        if not self._has_states or not kept:
+            return None
+        self._decode(self._next(width), True)
+        self._go_back(start + kept)
+        found = self._decode(self._next(width), True)
+        self._go_back(start)
+        return found[: width - kept]
 
     def one_by_one(self, width: int, count: int) -> Rows:
         """See `Decoder`."""
         start, found = self._length, []
         for token in self._next(count):
             found.append(self._decode([token] * width, True)[0])
-            self._length += 1
-            self._crop()
-        self._length = start
-        self._crop()
+            self._go_back(self._length + 1)
+        self._go_back(start)
         return np.array(found)
 
     def close(self) -> None:
@@ -140,9 +183,11 @@ class LlamaDecoder:
             if not api.llama_state_seq_set_data(self.handle, state, size, other):
                 raise ModelError(f"llama.cpp cannot copy this model's cache: {library.last_message()}")
 
-    def _crop(self) -> None:
-        if not api.llama_memory_seq_rm(self._memory, 0, self._length, -1):
-            raise ModelError("this model's cache cannot be cropped (recurrent layers)")
+    def _go_back(self, length: int) -> None:
+        """Drop what is after so many tokens."""
+        self._length = self._cache.crop(length)
+        if self._length != length:
+            raise ModelError(f"llama.cpp went back to {self._length} tokens, not to {length}: it cannot be measured")
 
     def _decode(self, tokens: Sequence[int], wanted: bool) -> Rows:
         batch = self._batch
@@ -152,6 +197,7 @@ class LlamaDecoder:
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, wanted
         if status := api.llama_decode(self.handle, batch):
             raise ModelError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+        self._cache.decoded(len(tokens))
         if not wanted:
             return np.empty((0, self._vocab), np.float32)
         logits = np.ctypeslib.as_array(api.llama_get_logits(self.handle), (len(tokens), self._vocab))

@@ -17,6 +17,7 @@ from localdflash.backend.running import Running, compose
 from localdflash.engine.pair import Drafter
 from localdflash.errors import ModelError
 from localdflash.llamacpp import certified, library, placing, sizes
+from localdflash.llamacpp.cache import FORM
 from localdflash.llamacpp.certified import Choice
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.placement import PROCESSOR, Placement
@@ -57,7 +58,8 @@ def _load(
     predicted = _predicted(planned, path)
     with library.said_sizes() as lines:
         context = planned.context if planned else options.context
-        target = LlamaCppTarget(files.target, context, options.threads, way=chosen.way, placement=placement, watch=flag)
+        drafts = chosen.drafts and options.draft
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.way, placement, flag, drafts)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
@@ -73,7 +75,7 @@ def _load(
         if config.trained_for:
             notices.append(mismatch(path, config.trained_for, read_header(files.target)))
         measures.append(measure)
-    pair = compose(target, drafters, options if chosen.drafts else replace(options, draft=False))
+    pair = compose(target, drafters, replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
@@ -81,7 +83,7 @@ def _load(
         context=target.context,
         device=placement.device.name if placement.device else "cpu",
         vocab_size=target.vocab_size,
-        identity=(target.context, names, build, str(chosen.way), *placement.identity),
+        identity=(target.context, names, build, FORM, str(chosen.way), *placement.identity),
         rows=chosen.said,
         predicted=predicted,
         measured=lambda: _together(measures) if planned else free.with_program({}),
@@ -173,7 +175,9 @@ def _in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Dr
 
 def _of_target(target: LlamaCppTarget, lines: list[str]) -> Measure:
     def measure() -> Parts:
-        return sizes.measured((TARGET, TARGET_KV), api.llama_model_size(target.model), lines, target.placement)
+        parts = sizes.measured((TARGET, TARGET_KV), api.llama_model_size(target.model), lines, target.placement)
+        held = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
+        return {**parts, held: parts.get(held, 0) + target.copied_bytes} if target.copied_bytes else parts
 
     return measure
 

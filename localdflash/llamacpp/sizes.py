@@ -8,7 +8,7 @@ weights do. A file may be a stand-in that has only the header (plan/stand_in.py)
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,16 +17,19 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.errors import ModelError
 from localdflash.llamacpp import library
+from localdflash.llamacpp.cache import has_states
 from localdflash.llamacpp.drafter import context_params as drafter_params
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.target import context_params as target_params
-from localdflash.llamacpp.ways import DEFAULT, MOST, PLANNED_ON_GPU
+from localdflash.llamacpp.ways import DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
 from localdflash.model.dflash_config import DFlashConfig, config_of_file
 from localdflash.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
+_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # of recurrent layers, after so many rows more
 _BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 FLOAT = 4  # bytes
@@ -39,10 +42,12 @@ class Said:
     """What llama.cpp reported of one context: bytes of its caches, and of its compute and output buffers.
 
     `buffers` has every buffer by its device's name and its kind; those of a plan hold neither weights nor caches.
+    `checkpoints` are the states of recurrent layers that we copy out, all that we may keep.
     """
 
     cache: int
     scratch: int
+    checkpoints: int = 0
     buffers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False)
 
     def of(self, kinds: Collection[str], device: Device) -> tuple[int, int]:
@@ -53,16 +58,18 @@ class Said:
 
 def sizes_said(lines: Iterable[str]) -> Said:
     """Read the library's lines about one context; ModelError if it does not report its cache."""
-    caches, buffers = [], {}
+    caches, buffers, state = [], {}, 0.0
     for line in lines:
         if found := _CACHE.search(line):
             caches.append(float(found[1]))
+            if its := _STATES.search(line):
+                state = float(its[1]) / (int(its[2]) + 1)
         elif found := _BUFFER.search(line):
             buffers[found[1], found[2]] = _bytes(float(found[3]))  # a buffer that was planned again counts once
     if not caches:
         raise ModelError("this build of llama-cpp-python does not say how large its cache is: reinstall it")
     scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
-    return Said(_bytes(sum(caches)), scratch, buffers)
+    return Said(_bytes(sum(caches)), scratch, CHECKPOINTS * _bytes(state), buffers)
 
 
 def _bytes(mebibytes: float) -> int:
@@ -128,9 +135,10 @@ class LlamaCppSizes:
     def parts(self, context: int, drafter: str) -> Parts:
         """See `Sizes`."""
         with ExitStack() as freeing:
-            handle, said = self._plan(
-                self._target, target_params(context, way=PLANNED_ON_GPU if self._placement.layers else DEFAULT), freeing
-            )
+            way = PLANNED_ON_GPU if self._placement.layers else DEFAULT
+            if has_states(self._target):
+                way = replace(way, widths=tuple(range(2, MOST_WITH_STATES + 1)))  # any way has room for its states
+            handle, said = self._plan(self._target, target_params(context, way=way), freeing)
             logits = MOST * self._vocab * FLOAT
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
             parts = _parts(names, placed, api.llama_model_size(self._target), said, logits)
@@ -179,12 +187,12 @@ def _parts(names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights
     """The parts of one model, of `names` for weights and caches; `read` are bytes that the host reads results from."""
     (of_weights, of_cache), (header, placement) = names, placed
     if not placement.device or not placement.layers:
-        return {of_weights: weights, of_cache: said.cache, SCRATCH: said.scratch + read}
+        return {of_weights: weights, of_cache: said.cache + said.checkpoints, SCRATCH: said.scratch + read}
     there, beside = offloaded(header, placement)
     cache = round(said.cache * cache_share(header, placement))
     work, work_beside = said.of(WORK, placement.device)
     parts = {of_weights: there, of_cache: cache, SCRATCH: work}
-    others = {of_weights: beside, of_cache: said.cache - cache, SCRATCH: work_beside + read}
+    others = {of_weights: beside, of_cache: said.cache - cache + said.checkpoints, SCRATCH: work_beside + read}
     return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
 
 

@@ -6,7 +6,6 @@ output is identical for any draft, any cut of the prompt and any reuse of the ca
 Of a way that was not, nothing is claimed. Pointers are resolved once; a step costs a few microseconds of Python.
 """
 
-import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Taps, Verification
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.llamacpp import library
+from localdflash.llamacpp.cache import SequenceCache, has_states, hold_two
 from localdflash.llamacpp.placement import PROCESSOR, Placement
 from localdflash.llamacpp.ways import DEFAULT, MOST, Way
 from localdflash.machine.cores import physical_cores
@@ -33,12 +33,14 @@ TAPPED = frozenset((
 # fmt: on
 
 
-def context_params(context: int, threads: int = 0, way: Way = DEFAULT) -> Any:
+def context_params(context: int, threads: int = 0, way: Way = DEFAULT, drafts: bool = True) -> Any:
     """The parameters of a target's context for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + max(way.filler, 1)  # filler rows may stand behind the last token; a plan knows no way
     params.n_batch = params.n_ubatch = MOST
     params.n_seq_max = 1
+    params.n_rs_seq = way.takes_back(drafts)  # states of recurrent layers that are kept beside the newest
+    params.swa_full = True  # a window's ring of keys would lose what a dropped row overwrites
     way.flags.apply(params)
     params.op_offload = False  # a GPU would compute wide decodes of weights in memory, with other bits
     params.no_perf = True
@@ -62,7 +64,7 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 class LlamaCppTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `watch` is held
-    while llama.cpp computes.
+    while llama.cpp computes. Without `drafts` it need not take back more rows than fillers.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class LlamaCppTarget:
         way: Way = DEFAULT,
         placement: Placement = PROCESSOR,
         watch: Watch = UNWATCHED,
+        drafts: bool = True,
     ) -> None:
         self.way, self.placement, self.watch = way, placement, watch
         self.model = library.load_model(path, repack=way.flags.repack, placement=placement)
@@ -82,12 +85,16 @@ class LlamaCppTarget:
         self.context = context or trained
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        self.handle = library.new_context(self.model, self._params(threads))
+        params = context_params(self.context, threads, way, drafts)
+        if not has_states(self.model):
+            hold_two(params)
+        self.handle = library.new_context(self.model, params)
         if not self.handle:
             raise OutOfMemory(f"no memory for a context of {self.context} tokens: {library.last_message()}")
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.length = 0
-        self._memory = api.llama_get_memory(self.handle)
+        self._cache = SequenceCache(self.model, self.handle)
+        self.whole = self._cache.has_states
         self._batch = api.llama_batch_init(MOST, 0, 1)
         for i in range(MOST):
             self._batch.n_seq_id[i] = 1
@@ -97,13 +104,15 @@ class LlamaCppTarget:
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
 
-    def _params(self, threads: int) -> Any:
-        return context_params(self.context, threads, self.way)
-
     @property
     def max_rows(self) -> int:
         """See `Target`."""
         return self.way.most(self.length)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of states held beside llama.cpp's own, in the processor's memory."""
+        return self._cache.copied_bytes
 
     def set_taps(self, blocks: Sequence[int]) -> None:
         """Keep the outputs of these blocks, and of no others."""
@@ -123,6 +132,7 @@ class LlamaCppTarget:
         """See `Target`."""
         self._decode(ids, logits=False)
         self.keep(len(ids))
+        self._cache.checkpoint(prompt_ended=False)
         return self._read_taps(len(ids))
 
     def verify(self, anchor: int, draft: Draft) -> Verification:
@@ -136,15 +146,15 @@ class LlamaCppTarget:
 
     def keep(self, rows: int) -> None:
         """See `Target`."""
-        self.length += rows
-        if self._decoded > rows:
-            self.crop(self.length)
+        self.crop(self.length + rows)
+
+    def end_prompt(self) -> None:
+        """See `Target`."""
+        self._cache.checkpoint(prompt_ended=True)
 
     def crop(self, length: int) -> None:
-        """See `Target`."""
-        if not api.llama_memory_seq_rm(self._memory, 0, length, -1):
-            raise ModelError("this model's cache cannot be cropped (recurrent layers): it cannot run here yet")
-        self.length = length
+        """See `Target`; recurrent layers may have to go further back."""
+        self.length = self._cache.crop(length)
 
     def assume(self, length: int) -> bool:
         """See `Target`."""
@@ -152,17 +162,11 @@ class LlamaCppTarget:
 
     def save(self) -> bytes:
         """See `Target`."""
-        size = api.llama_state_seq_get_size(self.handle, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        written = api.llama_state_seq_get_data(self.handle, buffer, size, 0)
-        return bytes(memoryview(buffer)[:written])
+        return self._cache.save()
 
     def load(self, state: bytes, length: int) -> None:
         """See `Target`."""
-        api.llama_memory_clear(self._memory, True)
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
-            raise LocaldflashError("llama.cpp refused a saved state")
+        self._cache.load(state, length)
         self.length = length
 
     def close(self) -> None:
@@ -176,7 +180,7 @@ class LlamaCppTarget:
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
         ids = self._filled(ids)
         batch, position = self._batch, self.length
-        batch.n_tokens = self._decoded = len(ids)
+        batch.n_tokens = len(ids)
         tokens, positions, wanted = batch.token, batch.pos, batch.logits
         for i, token in enumerate(ids):
             tokens[i] = token
@@ -188,6 +192,7 @@ class LlamaCppTarget:
             raise OutOfMemory(f"the context of {self.context} tokens is full")
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {library.last_message()}")
+        self._cache.decoded(len(ids))
 
     def _filled(self, ids: Sequence[int]) -> Sequence[int]:
         """The rows with fillers up to a width of the way; they get logits, too, for the head's product is as wide."""

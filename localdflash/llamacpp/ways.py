@@ -6,11 +6,12 @@ the class, filled up by rows that are dropped at once; so greedy text is that of
 any draft, any cut of the prompt and any reuse of the cache. Which widths are a class is measured (see `classes`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import llama_cpp.llama_cpp as api
 
 MOST = 32  # rows of a decode
+MOST_WITH_STATES = 16  # of a model with recurrent layers: llama.cpp keeps their states, which are large, after each row
 BORDER = 256  # tokens by which the part of the cache that is attended to grows
 TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml_type
 
@@ -68,6 +69,14 @@ class Way:
     def filler(self) -> int:
         """The most rows that a decode is filled up by."""
         return max(self.width(rows) - rows for rows in range(1, self.widths[-1] + 1))
+
+    def takes_back(self, drafts: bool) -> int:
+        """The most rows of a decode that are dropped again: of a draft all but the first, else fillers."""
+        return self.widths[-1] - 1 if drafts else self.filler
+
+    def up_to(self, rows: int) -> "Way":
+        """This way without wider decodes."""
+        return replace(self, widths=tuple(width for width in self.widths if width <= rows))
 
 
 DEFAULT = Way(

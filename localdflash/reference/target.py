@@ -23,6 +23,8 @@ TILE = 16  # rows of every matrix product
 class TorchTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept."""
 
+    whole = False
+
     def __init__(self, model: Decoder, context: int = 0, taps: Sequence[int] = ()) -> None:
         c = model.config
         self.model = model
@@ -65,6 +67,9 @@ class TorchTarget:
             self._keys[layer, :, self.length : end] = k[:, :rows]
             self._values[layer, :, self.length : end] = v[:, :rows]
         self.length = end
+
+    def end_prompt(self) -> None:
+        """See `Target`."""
 
     def crop(self, length: int) -> None:
         """See `Target`."""

@@ -24,6 +24,7 @@ class Target:
     """Takes a time for each row, more of it at first, on a clock of its own."""
 
     vocab_size = 2
+    whole = False
 
     def __init__(self, clock: Clock, ms: float, context: int = 1024) -> None:
         self.clock, self.ms, self.context = clock, ms, context
@@ -44,6 +45,9 @@ class Target:
 
     def keep(self, rows: int) -> None:
         self.length += rows
+
+    def end_prompt(self) -> None:
+        pass
 
     def crop(self, length: int) -> None:
         self.length = length

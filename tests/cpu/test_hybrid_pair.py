@@ -7,9 +7,9 @@ import pytest
 
 from localdflash.cpu.packed import open_target
 from localdflash.cpu.pair import CpuPair
-from localdflash.cpu.states import APART
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
+from localdflash.engine.checkpoints import APART
 from localdflash.engine.controller import Controller
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.lookup import LookupDrafter

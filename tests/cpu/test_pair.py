@@ -62,6 +62,7 @@ class MadeUpTarget:
     """A target whose likeliest tokens the world says."""
 
     context, vocab_size, max_rows = CONTEXT, VOCABULARY, MAX_ROWS
+    whole = False
 
     def __init__(self, world: World, sound: bool = True) -> None:
         self.world, self.sound = world, sound

@@ -10,7 +10,7 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
-from localdflash.cpu.states import CHECKPOINTS
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
 from localdflash.errors import ModelError, UsageError

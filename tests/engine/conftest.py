@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps, Verification
+from tests.support.guessing import Eager
 
 
 class FakeTarget:
@@ -18,6 +19,8 @@ class FakeTarget:
     A row's taps are its position, its own token and the token before it, so that a drafter can tell whether it was
     given the right rows.
     """
+
+    whole = False
 
     def __init__(self, table: NDArray[np.float32], context: int = 96, max_rows: int = 33) -> None:
         self.table, self.context, self.max_rows = table, context, max_rows
@@ -55,6 +58,9 @@ class FakeTarget:
         assert 0 <= rows <= len(self._fresh)
         self.cached += self._fresh[:rows]
         self._fresh = []
+
+    def end_prompt(self) -> None:
+        assert not self._fresh
 
     def crop(self, length: int) -> None:
         assert 0 <= length <= self.length
@@ -115,19 +121,6 @@ class FakeDrafter:
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         self.seen = np.frombuffer(state, np.int32).tolist()
         assert self.seen == list(ids)
-
-
-class Eager(Controller):
-    """Verifies the whole of every draft, whatever it costs: the hardest case for losslessness."""
-
-    def looks(self) -> bool:
-        return True
-
-    def best_prefix(self, draft: Draft) -> tuple[int, float]:
-        return len(draft), 1e9 + len(draft)
-
-    def promise(self, drafter: str, limit: int) -> float:
-        return 1e12
 
 
 @pytest.fixture(scope="session")

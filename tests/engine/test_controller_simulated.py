@@ -43,6 +43,7 @@ class Clock:
 
 class SimulatedTarget:
     context, vocab_size, max_rows = 1_000_000, V, 32
+    whole = False
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.length = clock, 0
@@ -58,6 +59,9 @@ class SimulatedTarget:
 
     def keep(self, rows: int) -> None:
         self.length += rows
+
+    def end_prompt(self) -> None:
+        pass
 
     def crop(self, length: int) -> None:
         self.length = length

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from localdflash.llamacpp import certified, library
-from localdflash.llamacpp.certified import Certified, Record, choose, measure, recorded
-from localdflash.llamacpp.ways import AS_IT_COMES, MOST, NOT_REPACKED, ONE_PATH, Way
+from localdflash.llamacpp.certified import Certified, Record, choose, measure, recorded, unmeasured
+from localdflash.llamacpp.ways import AS_IT_COMES, MOST, MOST_WITH_STATES, NOT_REPACKED, ONE_PATH, Way
+from tests.support.target_models import case_of
 
 pytestmark = pytest.mark.measures_rows
 ALL = Way(ONE_PATH, tuple(range(1, 33)))
@@ -59,8 +60,19 @@ def test_the_cheapest_way_wins_with_drafts_and_plain_steps_counted() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
-def test_recurrent_layers_draft_nothing(mode: Any) -> None:
-    assert not choose(Record(1.0, (), crops=False), mode, True).drafts
+def test_where_no_state_is_taken_back_nothing_is_drafted(mode: Any) -> None:
+    chosen = choose(Record(1.0, (), most=1), mode, True)
+    assert not chosen.drafts
+    assert chosen.way == AS_IT_COMES  # prompts are read as ever
+    assert "recurrent layers" in chosen.said
+    assert "\n" not in chosen.said
+
+
+@pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
+def test_uncertified_decodes_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
+    chosen = choose(Record(1.0, (), most=MOST_WITH_STATES), mode, True)
+    assert chosen.drafts
+    assert chosen.way.widths == tuple(range(1, MOST_WITH_STATES + 1))
 
 
 def test_what_was_measured_is_kept_for_this_file_device_and_threads(
@@ -97,6 +109,16 @@ def test_what_is_certified_of_a_real_file_holds_its_whole_class(tiny_pair: Path)
     """On any machine: without repacking and with two rows at least, rows of Q8_0 agree."""
     path = tiny_pair / "target.gguf"
     found = measure(lambda repack: library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
-    assert found.crops
+    assert found.most == MOST
     assert found.raw_ms > 0
     assert any(known.way.widths[-1] == MOST for known in found.ways)
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_recurrent_layers_are_certified_with_what_they_take_back(architecture: str, tmp_path: Path) -> None:
+    """On any machine: without repacking and with two rows at least, rows of Q8_0 agree, and states with them."""
+    path = case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
+    found = measure(lambda repack: library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
+    assert found.most == unmeasured(path).most == MOST_WITH_STATES
+    assert any(known.way.widths[-1] == MOST_WITH_STATES for known in found.ways)
+    assert all(known.way.borders for known in found.ways)  # two places of one sequence cannot be compared

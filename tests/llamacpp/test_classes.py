@@ -11,6 +11,7 @@ import pytest
 from localdflash.llamacpp import library
 from localdflash.llamacpp.classes import PLAIN, WIDTHS, Class, LlamaDecoder, Rows, classes
 from localdflash.llamacpp.ways import NOT_REPACKED
+from tests.support.target_models import case_of
 
 Kernel = Callable[[int, int, int], float]  # (width, row, place) -> what the row's bits depend on
 
@@ -29,11 +30,26 @@ class Made:
         self.decodes += 1
         return np.array([[row, self._bits(width, row, row)] for row in range(width)], np.float32)
 
+    def again(self, width: int) -> Rows | None:
+        return None
+
     def one_by_one(self, width: int, count: int) -> Rows:
         return np.array([[token, self._bits(width, 0, token)] for token in range(count)], np.float32)
 
     def _bits(self, width: int, slot: int, token: int) -> float:
         return 0.0 if token in self.hidden else self.kernel(width, slot, self.place)
+
+
+class Remembering(Made):
+    """One whose decodes of some widths leave other states than the plain ones."""
+
+    def __init__(self, forgetful: Sequence[int]) -> None:
+        super().__init__(lambda *_: 0.0)
+        self.forgetful = forgetful
+
+    def again(self, width: int) -> Rows | None:
+        rows = super().rows(width)[width // 2 :]
+        return rows + 1 if width in self.forgetful else rows
 
 
 def repacked(width: int, row: int, _place: int) -> float:
@@ -76,14 +92,20 @@ def test_one_row_of_many_that_differs_is_enough() -> None:
     assert (found[0].widths[0], {6, 7} & set(found[0].widths)) == (4, set())
 
 
+def test_widths_that_leave_other_states_are_no_class() -> None:
+    """Though their rows agree."""
+    assert classes(Remembering(forgetful=(3, 16)))[0].widths == tuple(width for width in WIDTHS if width not in (3, 16))
+
+
 def test_only_what_is_asked_for_is_measured() -> None:
     made = Made(lambda *_: 0.0)
     assert classes(made, PLAIN[:1], (1, 8, 32)) == [Class((1, 8, 32), False)]
     assert made.decodes == 9
 
 
-def test_a_real_decoder_gives_the_same_rows_again_and_reaches_all_places(tiny_pair: Path) -> None:
-    model = library.load_model(tiny_pair / "target.gguf", repack=False)
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen35", "gpt-oss", "gemma4"])
+def test_a_real_decoder_gives_the_same_rows_again_and_reaches_all_places(architecture: str, tmp_path: Path) -> None:
+    model = library.load_model(case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0"), repack=False)
     with closing(LlamaDecoder(model, NOT_REPACKED, 1)) as decoder:
         for place in range(3):
             decoder.go_to(place)
@@ -91,4 +113,7 @@ def test_a_real_decoder_gives_the_same_rows_again_and_reaches_all_places(tiny_pa
             assert rows.shape[0] == 9
             assert np.array_equal(rows, decoder.rows(9))
             assert np.abs(decoder.one_by_one(2, 9) - rows).max() < 0.1 * rows.std()
+            again = decoder.again(9)
+            assert (again is None) == (architecture != "qwen35")
+            assert again is None or np.array_equal(again, rows[4:])
     api.llama_model_free(model)

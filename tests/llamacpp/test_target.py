@@ -190,16 +190,6 @@ def test_a_way_decides_how_many_rows_a_decode_has(tiny_pair: Path, monkeypatch: 
     target.close()
 
 
-def test_a_cache_that_cannot_be_cropped_is_an_error_and_no_wrong_text(
-    target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(target, [1, 2, 3], 3)
-    target.verify(4, chain([5, 6]))
-    monkeypatch.setattr(api, "llama_memory_seq_rm", lambda *_: False)
-    with pytest.raises(ModelError, match="recurrent"):
-        target.keep(1)
-
-
 def test_taps_of_an_architecture_without_them_are_refused_before_llama_cpp_aborts(
     target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Small Qwen3-MoE and Llama models of random weights, from Hugging Face, in files as llama.cpp converts them."""
+"""Small Qwen3, Qwen3-MoE and Llama models of random weights, from Hugging Face, in files as llama.cpp converts them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
 EXPERTS, CHOSEN, INNER = 8, 3, 32
@@ -36,6 +36,11 @@ LLAMA3_ROPE = {
 }
 
 
+def qwen3() -> Any:
+    config = Qwen3Config(**COMMON, intermediate_size=96, rope_parameters=PLAIN_ROPE, tie_word_embeddings=True)
+    return Qwen3ForCausalLM(config)
+
+
 def qwen3moe() -> Any:
     return Qwen3MoeForCausalLM(
         Qwen3MoeConfig(
@@ -56,6 +61,7 @@ def llama(rope: dict[str, Any], tied: bool) -> Any:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
+    "qwen3": qwen3,
     "qwen3moe": qwen3moe,
     "llama": lambda: llama(PLAIN_ROPE, tied=False),
     "llama 3.1": lambda: llama(LLAMA3_ROPE, tied=True),
@@ -132,7 +138,8 @@ def shape_of(name: str) -> dict[str, int | float]:
 def converted(model: Any) -> Any:
     """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
     is_llama = isinstance(model, LlamaForCausalLM)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA if is_llama else gguf.MODEL_ARCH.QWEN3MOE, LAYERS)
+    architectures = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "llama": gguf.MODEL_ARCH.LLAMA}
+    names = gguf.get_tensor_name_map(architectures[model.config.model_type], LAYERS)
 
     def named(key: str) -> str:
         found = names.get_name(key.removesuffix(".weight"))

@@ -47,10 +47,11 @@ NUMBERS: dict[str, Any] = {
 }
 
 
-def case_of(kind: str = "F32", experts: str = "F32", truncate: bool = False) -> Case:
+def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) -> Case:
     """A model whose weights survive quantization of matrices and experts to these types unchanged.
 
-    `truncate`: frequencies scaled as llama.cpp has them, for the model itself has them otherwise.
+    `llama_cpp`: frequencies scaled as llama.cpp does, which rounds where their kinds begin (the model itself does not)
+    and knows one `beta_fast`.
     """
     config = GptOssConfig(
         vocab_size=VOCABULARY,
@@ -64,7 +65,7 @@ def case_of(kind: str = "F32", experts: str = "F32", truncate: bool = False) -> 
         num_experts_per_tok=CHOSEN,
         sliding_window=WINDOW,
         max_position_embeddings=CONTEXT,
-        rope_parameters={**YARN, "truncate": truncate},
+        rope_parameters={**YARN, **({"truncate": True, "beta_fast": 32.0} if llama_cpp else {"truncate": False})},
         tie_word_embeddings=False,
         attn_implementation="eager",
         experts_implementation="eager",

@@ -1,0 +1,141 @@
+"""Pairs, prefixes and the scheduler over a target whose states go on but hardly back: nobody's text changes by that."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Step
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.prefix_disk import DiskCache
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.engine.scheduler import Job, Scheduler
+from tests.support.counting_target import VOCABULARY, CountingTarget, text_after
+from tests.support.guessing import Eager, Guessing
+
+GREEDY = SamplingParams(temperature=0.0)
+DOCUMENTS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 150)).tolist()
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> list[int]:
+    """The beginning of a document, with something typed after it."""
+    document, length = draw(st.sampled_from(DOCUMENTS)), draw(st.integers(1, 150))
+    return [*document[:length], *draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=3))]
+
+
+class Asked:
+    """A request to a scheduler, with what came of it; others may be asked in the middle of it, and it may be stopped."""
+
+    def __init__(self, ids: list[int], stop_after: int, urgent: bool, then: Sequence["Asked"] = ()) -> None:
+        self.ids, self.stop_after, self.others = ids, stop_after, then
+        self.tokens: list[int] = []
+        self.job = Job(Request(ids, 60, GREEDY), self._on_step, self._on_end, urgent)
+        self.error: BaseException | None = AssertionError("it has not ended")
+
+    def submit(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        scheduler.submit(self.job)
+
+    def _on_step(self, step: Step) -> bool:
+        if not self.tokens:
+            for other in self.others:
+                other.submit(self.scheduler)
+        self.tokens += step.tokens
+        if len(self.tokens) > self.stop_after:
+            self.scheduler.cancel(self.job)
+        return True
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self.error = error
+        if not self.scheduler.waiting:
+            self.scheduler.drain()
+
+
+def asked(inner: st.SearchStrategy[list[Asked]]) -> st.SearchStrategy[Asked]:
+    return st.builds(Asked, prompts(), st.sampled_from([2, 9, 99]), st.booleans(), inner)
+
+
+JOBS = st.lists(asked(st.lists(asked(st.just([])), max_size=2)), min_size=1, max_size=6)
+
+
+class Oracle(Guessing):
+    """Knows how any sequence goes on, and guesses around that."""
+
+    def propose(self, anchor: int, limit: int):  # type: ignore[no-untyped-def]
+        sequence = [*self.ids, anchor]
+        self.coming = [*sequence, *text_after(sequence, min(limit, self.longest))]
+        return super().propose(anchor, limit)
+
+
+def make_pair(apart: int, seed: int = 0) -> HostPair:
+    return HostPair(CountingTarget(apart), [Oracle(VOCABULARY, 8, seed)], Eager({1: 1.0, 2: 1.0}, {"guess": 0.0}))
+
+
+def target_of(pair: HostPair) -> CountingTarget:
+    assert isinstance(pair.target, CountingTarget)
+    return pair.target
+
+
+@settings(max_examples=60)
+@given(jobs=JOBS, apart=st.integers(8, 60), budget=st.sampled_from([0, 3000, 1 << 30]), seed=st.integers(0, 99))
+def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, budget: int, seed: int) -> None:
+    """Whoever was cut short by others, cancelled, or found what an earlier one left."""
+    pair = make_pair(apart, seed)
+    scheduler = Scheduler(pair, PrefixCache(budget))
+    for job in jobs:
+        job.submit(scheduler)
+    scheduler.run()
+    for one in [one for job in jobs for one in (job, *job.others)]:
+        assert one.error is None
+        assert one.tokens == text_after(one.ids, len(one.tokens))
+        assert one.job.request.finish in ("length", "context", "cancelled")
+        assert one.tokens
+    assert target_of(pair).state == pair.ids[:-1]
+
+
+def test_what_is_computed_again_is_what_lies_after_the_last_state() -> None:
+    pair, prefixes = make_pair(apart=16), PrefixCache(1 << 30)
+
+    def computed(ids: list[int]) -> int:
+        request = Request(ids, 5, GREEDY)
+        assert [token for step in generate(pair, request, prefixes) for token in step.tokens] == text_after(ids, 5)
+        return request.computed
+
+    first, other = DOCUMENTS
+    assert computed(first[:120]) == 119
+    assert computed(first[:120]) == 0  # where the prompt ended
+    assert computed([*first[:120], *text_after(first[:120], 4)]) in range(5)  # its rows are the last ones
+    assert computed([*first[:100], 1, 2]) in range(2, 2 + 16 + 9)  # a state on the way
+    assert computed(other[:60]) == 59
+    assert computed([*first[:100], 1, 2, *text_after([*first[:100], 1, 2], 5)]) == 0  # saved, and used from its end
+    assert computed(other[:50]) == 49  # of a saved one nothing else is of use
+
+
+def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) -> None:
+    ids, ended = DOCUMENTS[0][:100], make_pair(apart=16)
+    text = [token for step in generate(ended, Request(ids, 20, GREEDY)) for token in step.tokens]
+    PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20)).write_out(ended)
+    for prompt, computed in (([*ids, *text, 7], 1), (ids, 99)):
+        prefixes = PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20))
+        request = Request(prompt, 8, GREEDY)
+        found = [token for step in generate(make_pair(apart=16), request, prefixes) for token in step.tokens]
+        assert found == text_after(prompt, 8)
+        assert request.computed == computed
+
+
+def test_a_draft_that_fails_midway_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, ids = make_pair(apart=16), DOCUMENTS[0][:70]
+    generation = generate(pair, Request(ids, 30, GREEDY))
+    next(generation)
+    with monkeypatch.context() as patch:
+        patch.setattr("localdflash.engine.host_pair.accept", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            next(generation)
+    assert (pair.ids, target_of(pair).state) == ([], [])
+    assert [token for step in generate(pair, Request(ids, 30, GREEDY)) for token in step.tokens] == text_after(ids, 30)

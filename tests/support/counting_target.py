@@ -1,0 +1,105 @@
+"""A target with a recurrent state, which records what its state was made of: whoever takes back too much gets other
+text.
+"""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Verification
+
+VOCABULARY = 40
+
+
+def logits_after(ids: Sequence[int]) -> NDArray[np.float32]:
+    """The logits [V] after a whole sequence: any other sequence has others."""
+    seed = zlib.crc32(np.array(ids, np.int32).tobytes())
+    return np.random.default_rng(seed).standard_normal(VOCABULARY, np.float32)
+
+
+def text_after(ids: Sequence[int], count: int) -> list[int]:
+    """What plain decoding says, with no engine at all."""
+    text = list(ids)
+    for _ in range(count):
+        text.append(int(logits_after(text).argmax()))
+    return text[len(ids) :]
+
+
+class CountingTarget:
+    """See `Target`. A state goes on, and back by at most all rows of the last forward but one, once; else it goes to a
+    length where one was kept: every `apart` tokens of a prompt, and where prompts end. Refuses what makes no sense.
+    """
+
+    whole, vocab_size = True, VOCABULARY
+
+    def __init__(self, apart: int, context: int = 200, max_rows: int = 9) -> None:
+        self.context, self.max_rows, self._apart = context, max_rows, apart
+        self.state: list[int] = []  # what it was made of
+        self._fresh: list[int] = []  # rows that wait for `keep`, all of which the state has already
+        self._undoes = 0
+        self._kept: dict[int, list[int]] = {}
+        self.went_back: list[int] = []  # tokens beyond what was asked for
+
+    @property
+    def length(self) -> int:
+        return len(self.state) - len(self._fresh)
+
+    def extend(self, ids: Sequence[int]) -> Taps:
+        assert not self._fresh, "extend between verify and keep"
+        taps = self._run(ids)
+        if self.length - max(self._kept, default=0) >= self._apart:
+            self._kept[self.length] = list(self.state)
+        return taps
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        assert not self._fresh, "verify twice without keep"
+        rows = [anchor, *draft.tokens]
+        taps = self._run(rows)
+        self._fresh = rows
+        logits = [logits_after(self.state[: self.length + row + 1]) for row in range(len(rows))]
+        return Verification(np.stack(logits), taps)
+
+    def keep(self, rows: int) -> None:
+        assert self._fresh, "keep without verify"
+        self.crop(self.length + rows)
+
+    def end_prompt(self) -> None:
+        assert not self._fresh
+        if self.state:
+            self._kept[self.length] = list(self.state)
+
+    def crop(self, length: int) -> None:
+        assert 0 <= length <= len(self.state)
+        self._fresh = []
+        self._kept = {at: kept for at, kept in self._kept.items() if at <= length}
+        back = len(self.state) - length
+        if back == 0:
+            return
+        if back > self._undoes:
+            at = max(self._kept, default=0)
+            self.went_back.append(length - at)
+            self.state, length = list(self._kept.get(at, [])), at
+        self._undoes = 0
+        del self.state[length:]
+
+    def assume(self, length: int) -> bool:
+        return False
+
+    def save(self) -> bytes:
+        assert not self._fresh
+        return np.array(self.state, np.int32).tobytes()
+
+    def load(self, state: bytes, length: int) -> None:
+        self.state, self._fresh, self._kept, self._undoes = np.frombuffer(state, np.int32).tolist(), [], {}, 0
+        assert self.length == length
+
+    def _run(self, rows: Sequence[int]) -> Taps:
+        assert 1 <= len(rows) <= self.max_rows
+        assert len(self.state) + len(rows) <= self.context
+        before = len(self.state)
+        self.state += rows
+        self._undoes = len(rows) - 1
+        return np.array([[position, token] for position, token in enumerate(rows, before)], np.float32)

@@ -1,0 +1,61 @@
+"""Drafting that is right as often as a test wants, and a controller that verifies all of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localdflash.engine.controller import Controller
+from localdflash.engine.draft import NOTHING, Draft
+from localdflash.engine.pair import Taps
+
+
+class Eager(Controller):
+    """Verifies the whole of every draft, whatever it costs: the hardest case for losslessness."""
+
+    def looks(self) -> bool:
+        return True
+
+    def best_prefix(self, draft: Draft) -> tuple[int, float]:
+        return len(draft), 1e9 + len(draft)
+
+    def promise(self, drafter: str, limit: int) -> float:
+        return 1e12
+
+
+class Guessing:
+    """Drafts of what comes, as far as `coming` says it: some wrong from a node on, some not long. Keeps what it saw."""
+
+    name, reads_taps = "guess", True
+
+    def __init__(self, vocabulary: int, longest: int, seed: int = 0) -> None:
+        self.longest, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)
+        self.coming: list[int] = []  # the sequence as it goes on
+        self.ids: list[int] = []
+        self.taps: list[NDArray[np.float32]] = []
+
+    def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
+        assert taps is not None
+        assert len(taps) == len(ids)
+        self.ids += ids
+        self.taps += list(taps.copy())
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        begin = len(self.ids) + 1
+        nodes = self.coming[begin : begin + int(self._random.integers(0, limit + 1))]
+        if not nodes:
+            return NOTHING
+        wrong = int(self._random.integers(0, 2 * len(nodes)))
+        drafted = [token if i < wrong else (token + 1) % self._vocabulary for i, token in enumerate(nodes)]
+        return Draft(self.name, drafted, [0.9] * len(nodes))
+
+    def rollback(self, length: int) -> None:
+        assert 0 <= length <= len(self.ids)
+        del self.ids[length:], self.taps[length:]
+
+    def save(self) -> bytes:
+        return np.array(self.taps, np.float32).tobytes()
+
+    def load(self, state: bytes, ids: Sequence[int]) -> None:
+        self.ids = list(ids)
+        self.taps = list(np.frombuffer(state, np.float32).reshape(len(ids), -1)) if ids else []
