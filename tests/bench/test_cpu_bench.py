@@ -10,6 +10,7 @@ import torch
 
 from bench import cpu_kernels, cpu_quality, synthetic
 from localdflash.cpu import library
+from localdflash.cpu.cache import KV_FORMATS
 from localdflash.cpu.matrices import Kind, MatrixShape
 from localdflash.reference.decoder import causal
 from localdflash.reference.gguf_decoder import load_decoder
@@ -98,10 +99,11 @@ def test_threads_share_a_stack_of_matrices(kind: Kind) -> None:
 
 
 @needs_library
-def test_attention_covers_the_heads_of_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kv", KV_FORMATS)
+def test_attention_covers_the_heads_of_all_layers(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "WIDTHS", (1, 3))
     kernels = library.load().kernels("portable")
-    attention = cpu_kernels.TimedAttention(kernels, cpu_kernels.EMBEDDED, 33)
+    attention = cpu_kernels.TimedAttention(kernels, cpu_kernels.EMBEDDED, 33, kv)
     assert len(attention.caches) == 6 * 2
     attention.work(3, 1)(0)
     rows = attention.out[0][: 3 * attention.group]
@@ -130,5 +132,5 @@ def test_a_table_of_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
         cell = row["rows"][2]
         assert cell["gmac_s"] == pytest.approx(2 * row["n"] * row["k"] / cell["us"] / 1e3, rel=0.05, abs=0.1)
         assert cell["over_one_row"] == pytest.approx(cell["us"] / row["rows"][1]["us"], rel=0.05)
-    assert [row["context"] for row in measured["attention"]] == [16]
-    assert len(said) == 1 + 5 * len(Kind) + 1
+    assert [(row["context"], row["kv"]) for row in measured["attention"]] == [(16, "f16"), (16, "int8")]
+    assert len(said) == 1 + 5 * len(Kind) + 2
