@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localdflash.engine.draft import Draft
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
@@ -30,7 +31,7 @@ def prompts(draw: st.DrawFn) -> list[int]:
 
 
 class Asked:
-    """A request to a scheduler, with what came of it; others may be asked in the middle of it, and it may be stopped."""
+    """A request to a scheduler, with what came of it; others may be asked in the middle of it, it may be stopped."""
 
     def __init__(self, ids: list[int], stop_after: int, urgent: bool, then: Sequence["Asked"] = ()) -> None:
         self.ids, self.stop_after, self.others = ids, stop_after, then
@@ -67,7 +68,7 @@ JOBS = st.lists(asked(st.lists(asked(st.just([])), max_size=2)), min_size=1, max
 class Oracle(Guessing):
     """Knows how any sequence goes on, and guesses around that."""
 
-    def propose(self, anchor: int, limit: int):  # type: ignore[no-untyped-def]
+    def propose(self, anchor: int, limit: int) -> Draft:
         sequence = [*self.ids, anchor]
         self.coming = [*sequence, *text_after(sequence, min(limit, self.longest))]
         return super().propose(anchor, limit)

@@ -1,4 +1,4 @@
-"""A pair on llama.cpp, for every architecture: its text is plain decoding's, whatever is drafted, reused or cut short."""
+"""A pair on llama.cpp, for every architecture: plain decoding's text, whatever is drafted, reused or cut short."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -188,3 +188,23 @@ def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
     assert found == wanted
     assert request.computed <= 3
     assert target.whole == (path.stem in RECURRENT)
+
+
+@pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
+@pytest.mark.parametrize("between", [0, 1, 20])
+def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(
+    target: LlamaCppTarget, plain: Plain, between: int
+) -> None:
+    """llama.cpp alone would leave them out, and put the next rows into their cells."""
+    ids = ids_of(110)
+    shorter = [*ids[:50], 7]
+    wanted, _ = plain(shorter, 20)
+    pair, _ = drafting(target)
+    run(pair, ids, 5)
+    state = pair.save()
+    run(pair, ids_of(60, seed=9), 5)
+    pair.load(state)
+    if between:
+        run(pair, [*state.ids, 1], between)
+    found, request = run(pair, shorter, 20)
+    assert (found, request.computed) == (wanted, 0)
