@@ -79,7 +79,7 @@ def test_random_requests(target: LlamaCppTarget, plain: Plain, seed: int) -> Non
     pair, guessing = drafting(target, seed)
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     for _ in range(12):
-        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(random.integers(3), seed)]
+        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), seed)]
         prompt = prompt if random.random() < 0.7 or len(pair.ids) > 120 else [*pair.ids, 5]  # as a chat goes on
         wanted, taps = plain(prompt, 30)
         guessing.coming = [*prompt, *wanted]
@@ -134,11 +134,12 @@ class EvenTokens:
     conditional = False
 
     def __init__(self) -> None:
-        self._mask = np.arange(VOCABULARY) % 2 == 0
+        self._mask: NDArray[np.bool_] = np.arange(VOCABULARY) % 2 == 0
+        self._only_six: NDArray[np.bool_] = np.arange(VOCABULARY) == 6
         self._last = 0
 
     def mask(self) -> NDArray[np.bool_]:
-        return np.arange(VOCABULARY) == 6 if self._last == 4 else self._mask
+        return self._only_six if self._last == 4 else self._mask
 
     def advance(self, token: int) -> None:
         self._last = token
