@@ -1,10 +1,10 @@
 """The cache of one sequence in llama.cpp: what it holds, how far back it can go, and its states as bytes.
 
-Keys and values of a row stand by themselves: any number of the last rows can be dropped. A recurrent layer has one state
-for all rows. Of those after each row of the last decode llama.cpp keeps copies (`n_rs_seq`), and `seq_rm` goes back to
-one of them, once. Asked to go further, after a load or for all of the decode's rows, it says that it did and goes to a
-state that is none of these rows'. So what may be taken back is counted here, and nothing else is asked for; to go
-further back there are checkpoints, which this module copies out.
+Keys and values of a row stand by themselves: any number of the last rows can be dropped. A recurrent layer has one
+state for all rows. Of those after each row of the last decode llama.cpp keeps copies (`n_rs_seq`), and `seq_rm` goes
+back to one of them, once. Asked to go further, after a load or for all of the decode's rows, it says that it did and
+goes to a state that is none of these rows'. So what may be taken back is counted here, and nothing else is asked for;
+to go further back there are checkpoints, which this module copies out.
 
 A shorter part of a sequence needs the keys that a window has left behind. Of a saved sequence llama.cpp leaves them
 out, so that what has no states is saved as a whole context; and the first decode after a load would take their cells,
@@ -34,7 +34,7 @@ def hold_two(params: Any) -> None:
 
 
 class SequenceCache:
-    """The only sequence of a context. It holds `length` tokens, those of a decode that nothing was kept of yet included."""
+    """The only sequence of a context. It holds `length` tokens, those of a decode that waits for `keep` included."""
 
     def __init__(self, model: Any, handle: Any) -> None:
         self._handle, self._memory = handle, api.llama_get_memory(handle)

@@ -75,7 +75,7 @@ class Way:
         return self.widths[-1] - 1 if drafts else self.filler
 
     def up_to(self, rows: int) -> "Way":
-        """This way without wider decodes."""
+        """The way without wider decodes."""
         return replace(self, widths=tuple(width for width in self.widths if width <= rows))
 
 

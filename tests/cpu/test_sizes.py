@@ -10,9 +10,9 @@ from localdflash.backend.options import Options
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
-from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
+from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.errors import ModelError, UsageError
 from localdflash.loading.choice import Case
 from localdflash.loading.load import LoadedPair

@@ -1,4 +1,4 @@
-"""Targets of every architecture that pairs are made of, as llama.cpp computes them in float32, against Hugging Face's."""
+"""Targets of every architecture that pairs are made of, in llama.cpp and in float32, against Hugging Face's models."""
 
 from collections.abc import Iterator
 from pathlib import Path

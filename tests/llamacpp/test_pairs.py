@@ -1,4 +1,4 @@
-"""A pair on llama.cpp, for every architecture: its text is plain decoding's, whatever is drafted, reused or cut short."""
+"""A pair on llama.cpp, for every architecture: plain decoding's text, whatever is drafted, reused or cut short."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -79,7 +79,7 @@ def test_random_requests(target: LlamaCppTarget, plain: Plain, seed: int) -> Non
     pair, guessing = drafting(target, seed)
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     for _ in range(12):
-        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(random.integers(3), seed)]
+        prompt = [*documents[random.integers(2)][: random.integers(1, 100)], *ids_of(int(random.integers(3)), seed)]
         prompt = prompt if random.random() < 0.7 or len(pair.ids) > 120 else [*pair.ids, 5]  # as a chat goes on
         wanted, taps = plain(prompt, 30)
         guessing.coming = [*prompt, *wanted]
@@ -134,11 +134,12 @@ class EvenTokens:
     conditional = False
 
     def __init__(self) -> None:
-        self._mask = np.arange(VOCABULARY) % 2 == 0
+        self._mask: NDArray[np.bool_] = np.arange(VOCABULARY) % 2 == 0
+        self._only_six: NDArray[np.bool_] = np.arange(VOCABULARY) == 6
         self._last = 0
 
     def mask(self) -> NDArray[np.bool_]:
-        return np.arange(VOCABULARY) == 6 if self._last == 4 else self._mask
+        return self._only_six if self._last == 4 else self._mask
 
     def advance(self, token: int) -> None:
         self._last = token
@@ -188,3 +189,23 @@ def test_the_next_question_of_a_chat_goes_on_from_where_the_prompt_ended(
     assert found == wanted
     assert request.computed <= 3
     assert target.whole == (path.stem in RECURRENT)
+
+
+@pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
+@pytest.mark.parametrize("between", [0, 1, 20])
+def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(
+    target: LlamaCppTarget, plain: Plain, between: int
+) -> None:
+    """llama.cpp alone would leave them out, and put the next rows into their cells."""
+    ids = ids_of(110)
+    shorter = [*ids[:50], 7]
+    wanted, _ = plain(shorter, 20)
+    pair, _ = drafting(target)
+    run(pair, ids, 5)
+    state = pair.save()
+    run(pair, ids_of(60, seed=9), 5)
+    pair.load(state)
+    if between:
+        run(pair, [*state.ids, 1], between)
+    found, request = run(pair, shorter, 20)
+    assert (found, request.computed) == (wanted, 0)

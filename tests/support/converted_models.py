@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
 EXPERTS, CHOSEN, INNER = 8, 3, 32
@@ -138,7 +145,11 @@ def shape_of(name: str) -> dict[str, int | float]:
 def converted(model: Any) -> Any:
     """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
     is_llama = isinstance(model, LlamaForCausalLM)
-    architectures = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "llama": gguf.MODEL_ARCH.LLAMA}
+    architectures = {
+        "qwen3": gguf.MODEL_ARCH.QWEN3,
+        "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+        "llama": gguf.MODEL_ARCH.LLAMA,
+    }
     names = gguf.get_tensor_name_map(architectures[model.config.model_type], LAYERS)
 
     def named(key: str) -> str:
