@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import check_fit, config_of_file
+from localdflash.model.dflash_config import check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import adapted, download, member, records
 from localdflash.pairs.adapted import MergeJob, WantedMerge
 from localdflash.pairs.checking import DownloadReport
@@ -71,7 +72,7 @@ def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> F
 def check_pair(pair: PairEntry) -> None:
     """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
     target = gguf.read_header(pair.target.path)
-    if pair.drafter is None or not pair.drafter.runs:
+    if pair.drafter is None:
         return
     blocks = target.require(f"{target.architecture}.block_count", int)
     hidden = target.require(f"{target.architecture}.embedding_length", int)

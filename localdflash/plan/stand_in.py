@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import LARGEST_JSON
+from localdflash.model.dflash_file import LARGEST_JSON
 from localdflash.pairs import hub, packages
 from localdflash.pairs.hub import Remote, Unreachable
 from localdflash.pairs.pair import DrafterSource, FileSource

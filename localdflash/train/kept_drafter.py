@@ -44,7 +44,11 @@ class Frozen:
 
 
 def check_trainable(config: DFlashConfig) -> None:
-    """Raise UsageError for a drafter whose blocks do not see all of an answer, forwards and backwards."""
+    """Raise UsageError for a drafter of DSpark or DFlash 2, or one whose blocks do not see all of an answer, forwards
+    and backwards.
+    """
+    if config.kind != "dflash" or config.own_embedding or config.own_head:
+        raise UsageError("DSpark's and DFlash 2's drafters, and those with a head of their own, are not trained here")
     if (config.window or CONTEXT) < CONTEXT or any(map(config.is_causal, range(config.decoder.num_hidden_layers))):
         raise UsageError(
             f"a drafter with causal layers, or windows below {CONTEXT}, cannot be trained on kept features"

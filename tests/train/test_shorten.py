@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localdflash.errors import UsageError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.train.shorten import shorten
 from localdflash.weights.gguf import read_header
 from tests.support.shortened import shortened
