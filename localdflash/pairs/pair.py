@@ -9,7 +9,7 @@ from typing import Literal
 
 from localdflash.files.paths import cache_folder
 
-DrafterKind = Literal["dflash", "dflash2"]
+DrafterKind = Literal["dflash", "dflash2", "dspark"]
 ADAPTED = "adapted"  # the folder of targets that were made here
 
 
@@ -95,11 +95,6 @@ class DrafterSource(FileSource):
         return PurePosixPath(self.file).suffix[1:]
 
     @property
-    def runs(self) -> bool:
-        """Whether any backend runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
-        return self.kind == "dflash"
-
-    @property
     def config(self) -> FileSource | None:
         """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
         if self.repository is None or self.format != "safetensors":
@@ -130,14 +125,14 @@ class PairEntry:
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
-        """Every file that the pair needs, without a drafter that nothing here runs."""
-        drafter = self.drafter if self.drafter and self.drafter.runs else None
+        """Every file that the pair needs."""
+        drafter = self.drafter
         return tuple(source for source in (self.target, drafter, drafter and drafter.config) if source)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPair:
-    """A pair whose files are on this machine. Drafters that nothing here can run are left out."""
+    """A pair whose files are on this machine."""
 
     id: str
     target: Path

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.errors import ModelError, UsageError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs.export import LAUNCHERS, TRAINED_FOR, Launch, Wishes
 from localdflash.pairs.pair import DrafterSource, PairEntry, TargetSource
 from localdflash.pairs.registry import load_registry
