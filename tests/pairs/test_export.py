@@ -147,6 +147,17 @@ def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch
         LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
 
 
+def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
+    pair = load_registry().pair("embedded")
+    assert pair.drafter
+    spark = replace(pair, drafter=replace(pair.drafter, kind="dspark"))
+    assert flags(LAUNCHERS["llama-server"](spark, Wishes()))["--spec-type"] == "draft-dspark"
+    source = replace(pair.drafter, kind="dspark", repository="owner/name", file="model.safetensors")
+    for server in ("vllm", "sglang"):
+        with pytest.raises(ModelError, match="runs DSpark drafters is not known here"):
+            LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
+
+
 def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:
     spec = importlib.util.spec_from_file_location("llama_server", root / "bench" / "peers" / "llama_server.py")
     assert spec
