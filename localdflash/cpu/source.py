@@ -96,7 +96,6 @@ def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
         fields = LAYER_FIELDS
     else:
         tensors, data_offset = _safetensors(path)
-        tensors = {plain_name(name): info for name, info in tensors.items() if plain_name(name) not in UNUSED}
         top_fields, layer = SAFETENSORS_DRAFTER_FIELDS, "layers"
         fields = {LAYER_TENSORS[theirs]: ours for theirs, ours in LAYER_FIELDS.items()}
     hidden = config.decoder.hidden_size
@@ -121,13 +120,15 @@ def _shrunk(part: FileTensor) -> FileTensor:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a safetensors file, and where its data starts."""
-    tensors = {}
-    for name, info in safetensors.read_header(path).tensors.items():
+    """The tensors of a drafter's safetensors file as z-lab names them, and where its data starts."""
+    tensors, header = {}, safetensors.read_header(path)
+    for name, info in header.tensors.items():
+        if plain_name(name) in UNUSED:
+            continue
         if info.dtype not in DTYPES:
             raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
-        tensors[name] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
-    return tensors, min((info.offset for info in tensors.values()), default=0)
+        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
+    return tensors, min((info.offset for info in header.tensors.values()), default=0)
 
 
 def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
