@@ -92,9 +92,11 @@ def checked(config: DFlashConfig, where: str) -> DFlashConfig:
         raise ModelError(f"{where}: logits scaled by {config.logit_scale} and capped at {config.softcap} make no sense")
     if any(later <= earlier for earlier, later in pairwise(config.short)):
         raise ModelError(f"{where}: the ids of its short vocabulary do not ascend; {ANOTHER_LIST}")
-    if config.short and config.short[-1] >= c.vocab_size:
-        last = config.short[-1]
-        raise ModelError(f"{where}: id {last} of its short vocabulary is not one of {c.vocab_size}; {ANOTHER_LIST}")
+    for token in (*config.short[:1], *config.short[-1:]):
+        if not 0 <= token < c.vocab_size:
+            raise ModelError(
+                f"{where}: id {token} of its short vocabulary is not one of {c.vocab_size}; {ANOTHER_LIST}"
+            )
     if wrong := _wrong_heads(config):
         raise ModelError(f"{where}: {wrong}: no such drafter is known")
     return config

@@ -114,6 +114,9 @@ def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, name: str) -
         packed = open_drafter(path)
         assert packed.config == config_of_file(path)
         for theirs, ours in DRAFTER_FIELDS.items():
+            if theirs not in TOP_TENSORS:  # it has no embedding and no head of its own
+                assert getattr(packed, ours) is None
+                continue
             wanted = state[f"{TOP_TENSORS[theirs]}.weight"]
             np.testing.assert_array_equal(values(getattr(packed, ours)), wanted)
         for i, layer in enumerate(packed.layers):
