@@ -1,7 +1,6 @@
 """Drafters of random weights of every kind, in every format: z-lab's and speculators' safetensors, and GGUF."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,7 +276,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def _metadata(config: DFlashConfig) -> Mapping[str, Any]:
+def _metadata(config: DFlashConfig) -> dict[str, Any]:
     c = config.decoder
     found: dict[str, Any] = {
         "context_length": c.context_length,
