@@ -28,7 +28,7 @@ from localdflash.cuda.ways import Ways
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.state import CONTEXT, DRAFTER, FIELDS, STEP
-from localdflash.model.dflash_config import config_of_gguf
+from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
 from localdflash.weights import gguf
 from localdflash.weights.ggml_types import GGMLType

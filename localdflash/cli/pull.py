@@ -81,8 +81,6 @@ def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
         print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
     if not fetched:
         print(printable(f"{pair.id} needs no download: its files are on this machine"))
-    if pair.drafter and not pair.drafter.runs:
-        print(f"its drafter is not fetched: nothing here runs {pair.drafter.kind} yet")
 
 
 @contextmanager

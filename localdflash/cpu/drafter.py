@@ -1,5 +1,5 @@
 """DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head, or the rows of it that
-a short vocabulary names.
+a short vocabulary names, or its own.
 
 Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
 other means they cost a copy each. Only where they would fill memory are they injected before. Where every layer sees a
@@ -50,7 +50,9 @@ class CpuDFlashDrafter:
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
         self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
-        self.head = rows_of(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
+        rows = rows_of(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
+        self.head = packed.head or rows
+        self._norm = packed.norm * np.float32(self.config.logit_scale)  # as if the logits were multiplied
         self.model = self._bind()
         team = target.team
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
@@ -69,13 +71,14 @@ class CpuDFlashDrafter:
     @property
     def scratch_bytes(self) -> int:
         """Bytes held beside weights, keys and values."""
-        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
+        held = (*self.rope, self._norm, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
         return sum(array.nbytes for array in held)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of its weights, those of a short head included."""
-        return self.packed.nbytes + (self.head.nbytes + self._tokens.nbytes if len(self._tokens) else 0)
+        head = self.head.nbytes if len(self._tokens) and not self.packed.head else 0
+        return self.packed.nbytes + head + self._tokens.nbytes
 
     def _bind(self) -> library.ModelStruct:
         packed, c = self.packed, self.config.decoder
@@ -83,9 +86,10 @@ class CpuDFlashDrafter:
         model.capacity = self.cache.capacity
         self.rope = rope_tables(c, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding, model.head = self.target.model.embedding, bound_matrix(self.head)
+        model.embedding = bound_matrix(packed.embedding) if packed.embedding else self.target.model.embedding
+        model.head = bound_matrix(self.head)
         model.vocabulary = self.head.n
-        model.norm, model.layers = address(packed.norm), self._layers
+        model.norm, model.layers = address(self._norm), self._layers
         model.tap_count = len(self.config.taps)
         model.fuse, model.fuse_norm = bound_matrix(packed.fuse), address(packed.fuse_norm)
         return model
@@ -173,8 +177,10 @@ def check_drafter(config: DFlashConfig) -> str:
     c = config
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
-    if (c.embedding_scale, c.logit_scale, c.softcap) != (1.0, 1.0, 0.0):
-        return "scaled embeddings or logits"
-    if c.decoder.attention_bias:
-        return "biases in attention"
+    if (c.embedding_scale, c.softcap) != (1.0, 0.0):
+        return "scaled embeddings or capped logits"
+    if c.kind == "dspark":
+        return "DSpark's Markov head"
+    if c.kind == "dflash2":
+        return "the convolutions and the selector of DFlash 2"
     return check_shape(c.decoder)

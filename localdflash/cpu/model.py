@@ -90,17 +90,20 @@ class PackedDecoder:
 
 @dataclass(frozen=True)
 class PackedDrafter:
-    """A drafter, which borrows its target's embedding and head."""
+    """A drafter, which borrows its target's embedding and head where it has none of its own."""
 
     config: DFlashConfig
     fuse: PackedMatrix  # [hidden, taps * hidden]
     fuse_norm: Floats  # [hidden]
     norm: Floats  # [hidden]
     layers: tuple[PackedLayer, ...]
+    embedding: PackedMatrix | None = None  # [vocabulary, hidden]
+    head: PackedMatrix | None = None  # [tokens that it proposes from, hidden]
     notice: str = ""
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         norms = self.fuse_norm.nbytes + self.norm.nbytes
-        return self.fuse.nbytes + norms + sum(layer.nbytes for layer in self.layers)
+        own = sum(matrix.nbytes for matrix in (self.embedding, self.head) if matrix)
+        return self.fuse.nbytes + norms + own + sum(layer.nbytes for layer in self.layers)

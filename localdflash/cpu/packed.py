@@ -50,7 +50,8 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
     """
     config, parts, notice = _opened(path, DFlashConfig, partial(drafter_source, bits=bits), progress, bits)
     layers = _layers(parts, config.decoder.num_hidden_layers)
-    return PackedDrafter(config, parts["fuse"], parts["fuse_norm"], parts["norm"], layers, notice)
+    own = parts.get("embedding"), parts.get("head")
+    return PackedDrafter(config, parts["fuse"], parts["fuse_norm"], parts["norm"], layers, *own, notice)
 
 
 def _layers(parts: dict[str, Any], count: int) -> tuple[PackedLayer, ...]:

@@ -21,7 +21,8 @@ from localdflash.cpu.states import state_bytes
 from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.weights.gguf import read_header
 
 FLOAT = 4  # bytes
@@ -48,7 +49,7 @@ class CpuSizes:
         if drafter and self._drafter:
             head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
             own = _drafter_bytes(drafter, self._drafter, drafter_bits)
-            self._drafter_bytes = own + _short_bytes(len(self._drafter.short), head)
+            self._drafter_bytes = own + _short_bytes(self._drafter, head)
         self.trained = self._config.context_length
         self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
@@ -92,14 +93,18 @@ def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     matrices = [*shapes * c.num_hidden_layers, (hidden, len(config.taps) * hidden)]
     if any(k % GROUP for _, k in matrices):
         raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
-    norms = (2 * hidden + 2 * c.head_dim) * c.num_hidden_layers + 2 * hidden
+    matrices += [(c.vocab_size, hidden)] * config.own_embedding + [(config.proposed, hidden)] * config.own_head
+    biases = (q + 2 * kv + hidden) * c.attention_bias
+    norms = (2 * hidden + 2 * c.head_dim + biases) * c.num_hidden_layers + 2 * hidden
     kind = Kind.Q4_0 if bits == 4 else Kind.Q8_0
     return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + norms * FLOAT
 
 
-def _short_bytes(rows: int, head: MatrixShape | None) -> int:
-    """Bytes of so many rows of the target's head, and of their ids."""
-    return _matrix_bytes(replace(head, n=rows)) + rows * np.dtype(np.int32).itemsize if head and rows else 0
+def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
+    """Bytes of the ids of a short vocabulary, and of their rows of the target's head where it has none of its own."""
+    rows = len(config.short)
+    ids = rows * np.dtype(np.int32).itemsize
+    return ids + _matrix_bytes(replace(head, n=rows)) if head and rows and not config.own_head else ids
 
 
 def _bytes_of(part: FileTensor) -> int:

@@ -14,7 +14,9 @@ from localdflash.cpu.model import DELTA_VECTORS, VECTORS
 from localdflash.cpu.tensors import LAYER_FIELDS, Shape, names_of, shapes_of
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, config_of_file, own_tensors
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
+from localdflash.model.dflash_gguf import own_tensors
 from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS
 from localdflash.model.target_config import blocks_of, target_config
 from localdflash.weights import gguf, safetensors, split
@@ -22,8 +24,20 @@ from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo
 
 OTHERWISE = "use `--backend llama.cpp`"
-DRAFTER_FIELDS = {"fc": "fuse", "enc.output_norm": "fuse_norm", "output_norm": "norm"}
-SAFETENSORS_DRAFTER_FIELDS = {"fc": "fuse", "hidden_norm": "fuse_norm", "norm": "norm"}
+DRAFTER_FIELDS = {
+    "fc": "fuse",
+    "enc.output_norm": "fuse_norm",
+    "output_norm": "norm",
+    "token_embd": "embedding",
+    "output": "head",
+}
+SAFETENSORS_DRAFTER_FIELDS = {
+    "fc": "fuse",
+    "hidden_norm": "fuse_norm",
+    "norm": "norm",
+    "embed_tokens": "embedding",
+    "lm_head": "head",
+}
 FLOAT_PARTS = VECTORS | DELTA_VECTORS | {"norm", "fuse_norm"}
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
@@ -91,10 +105,15 @@ def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
         fields = {LAYER_TENSORS[theirs]: ours for theirs, ours in LAYER_FIELDS.items()}
     hidden = config.decoder.hidden_size
     top: dict[str, Shape] = {"fuse": (hidden, len(config.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
+    if config.own_embedding:
+        top["embedding"] = (config.decoder.vocab_size, hidden)
+    if config.own_head:
+        top["head"] = (config.proposed, hidden)
     names = {f"{theirs}.weight": ours for theirs, ours in top_fields.items()}
     for index in range(config.decoder.num_hidden_layers):
         for theirs, ours in fields.items():
             names[f"{layer}.{index}.{theirs}.weight"] = f"layers.{index}.{ours}"
+            names[f"{layer}.{index}.{theirs}.bias"] = f"layers.{index}.{ours}_bias"
     parts = _parts(path, tensors, names, top | _layers(path, config.decoder), 0)
     return CheckedFile(path, config, tuple(map(_shrunk, parts)) if bits == 4 else parts, data_offset)
 
@@ -106,13 +125,15 @@ def _shrunk(part: FileTensor) -> FileTensor:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a safetensors file, and where its data starts."""
-    tensors = {}
-    for name, info in safetensors.read_header(path).tensors.items():
+    """The tensors of a drafter's safetensors file as z-lab names them, and where its data starts."""
+    tensors, header = {}, safetensors.read_header(path)
+    for name, info in header.tensors.items():
+        if plain_name(name) in UNUSED:
+            continue
         if info.dtype not in DTYPES:
             raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
-        tensors[name] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
-    return tensors, min((info.offset for info in tensors.values()), default=0)
+        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
+    return tensors, min((info.offset for info in header.tensors.values()), default=0)
 
 
 def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:

@@ -40,13 +40,14 @@ from localdflash.cuda.weights import (
     load_drafter,
     load_target,
 )
-from localdflash.errors import OutOfMemory, UsageError
+from localdflash.errors import ModelError, OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
 from localdflash.reference.dflash_files import load as load_module
 from localdflash.weights import gguf
@@ -157,10 +158,20 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
         config, bits = module.config, settings.drafter_bits
         source, nbytes = ModuleSource(module, device, bits), drafter_bytes(config, bits)
     c = target.config
+    check_drafter(config, str(path))
     check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
     if config.short:
         nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(config.short))
     return _DrafterFile(config, source, nbytes)
+
+
+def check_drafter(config: DFlashConfig, where: str) -> None:
+    """ModelError for a drafter that the kernels do not run."""
+    if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors:
+        raise ModelError(
+            f"{where}: the CUDA engine runs no drafters of DSpark or DFlash 2, with YaRN, or with an embedding or"
+            " a head of their own: use `--backend llama.cpp`"
+        )
 
 
 def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:

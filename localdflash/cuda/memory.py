@@ -15,7 +15,8 @@ from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, own_tensors
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_gguf import own_tensors
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import GGUFHeader
 

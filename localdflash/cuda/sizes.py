@@ -4,7 +4,7 @@ from pathlib import Path
 
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.cuda.assembly import KV_TYPES
+from localdflash.cuda.assembly import KV_TYPES, check_drafter
 from localdflash.cuda.memory import (
     LONGEST,
     check_kinds,
@@ -17,7 +17,8 @@ from localdflash.cuda.memory import (
     tensor_bytes,
 )
 from localdflash.cuda.stepper import SLACK
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.weights.gguf import read_header
 
@@ -36,6 +37,7 @@ class CudaSizes:
         self._path, self._drafter = drafter, config_of_file(drafter) if drafter else None
         if self._drafter:
             c = self._config
+            check_drafter(self._drafter, str(drafter))
             check_fit(self._drafter, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
         self.trained = min(self._config.context_length, LONGEST)
         self.drafters = self._drafters(bits)

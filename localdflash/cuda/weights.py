@@ -19,8 +19,8 @@ from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.model.gguf_config import LAYER_TENSORS
-from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import rotate_half_order
 from localdflash.weights import gguf

@@ -1,14 +1,19 @@
-"""DFlash drafting through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a block.
+"""Drafting by DFlash, DSpark and DFlash 2 through llama.cpp: a `dflash` GGUF beside a `LlamaCppTarget`, one decode a
+block.
 
 The drafter lies on the target's device, and shares its embedding and head through `ctx_other`. With a short vocabulary
 it brings its rows of the head along (`d2t`, `output.weight`): llama.cpp reads these alone, and other logits are -inf.
+
+The graph walks along DSpark's slots itself, each behind the likeliest token of the one before: its logits have the
+Markov head's in them, and a row of its heads begins with the confidence. For a slot of DFlash 2 a row has the k
+candidates, and k times k scores: behind each candidate of the slot before (behind the anchor k times the same).
 
 Features wait until a draft is asked for and are injected then, all at once: while the controller drafts by other means
 they cost a copy each. Only where they would fill memory are they injected before.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +23,36 @@ from numpy.typing import NDArray
 
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
-from localdflash.errors import LocaldflashError, OutOfMemory
+from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
 from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.machine.cores import physical_cores
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_gguf
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.weights.gguf import read_header
 
 INJECT_ROWS = 256  # most features that one decode injects
 WAITING_BYTES = 32 * 1024 * 1024
+
+
+def check_drafter(config: DFlashConfig, path: Path) -> None:
+    """ModelError for a GGUF that llama.cpp's graph would not run; safetensors draft in torch."""
+    if config.decoder.attention_bias and path.suffix == ".gguf":
+        raise ModelError(f"{path}: llama.cpp runs no drafters with biases in attention; use `--backend cpu`")
+
+
+def _scaled(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:
+    """Logits as the target has them, which the graph of a plain drafter leaves out."""
+    scaled = logits * np.float32(config.logit_scale)
+    return np.tanh(scaled / config.softcap) * config.softcap if config.softcap else scaled
+
+
+def _sureness(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np.float32]:
+    """The softmax probability of each row's best column."""
+    top = logits[np.arange(len(best)), best]
+    sure: NDArray[np.float32] = 1.0 / np.exp(logits - top[:, None]).sum(1)
+    return sure
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
@@ -54,6 +79,7 @@ class LlamaCppDFlashDrafter:
         header = read_header(path)
         self.config = config_of_gguf(header)
         check_fit(self.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+        check_drafter(self.config, path)
         check_short_head(header, self.config)
         self.model = library.load_model(path, placement=target.placement.whole())
         self.handle = library.new_context(
@@ -65,6 +91,10 @@ class LlamaCppDFlashDrafter:
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()
+        self._heads_address = library.heads_reader()
+        self._selects = self.config.kind == "dflash2"
+        if self._selects or self.config.judges:
+            library.set_heads(self.handle, all_rows=self._selects)
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # that it proposes from; empty: all
         self.longest = self.config.drafts
@@ -83,7 +113,9 @@ class LlamaCppDFlashDrafter:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
+        DFlash 2, or what DSpark's confidence head says.
+        """
         slots = self.config.block_size
         if limit < 1:
             return NOTHING
@@ -92,21 +124,41 @@ class LlamaCppDFlashDrafter:
         for slot in range(slots):
             token = self.config.mask_token_id if slot else anchor
             self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
-            api.llama_batch_ext_set_output_logits(self._batch, slot, True)
+            api.llama_batch_ext_set_output_logits(self._batch, slot, not self._selects)
         self._decode()
-        address = self._logits_address(self.handle)
-        if not address:
-            raise LocaldflashError("llama.cpp returned no logits for a draft")
-        first = self.config.first_slot
-        logits = library.float_rows(address, slots, self._vocab_size)[first : first + limit]
+        draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
         api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+        return draft
+
+    def _likeliest(self, limit: int) -> Draft:
+        """Of a block that was decoded, the first slots' best tokens."""
+        logits = self._rows(self._logits_address, self._vocab_size)[:limit]
         if len(self._tokens):
             logits = logits[:, self._tokens]
         best = logits.argmax(1)
-        top = logits[np.arange(len(best)), best]
-        confidence = 1.0 / np.exp(logits - top[:, None]).sum(1)
+        if self.config.judges:
+            confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
+        else:
+            confidence = _sureness(_scaled(logits, self.config), best)
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
+
+    def _by_selector(self, limit: int) -> Draft:
+        """Of a block that was decoded, the first slots' best candidates, each behind the one before."""
+        count, before, tokens, confidence = self.config.selector_top_k, 0, list[int](), list[float]()
+        for row in self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit]:
+            scores = row[count:][before * count :][:count]
+            before = int(scores.argmax())
+            tokens.append(int(row[before]))
+            confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
+        return Draft(self.name, tokens, confidence)
+
+    def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
+        """What the last decode gave for the slots that propose; valid until the next one."""
+        address = reader(self.handle)
+        if not address:
+            raise LocaldflashError("llama.cpp returned nothing for a draft")
+        return library.float_rows(address, self.config.block_size, columns)[self.config.first_slot :]
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

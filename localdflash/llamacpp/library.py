@@ -220,6 +220,20 @@ def tap_reader() -> Callable[[Any, int], int | None]:
     )
 
 
+def set_heads(context: Any, all_rows: bool) -> None:
+    """Make a drafter's `context` keep what its graph computes behind the logits: DSpark's confidence, the candidates of
+    DFlash 2; of all rows, or of those with logits.
+    """
+    _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
+        context, True, not all_rows
+    )
+
+
+def heads_reader() -> Callable[[Any], int | None]:
+    """The function (context) -> address of these float32 rows [rows, H] of the last decode."""
+    return _symbol("_Z26llama_get_embeddings_nextnP13llama_context", ctypes.c_void_p, ctypes.c_void_p)
+
+
 def float_rows(address: int, rows: int, columns: int) -> NDArray[np.float32]:
     """The library's float32 rows at an address, without a copy: valid as long as the library's buffer is."""
     memory = (ctypes.c_float * (rows * columns)).from_address(address)

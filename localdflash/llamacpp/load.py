@@ -26,7 +26,8 @@ from localdflash.llamacpp.target import LlamaCppTarget, check_taps
 from localdflash.machine import gpu_watch
 from localdflash.machine.cores import physical_cores
 from localdflash.machine.gpu_watch import Watch
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header

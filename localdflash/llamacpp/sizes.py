@@ -21,11 +21,13 @@ from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import has_states
+from localdflash.llamacpp.drafter import check_drafter
 from localdflash.llamacpp.drafter import context_params as drafter_params
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.target import context_params as target_params
 from localdflash.llamacpp.ways import DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
-from localdflash.model.dflash_config import DFlashConfig, config_of_file
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.model.dflash_file import config_of_file
 from localdflash.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
@@ -121,6 +123,8 @@ class LlamaCppSizes:
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
             self._hidden: int = api.llama_model_n_embd(self._target)
             self._config = config_of_file(drafter) if drafter else None
+            if drafter and self._config:
+                check_drafter(self._config, drafter)
             of_gguf = drafter and drafter.suffix == ".gguf"
             self._drafter = self._model(drafter, placement.whole()) if drafter and of_gguf else None
             self._drafter_header = read_header(drafter) if drafter and of_gguf else None

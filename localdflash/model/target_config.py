@@ -7,9 +7,9 @@ from dataclasses import replace
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
 from localdflash.model.gguf_config import ARCHITECTURES, MOST_LAYERS, decoder_config, positive_of, scales_rope, size_of
+from localdflash.model.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.weights.gguf import GGUFHeader
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: of what YaRN leaves as it is, and scales in full
 SWIGLU_LIMIT = 7.0  # of gpt-oss, which no file says
 INTERVAL = 4  # of Qwen3.5: every fourth layer is one of attention
 MOST_INPUTS = 16  # of a convolution
@@ -52,7 +52,7 @@ def _gpt_oss(header: GGUFHeader) -> DecoderConfig:
         attention_bias=True,
         qk_norm=False,
         rope_factors=_yarn_factors(header, factor, theta, head_dim) if factor > 1 else (),
-        rope_magnitude=1 + 0.1 * math.log(factor) if factor > 1 else 1.0,
+        rope_magnitude=yarn_magnitude(factor),
         windows=_windows(header),
         sinks=True,
         expert_bias=True,
@@ -179,22 +179,11 @@ def _yarn_factor(header: GGUFHeader) -> float:
 
 
 def _yarn_factors(header: GGUFHeader, factor: float, theta: float, head_dim: int) -> tuple[float, ...]:
-    """What RoPE's frequencies are divided by: 1 for those that turn fast, `factor` for slow ones, a mean between.
-
-    Where one ends and the other begins is not rounded to whole frequencies, as in the model's own code (llama.cpp
-    rounds).
-    """
-    half, context = head_dim // 2, size_of(header, "rope.scaling.original_context_length", 1 << 30)
-
-    def frequency(turns: float) -> float:
-        """The one that turns so often within the original context."""
-        return half * math.log(context / (turns * 2 * math.pi)) / math.log(theta)
-
+    """See `yarn_factors`; nothing is rounded to whole frequencies, as in the model's own code (llama.cpp rounds)."""
+    context = size_of(header, "rope.scaling.original_context_length", 1 << 30)
     fast = number(header, "rope.scaling.yarn_beta_fast", BETA_FAST)
     slow = number(header, "rope.scaling.yarn_beta_slow", BETA_SLOW)
-    low, high = max(frequency(fast), 0.0), min(frequency(slow), head_dim - 1.0)
-    ramp = [min(max((i - low) / max(high - low, 1e-3), 0.0), 1.0) for i in range(half)]
-    return tuple(1 / (scaled / factor + 1 - scaled) for scaled in ramp)
+    return yarn_factors(head_dim, theta, factor, context, fast, slow)
 
 
 def _windows(header: GGUFHeader) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def _match(header: GGUFHeader, evidence: _Evidence, pair: PairEntry) -> DrafterM
     differs = _difference(header, pair)
     if differs:
         return DrafterMatch(None, f"not that of {pair.id}, though {evidence.words}: it {differs}")
-    if not pair.backends or not (pair.drafter and pair.drafter.runs):
+    if not pair.backends or not pair.drafter:
         return DrafterMatch(None, f"that of {pair.id} would be it, for {evidence.words}; nothing here runs it yet")
     return DrafterMatch(pair.drafter, f"drafter of {pair.id}: {evidence.words}")
 

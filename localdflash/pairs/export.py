@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localdflash.errors import ModelError, UsageError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, PairEntry
+
+KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # of llama-server
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,16 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     drafter = _drafter(pair)
     if wishes.target is not None:
         raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
-    needs = ["llama.cpp with --spec-type draft-dflash, as in llama-cpp-python 0.3.36"]
+    needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
     argv = ["llama-server", *_gguf_target(pair)]
     gguf = drafter.path.with_suffix(".gguf")
     if not gguf.is_file():
         needs.append(_how_to_make(gguf, drafter))
-    elif config_of_file(gguf).from_anchor:
+    elif (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
         raise ModelError(
             f"{gguf}: its anchor proposes too, which llama-server misreads: train one with --fresh --first-slot mask"
         )
-    argv += ["--spec-type", "draft-dflash", "--spec-draft-model", str(gguf)]
+    argv += ["--spec-type", KINDS[drafter.kind], "--spec-draft-model", str(gguf)]
     argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))
     argv += _given("--ctx-size", wishes.context)
     return Launch(tuple(argv), tuple(needs))
@@ -113,6 +115,8 @@ def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
             f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
             f" {drafter.name}: export it to llama-server"
         )
+    if drafter.kind == "dspark":
+        raise ModelError(f"how {server} runs DSpark drafters is not known here: export it to llama-server")
     return drafter, drafter.repository
 
 

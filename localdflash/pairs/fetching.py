@@ -82,7 +82,7 @@ def check_pair(pair: PairEntry, report: DownloadReport) -> None:
 
     A drafter that was only found for the target, and does not fit, is no error: it is not used.
     """
-    drafter = pair.drafter.path if pair.drafter and pair.drafter.runs else None
+    drafter = pair.drafter.path if pair.drafter else None
     if not (drafter and pair.match):
         check_files(pair.target.path, drafter)
         return

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from localdflash.model.dflash_config import check_fit, config_of_file
+from localdflash.model.dflash_config import check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.weights import gguf, safetensors
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from localdflash.files.paths import cache_folder
 from localdflash.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2"]
+DrafterKind = Literal["dflash", "dflash2", "dspark"]
 RanWith = Literal["its own weights", "random weights"]
 Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
 ADAPTED = "adapted"  # the folder of targets that were made here
@@ -108,11 +108,6 @@ class DrafterSource(FileSource):
         return PurePosixPath(self.file).suffix[1:]
 
     @property
-    def runs(self) -> bool:
-        """Whether any backend runs this kind; DFlash 2 needs a local convolution and a candidate selector."""
-        return self.kind == "dflash"
-
-    @property
     def config(self) -> FileSource | None:
         """The configuration that a repository holds beside safetensors; a GGUF has its own inside."""
         if self.repository is None or self.format != "safetensors":
@@ -165,15 +160,15 @@ class PairEntry:
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
-        """Every file that the pair needs, without a drafter that nothing here runs."""
-        drafter = self.drafter if self.drafter and self.drafter.runs else None
+        """Every file that the pair needs."""
+        drafter = self.drafter
         named = (source for source in (self.target, drafter, drafter and drafter.config) if source)
         return tuple(part for source in named for part in source.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPair:
-    """A pair whose files are on this machine. Drafters that nothing here can run are left out."""
+    """A pair whose files are on this machine."""
 
     id: str
     target: Path

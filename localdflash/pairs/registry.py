@@ -178,7 +178,7 @@ def shipped_file() -> Path:
 
 def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     """List what is not on this machine. Either form of a drafter will do, under the same name in the same folder."""
-    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
+    drafter = pair.drafter
     gguf = drafter and _forms(drafter)[0]
     wanted = pair.target.parts if gguf else pair.sources
     return tuple(source for source in wanted if not _here(source, drafter))
@@ -202,8 +202,7 @@ def local_files(pair: PairEntry) -> LocalPair:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     if missing := missing_files(pair):
         raise ModelError(_missing(pair, missing))
-    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
-    gguf, safetensors = _forms(drafter) if drafter else (None, None)
+    gguf, safetensors = _forms(pair.drafter) if pair.drafter else (None, None)
     for path in (*files_of(pair.target.path), gguf, safetensors):
         if path:
             records.check(path)

@@ -35,7 +35,7 @@ def described(pair: PairEntry) -> PairEntry:
 
 
 def _drafter(source: DrafterSource) -> DrafterSource:
-    from localdflash.model.dflash_config import config_of_file
+    from localdflash.model.dflash_file import config_of_file
 
     try:
         config = config_of_file(source.path)

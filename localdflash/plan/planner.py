@@ -150,7 +150,7 @@ def _automatic(case: Asked) -> Plan:
 def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """The files of target and drafter, or stand-ins in `folder` for those that are still on the hub."""
     missing = missing_files(pair)
-    drafter = pair.drafter if pair.drafter and pair.drafter.runs else None
+    drafter = pair.drafter
     if gone := next((source for source in missing if source.fetched_from is None), None):
         raise ModelError(how_to_get(gone))
     try:

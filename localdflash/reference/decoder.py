@@ -31,10 +31,13 @@ class RMSNorm(nn.Module):
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
-def rotary(positions: Tensor, head_dim: int, theta: float, factors: Sequence[float] = ()) -> tuple[Tensor, Tensor]:
+def rotary(
+    positions: Tensor, head_dim: int, theta: float, factors: Sequence[float] = (), magnitude: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd].
 
-    `factors`, head_dim / 2 of them where there are any, divide the frequencies.
+    `factors`, head_dim / 2 of them where there are any, divide the frequencies; what is turned becomes longer by
+    `magnitude`.
     """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
     if factors:
@@ -43,7 +46,7 @@ def rotary(positions: Tensor, head_dim: int, theta: float, factors: Sequence[flo
     angles = torch.cat((angles, angles), -1)
     if positions.ndim == 2:
         angles = angles.unsqueeze(1)
-    return angles.cos(), angles.sin()
+    return angles.cos() * magnitude, angles.sin() * magnitude
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

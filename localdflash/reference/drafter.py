@@ -1,9 +1,9 @@
-"""DFlash drafting in torch: the readable reference, and the drafter of the torch backend.
+"""Drafting by DFlash, DSpark and DFlash 2 in torch: the readable reference, and the drafter of the torch backend.
 
 Context keys and values are projected once, when a token is committed; a block's own are thrown away after each draft.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,9 +14,14 @@ from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError
 from localdflash.reference.dflash_model import DFlash, block_mask
 
+# (token before, hidden state [H], logits [V]) -> the head's row that is proposed, and how sure that is
+Choose = Callable[[int, Tensor, Tensor], tuple[int, float]]
+
 
 class DFlashDrafter:
-    """See `Drafter`. `embedding` and `head` are the target's, [V, H]; a short vocabulary takes its rows of the head."""
+    """See `Drafter`. `embedding` and `head` are the target's, [V, H], where the drafter has none of its own; a short
+    vocabulary takes its rows of the target's head.
+    """
 
     name = "dflash"
     reads_taps = True
@@ -24,9 +29,11 @@ class DFlashDrafter:
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
         self.longest = model.config.drafts
-        self._tokens = torch.tensor(model.config.short or range(len(head)))  # of the head's rows
-        self._embedding, self._head = embedding, head[self._tokens] if model.config.short else head
         c = model.config.decoder
+        self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
+        self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
+        rows = head[self._tokens] if model.config.short else head
+        self._head = model.lm_head.weight if model.config.own_head else rows
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
         self.context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
 
@@ -53,7 +60,9 @@ class DFlashDrafter:
 
     @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
+        DFlash 2, or what DSpark's confidence head says.
+        """
         config, start = self.model.config, self.length
         if limit < 1:
             return NOTHING
@@ -65,8 +74,34 @@ class DFlashDrafter:
         context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
-        best = self.model.logits(hidden, self._head).softmax(-1).max(-1)
-        return Draft(self.name, self._tokens[best.indices].tolist()[:limit], best.values.tolist()[:limit])
+        logits = self.model.logits(hidden[:limit], self._head)
+        if config.kind == "dspark":
+            return self._along(anchor, hidden, logits, self._by_markov)
+        if config.kind == "dflash2":
+            return self._along(anchor, hidden, logits, self._by_selector)
+        best = logits.softmax(-1).max(-1)
+        return Draft(self.name, self._tokens[best.indices].tolist(), best.values.tolist())
+
+    def _along(self, anchor: int, hidden: Tensor, logits: Tensor, choose: Choose) -> Draft:
+        """Slot by slot, each behind the token that was chosen before it."""
+        tokens, confidence = [anchor], list[float]()
+        for state, scores in zip(hidden, logits, strict=False):
+            row, sure = choose(tokens[-1], state, scores)
+            tokens.append(int(self._tokens[row]))
+            confidence.append(sure)
+        return Draft(self.name, tokens[1:], confidence)
+
+    def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[int, float]:
+        embedded = self.model.markov_head.markov_w1.weight[before]
+        best = (logits + self.model.markov_head(embedded)).softmax(-1).max(-1)
+        sure = self.model.confidence_head(state, embedded) if self.model.config.judges else best.values
+        return int(best.indices), float(sure)
+
+    def _by_selector(self, before: int, state: Tensor, logits: Tensor) -> tuple[int, float]:
+        candidates = logits.topk(self.model.config.selector_top_k)
+        scores = candidates.values + self.model.candidate_selector(state, before, self._tokens[candidates.indices])
+        best = scores.softmax(-1).max(-1)
+        return int(candidates.indices[best.indices]), float(best.values)
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

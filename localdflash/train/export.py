@@ -14,11 +14,11 @@ from torch import Tensor
 
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
+from localdflash.model.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.model.fingerprint import TrainedFor, trained_for
 from localdflash.model.gguf_config import LAYER_TENSORS
 from localdflash.model.gguf_config import TOP_TENSORS as TARGET_TENSORS
 from localdflash.reference.decoder import Decoder
-from localdflash.reference.dflash_files import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.reference.dflash_model import DFlash
 from localdflash.train.dataset import SPECIALS, special_ids
 from localdflash.weights.gguf import GGUFHeader, find, load_blocks

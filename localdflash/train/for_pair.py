@@ -15,7 +15,7 @@ from pathlib import Path
 from localdflash.backend.free import system_budget
 from localdflash.errors import ModelError, TrainingError
 from localdflash.machine.cores import physical_cores
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.pairs.download import link_or_copy
 from localdflash.text.fim import FimFormat

@@ -44,7 +44,15 @@ class Frozen:
 
 
 def check_trainable(config: DFlashConfig) -> None:
-    """Raise UsageError for a drafter whose blocks do not see all of an answer, forwards and backwards."""
+    """Raise UsageError for a drafter of which `export` would not write all, or one whose blocks do not see all of an
+    answer, forwards and backwards.
+    """
+    scaled = (config.embedding_scale, config.logit_scale, config.softcap) != (1.0, 1.0, 0.0)
+    if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors or scaled:
+        raise UsageError(
+            "drafters of DSpark and DFlash 2, with YaRN, scaled embeddings or logits, or a head of their own, are not"
+            " trained here"
+        )
     if (config.window or CONTEXT) < CONTEXT or any(map(config.is_causal, range(config.decoder.num_hidden_layers))):
         raise UsageError(
             f"a drafter with causal layers, or windows below {CONTEXT}, cannot be trained on kept features"

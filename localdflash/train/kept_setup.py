@@ -10,7 +10,8 @@ import torch
 from localdflash.errors import TrainingError
 from localdflash.model import short_vocabulary
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import DFlashConfig, check_fit, config_of_file
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.reference import dflash_files
 from localdflash.reference.dflash_model import DFlash
 from localdflash.text.tokenizer import Tokenizer

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import gguf
 
-from localdflash.errors import TrainingError, UsageError
-from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit, config_of_file
+from localdflash.errors import ModelError, TrainingError, UsageError
+from localdflash.model.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
+from localdflash.model.dflash_file import config_of_file
 from localdflash.model.gguf_config import decoder_config
 from localdflash.train.export import add_short_head, write_json
 from localdflash.weights.gguf import GGUFHeader
@@ -22,9 +23,11 @@ def drafters_in(folder: Path) -> list[Path]:
 
 
 def check(drafter: Path, target: GGUFHeader) -> None:
-    """ModelError if a drafter is not one for this target."""
-    c = decoder_config(target)
-    check_fit(config_of_file(drafter), c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
+    """ModelError if a drafter is not one for this target, or its head cannot be shortened."""
+    c, config = decoder_config(target), config_of_file(drafter)
+    if config.kind != "dflash" or config.own_head:
+        raise ModelError(f"{drafter}: only drafters with the target's head, and no other, can have a short vocabulary")
+    check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
 
 
 def shorten(drafter: Path, target: GGUFHeader, ids: Sequence[int]) -> None:

@@ -10,7 +10,8 @@ import torch
 from bench import synthetic
 from localdflash.engine.draft import NOTHING
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.dflash_config import check_fit, config_of_gguf
+from localdflash.model.dflash_config import check_fit
+from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
 from localdflash.reference.decoder import Decoder
 from localdflash.reference.gguf_decoder import load_decoder

@@ -181,7 +181,7 @@ def test_embedded_needs_no_download(hub: FakeHub, run: Callable[..., Done]) -> N
 
 
 def test_what_nothing_runs_is_not_fetched(hub: FakeHub, fails: Callable[..., str]) -> None:
-    assert "no backend runs 'gpt-oss-120b' yet" in fails(3, "models", "pull", "gpt-oss-120b")
+    assert "no backend runs 'qwen3-coder-next' yet" in fails(3, "models", "pull", "qwen3-coder-next")
 
 
 @pytest.mark.parametrize("revision", ["", "../x", "a b"])

@@ -16,7 +16,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli import main
 from localdflash.cli.chat import chats_file
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.train import adapter_corpus, adapter_mixture, answering, kept_plan

@@ -20,7 +20,7 @@ from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.reference import dflash_files
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder

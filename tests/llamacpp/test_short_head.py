@@ -93,6 +93,11 @@ def out_of_range(raw: bytearray, at: int) -> None:
     raw[at : at + 8] = (1 << 40).to_bytes(8, "little")
 
 
+def below_zero(raw: bytearray, at: int) -> None:
+    out_of_range(raw, at)
+    raw[at : at + 8] = (-1).to_bytes(8, "little", signed=True)
+
+
 def other_name(raw: bytearray, at: int) -> None:
     raw[(start := raw.rindex(b"output.weight")) : start + 13] = b"outpud.weight"
 
@@ -101,7 +106,8 @@ def other_name(raw: bytearray, at: int) -> None:
     ("change", "said"),
     [
         (another_id, "d2t is not its short vocabulary; make it again"),
-        (out_of_range, "d2t names tokens that the vocabulary has not; make it again"),
+        (out_of_range, "the ids of its short vocabulary do not ascend; make it again"),
+        (below_zero, "id -1 of its short vocabulary is not one of"),
         (other_name, "d2t and output.weight do not belong together; make it again"),
     ],
 )

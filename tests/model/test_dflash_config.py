@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import REFUSED_JSON, DFlashConfig, check_fit, config_of_json
+from localdflash.model.dflash_config import DFlashConfig, check_fit
+from localdflash.model.dflash_json import REFUSED, config_of_json
 from localdflash.model.fingerprint import TrainedFor
 
 # What the published 4B and 27B checkpoints look like, in small.
@@ -141,20 +142,26 @@ def test_scales_and_biases() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("name", REFUSED_JSON)
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_supported_is_refused_by_name(name: str, inside: bool) -> None:
     changes = nested(**{name: 4}) if inside else {name: 4}
     message = refusal(JSON | changes)
     assert name in message
-    assert REFUSED_JSON[name] in message
+    assert REFUSED[name] in message
     config(**(nested(**{name: None}) if inside else {name: None}))
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 32}}, "rope_type"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN by a factor of 0.5"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8, "mscale": 1.0}}, "mscale"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "type"),
+        ({"draft_vocab_size": 100}, "draft_vocab_size"),
+        ({"markov_rank": 8, "markov_head_type": "rnn"}, "markov_head_type"),
+        ({"projector_type": "domino"}, "projector_type"),
+        ({"rope_is_neox_style": False}, "rope_is_neox_style"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6}}, "rope_type"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 1e6}}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
@@ -227,6 +234,129 @@ def test_any_value_gives_a_configuration_or_a_refusal(name: str, value: object) 
         assert "\n" not in message
     else:
         assert found.decoder.num_hidden_layers == 3 or name == "num_hidden_layers"
+
+
+# DSpark and DFlash 2
+
+
+SECOND = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
+
+
+def test_the_kinds() -> None:
+    assert (config().kind, config().drafts, config().first_slot) == ("dflash", 15, 1)
+    spark = config(architectures=["Qwen3DSparkModel"], markov_rank=256, enable_confidence_head=True)
+    assert (spark.kind, spark.markov_rank, spark.judges) == ("dspark", 256, True)
+    assert (spark.from_anchor, spark.drafts) == (True, 16)  # as its architecture has it where nothing is said
+    assert not config(architectures=["Qwen3DSparkModel"], markov_rank=8, sample_from_anchor=False).from_anchor
+    second = config(**nested(**SECOND), architectures=["DFlash2DraftModel"], is_causal=False)
+    assert (second.kind, second.drafts) == ("dflash2", 15)
+    assert (second.conv_kernel, second.conv_group, second.selector_rank, second.selector_top_k) == (2, 16, 256, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (nested(**SECOND) | {"sample_from_anchor": True}, "its anchor proposes"),
+        (nested(**SECOND) | {"markov_rank": 8}, "a Markov head and what DFlash 2 has"),
+        (nested(**(SECOND | {"conv_kernel_size": 17})), "conv_kernel_size 17"),
+        (nested(**(SECOND | {"conv_group_size": 24})), "conv_group_size 24"),
+        (nested(**(SECOND | {"selector_top_k": 513})), "513 candidates of 512"),
+        (nested(selector_rank=8), "told in part"),
+        ({"enable_confidence_head": True}, "a confidence head, but no Markov head"),
+        ({"markov_rank": 8} | nested(output_multiplier=0.5), "a Markov head and scaled logits"),
+        (nested(output_multiplier=0.0), "scaled by 0.0"),
+    ],
+)
+def test_heads_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(JSON | changes)
+
+
+# YaRN
+
+
+@pytest.mark.parametrize("truncate", [{}, {"truncate": False}, {"truncate": True}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"factor": 32.0, "original_max_position_embeddings": 4096},
+        {"factor": 8.0, "original_max_position_embeddings": 512, "beta_fast": 8.0, "beta_slow": 2.0},
+        {"factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.25},
+    ],
+)
+def test_yarn_is_that_of_hugging_face(fields: dict[str, Any], truncate: dict[str, bool]) -> None:
+    from transformers import Qwen3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": "yarn", "rope_theta": 1e6} | fields | truncate
+    theirs = Qwen3Config(hidden_size=64, num_attention_heads=4, head_dim=64, rope_parameters=scaling)
+    wanted, magnitude = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
+    shape = config(head_dim=64, rope_theta=1e6, rope_scaling={"type": "yarn"} | fields | truncate).decoder
+    plain = [1e6 ** (-i / 64) for i in range(0, 64, 2)]
+    found = [frequency / factor for frequency, factor in zip(plain, shape.rope_factors, strict=True)]
+    assert found == pytest.approx(wanted.tolist(), rel=1e-5)
+    assert shape.rope_magnitude == pytest.approx(magnitude)
+
+
+# Speculators
+
+
+SPECULATORS: dict[str, Any] = {
+    "speculators_model_type": "dspark",
+    "transformer_layer_config": {"model_type": "qwen3", "num_hidden_layers": 3, "hidden_size": 2560, "head_dim": 80},
+    "aux_hidden_state_layer_ids": [2, 10, 18],
+    "mask_token_id": 500,
+    "draft_vocab_size": 32000,
+    "markov_rank": 256,
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+    "sample_from_anchor": True,
+}
+
+
+def test_what_speculators_leave_out_is_qwen3s_default() -> None:
+    from transformers import Qwen3Config
+
+    found, theirs = config_of_json(SPECULATORS, ""), Qwen3Config()
+    shape = found.decoder
+    assert (found.kind, found.taps, found.block_size) == ("dspark", (1, 9, 17), 8)
+    assert (found.from_anchor, found.judges) == (True, True)
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.head_dim) == (2560, 3, 80)
+    assert (shape.vocab_size, shape.intermediate_size) == (theirs.vocab_size, theirs.intermediate_size)
+    assert (shape.num_attention_heads, shape.num_key_value_heads) == (32, theirs.num_key_value_heads)
+    assert (shape.rms_norm_eps, shape.attention_bias) == (theirs.rms_norm_eps, theirs.attention_bias)
+    assert shape.context_length == theirs.max_position_embeddings
+    assert theirs.rope_parameters is not None
+    assert shape.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_windows_of_speculators() -> None:
+    kinds = {"layer_types": SLIDING, "sliding_window": 128, "use_sliding_window": True}
+    shape = {"transformer_layer_config": SPECULATORS["transformer_layer_config"] | kinds}
+    found = config_of_json(SPECULATORS | shape, "")
+    assert (found.window, [found.is_causal(i) for i in range(3)]) == (128, [True, True, False])
+    found = config_of_json(SPECULATORS | shape | {"sliding_window_non_causal": True}, "")
+    assert [found.is_causal(i) for i in range(3)] == [False] * 3
+    second = SPECULATORS | shape | {"speculators_model_type": "dflash2", "markov_rank": 0, "sample_from_anchor": False}
+    found = config_of_json(second | {"enable_confidence_head": False}, "")
+    assert (found.kind, found.conv_kernel, found.selector_top_k, found.is_causal(0)) == ("dflash2", 2, 16, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"speculators_model_type": "eagle3"}, "speculators_model_type is 'eagle3'"),
+        ({"transformer_layer_config": {"model_type": "llama"}}, "model_type"),
+        ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids is missing"),
+        ({"aux_hidden_state_layer_ids": [0, 4]}, "aux_hidden_state_layer_ids names 0"),
+        ({"mask_token_id": None}, "mask_token_id is missing"),
+        ({"target_hidden_size": 4096}, "target_hidden_size"),
+        ({"markov_head_type": "gated"}, "markov_head_type"),
+        ({"projector_type": "domino"}, "projector_type"),
+        ({"confidence_head_with_markov": False}, "reads no Markov embedding"),
+    ],
+)
+def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(SPECULATORS | changes)
 
 
 # The fit of a pair

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.errors import ModelError, UsageError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs.export import LAUNCHERS, Launch, Wishes
 from localdflash.pairs.pair import DrafterSource, PairEntry, TargetSource
 from localdflash.pairs.registry import load_registry
@@ -145,6 +145,17 @@ def test_a_drafter_that_llama_server_misreads_is_refused(root: Path, monkeypatch
     monkeypatch.setattr("localdflash.pairs.export.config_of_file", lambda _path: config)
     with pytest.raises(ModelError, match="misreads: train one with --fresh --first-slot mask"):
         LAUNCHERS["llama-server"](load_registry().pair("embedded"), Wishes())
+
+
+def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
+    pair = load_registry().pair("embedded")
+    assert pair.drafter
+    spark = replace(pair, drafter=replace(pair.drafter, kind="dspark"))
+    assert flags(LAUNCHERS["llama-server"](spark, Wishes()))["--spec-type"] == "draft-dspark"
+    source = replace(pair.drafter, kind="dspark", repository="owner/name", file="model.safetensors")
+    for server in ("vllm", "sglang"):
+        with pytest.raises(ModelError, match="runs DSpark drafters is not known here"):
+            LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
 
 
 def test_our_own_peer_starts_llama_server_with_the_same_flags(root: Path) -> None:

@@ -81,8 +81,6 @@ def test_every_shipped_entry_says_what_a_user_needs(pair_id: str) -> None:
     assert pair.architecture or not pair.backends
     assert pair.drafter or pair.target.adapted
     assert pair.backends or pair.notes, "a pair that nothing runs says why"
-    if pair.drafter and pair.drafter.kind == "dflash2":
-        assert not pair.backends
     if pair.target.fetched_from:
         assert pair.target.quantization
         assert pair.target.quantization in pair.target.file
@@ -149,12 +147,14 @@ def test_local_files(mine: Registry, home: Path) -> None:
     assert missing_files(mine.pair("mine")) == (mine.pair("mine").target,)
 
 
-def test_a_drafter_that_nothing_runs_is_left_out(user_file: Path, home: Path) -> None:
-    user_file.write_text(VALID.replace('"dflash"', '"dflash2"'))
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_drafters_of_every_kind_are_found(kind: str, user_file: Path, home: Path) -> None:
+    user_file.write_text(VALID.replace('"dflash"', f'"{kind}"'))
     shadow(home / "cache" / "models" / "owner" / "name-GGUF" / "target-Q4_K_M.gguf")
-    shadow(home / "cache" / "models" / "owner" / "name-DFlash" / "sub" / "model.safetensors")
-    local = local_files(load_registry().pair("mine"))
-    assert (local.drafter_gguf, local.drafter_safetensors) == (None, None)
+    drafter = home / "cache" / "models" / "owner" / "name-DFlash" / "sub" / "model.safetensors"
+    shadow(drafter)
+    shadow(drafter.with_name("config.json"))
+    assert local_files(load_registry().pair("mine")).drafter_safetensors == drafter
 
 
 def test_a_pair_that_no_backend_runs_is_refused() -> None:

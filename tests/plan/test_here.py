@@ -90,9 +90,10 @@ def test_what_nothing_runs() -> None:
 
 
 def test_what_nothing_has_run_is_said() -> None:
-    assert here(entry("gemma-4-31b")).untried
+    untried = replace(entry("gemma-4-31b"), ran=())
+    assert here(untried).untried
     assert not here(entry("qwen3.5-9b")).untried
-    own = replace(entry("gemma-4-31b"), origin=Path("/home/me/models.toml"))
+    own = replace(untried, origin=Path("/home/me/models.toml"))
     assert not here(own).untried, "of an entry of one's own nobody knows"
 
 

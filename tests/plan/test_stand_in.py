@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import remote_head
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import DrafterSource, FileSource

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from localdflash.errors import ModelError
-from localdflash.model.dflash_config import REFUSED_GGUF, config_of_gguf
+from localdflash.model.dflash_gguf import REFUSED, config_of_gguf
 from localdflash.reference.dflash_files import load
 from localdflash.weights.gguf import GGUFHeader, read_header
 
@@ -94,7 +94,8 @@ def test_a_configuration_that_is_no_json(tiny_pair: Path, tmp_path: Path, text: 
     ("change", "said"),
     [
         (lambda tensors: tensors.pop("fc.weight"), r"fc\.weight is missing"),
-        (lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}), r"lm_head\.weight is unexpected"),
+        (lambda tensors: tensors.update({"lm_head.weight": torch.zeros(1)}), r"lm_head\.weight has shape \[1\]"),
+        (lambda tensors: tensors.update({"fc.bias": torch.zeros(1)}), r"fc\.bias is unexpected"),
         (lambda tensors: tensors.update({"norm.weight": torch.zeros(65)}), r"norm\.weight has shape \[65\].*\[64\]"),
         (
             lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].T.contiguous()}),
@@ -152,8 +153,12 @@ def test_windows_and_causality_from_metadata(tiny_pair: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        *((f"dflash.{name}", 4, name) for name in REFUSED_GGUF),
-        ("dflash.rope.scaling.type", "yarn", "rope.scaling.type"),
+        *((f"dflash.{name}", 4, name) for name in REFUSED),
+        ("dflash.rope.scaling.type", "linear", "rope.scaling.type"),
+        ("dflash.rope.scaling.type", "yarn", "rope.scaling.factor is missing"),
+        ("dflash.rope.scaling.attn_factor", 0.5, "rope.scaling.attn_factor"),
+        ("dflash.hidden_activation", "gelu", "hidden_activation"),
+        ("dflash.conv_kernel_size", 2, "told in part"),
         ("dflash.rope.dimension_count", 16, "rope.dimension_count"),
         ("dflash.block_size", None, "block_size is missing"),
         ("dflash.target_layers", None, "target_layers is missing"),
@@ -178,7 +183,7 @@ def test_metadata_that_changes_nothing_is_no_reason_to_refuse(tiny_pair: Path, k
     assert found == load(tiny_pair / "drafter.gguf").config
 
 
-@pytest.mark.parametrize("name", ["token_embd.weight", "blk.weight", "blk.0.attn_conv.weight", "blk.0.x.attn_q.weight"])
+@pytest.mark.parametrize("name", ["rope_freqs.weight", "blk.weight", "blk.0.attn_conv.weight", "blk.0.x.attn_q.weight"])
 def test_a_tensor_without_a_place(tiny_pair: Path, tmp_path: Path, name: str) -> None:
     reader = gguf.GGUFReader(tiny_pair / "drafter.gguf")
     path = tmp_path / "drafter.gguf"

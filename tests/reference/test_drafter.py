@@ -1,4 +1,4 @@
-"""DFlash against an oracle written from the specification in float64, and against llama.cpp's own graph."""
+"""DFlash, in torch and in llama.cpp: what it keeps of a text, and a short vocabulary."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,73 +12,11 @@ from localdflash.errors import LocaldflashError
 from localdflash.llamacpp import drafter as drafting
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.model.dflash_config import config_of_file
+from localdflash.model.dflash_file import config_of_file
 from localdflash.reference.dflash_files import load
-from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.drafter import DFlashDrafter
 from localdflash.reference.gguf_decoder import load_decoder
-
-Array = NDArray[np.float64]
-
-
-def norm(x: Array, weight: Array, eps: float) -> Array:
-    normed: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
-    return normed
-
-
-def rope(x: Array, positions: Array, theta: float) -> Array:
-    """Rotate-half RoPE of [T, heads, hd]."""
-    half = x.shape[-1] // 2
-    angles = positions[:, None] * theta ** (-np.arange(half) / half)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    first, second = x[..., :half], x[..., half:]
-    turned: Array = np.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
-    return turned
-
-
-def oracle(model: DFlash, embedding: Array, head: Array, taps: Array, anchor: int) -> Array:
-    """Logits of all slots, one query and one key at a time in float64."""
-    config, c = model.config, model.config.decoder
-    w = {name: tensor.double().numpy() for name, tensor in model.state_dict().items()}
-    start, size = len(taps), config.block_size
-    fused = norm(taps @ w["fc.weight"].T, w["hidden_norm.weight"], c.rms_norm_eps)
-    x = embedding[[anchor] + [config.mask_token_id] * (size - 1)] * config.embedding_scale
-    before, block = np.arange(start, dtype=float), np.arange(start, start + size, dtype=float)
-    for i in range(c.num_hidden_layers):
-        p = f"layers.{i}."
-        u = norm(x, w[p + "input_layernorm.weight"], c.rms_norm_eps)
-
-        def heads(rows: Array, name: str, count: int, at: Array | None, prefix: str = p) -> Array:
-            y: Array = (rows @ w[f"{prefix}self_attn.{name}_proj.weight"].T).reshape(len(rows), count, c.head_dim)
-            if at is None:
-                return y
-            return rope(norm(y, w[f"{prefix}self_attn.{name}_norm.weight"], c.rms_norm_eps), at, c.rope_theta)
-
-        kv = c.num_key_value_heads
-        q = heads(u, "q", c.num_attention_heads, block)
-        k = np.concatenate((heads(fused, "k", kv, before), heads(u, "k", kv, block)))
-        v = np.concatenate((heads(fused, "v", kv, None), heads(u, "v", kv, None)))
-        out = np.zeros_like(q)
-        for row in range(size):
-            for h in range(c.num_attention_heads):
-                seen = []
-                for key in range(len(k)):
-                    inside = key >= start
-                    if inside and config.is_causal(i) and key > start + row:
-                        continue
-                    if config.is_sliding(i) and config.window and abs(start + row - key) >= config.window:
-                        continue
-                    seen.append(key)
-                group = h // (c.num_attention_heads // kv)
-                scores = k[seen, group] @ q[row, h] / np.sqrt(c.head_dim)
-                weights = np.exp(scores - scores.max())
-                out[row, h] = weights @ v[seen, group] / weights.sum()
-        x = x + out.reshape(size, -1) @ w[p + "self_attn.o_proj.weight"].T
-        u = norm(x, w[p + "post_attention_layernorm.weight"], c.rms_norm_eps)
-        gate = u @ w[p + "mlp.gate_proj.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (u @ w[p + "mlp.up_proj.weight"].T)) @ w[p + "mlp.down_proj.weight"].T
-    logits: Array = norm(x, w["norm.weight"], c.rms_norm_eps) @ head.T
-    return logits
+from tests.support.dflash_oracle import Oracle
 
 
 @pytest.fixture
@@ -92,31 +30,6 @@ def taps_of(drafter: DFlashDrafter, rows: int, seed: int = 0) -> NDArray[np.floa
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
-VARIANTS = {
-    "full": {},
-    "sliding, causal by default": {"window": 6, "sliding": (True, False)},
-    "sliding, bidirectional": {"window": 6, "sliding": (True, True), "causal": False},
-    "causal everywhere": {"causal": True},
-    "scaled embedding": {"embedding_scale": 2.5},
-    "from the anchor": {"from_anchor": True},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("context", [1, 4, 23])
-def test_drafts_equal_the_oracle(drafter: DFlashDrafter, variant: str, context: int) -> None:
-    drafter.model.config = replace(drafter.model.config, **VARIANTS[variant])  # type: ignore[arg-type]
-    taps = taps_of(drafter, context)
-    drafter.observe([7] * context, taps)
-    draft = drafter.propose(11, 99)
-    embedding, head = drafter._embedding.double().numpy(), drafter._head.double().numpy()
-    logits = oracle(drafter.model, embedding, head, taps.astype(np.float64), 11)[drafter.model.config.first_slot :]
-    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
-    probabilities /= probabilities.sum(-1, keepdims=True)
-    assert list(draft.tokens) == logits.argmax(-1).tolist()
-    assert np.allclose(draft.confidence, probabilities.max(-1), rtol=1e-3)
-
-
 @pytest.mark.parametrize("ids", [[7], [0, 511], list(range(2, 500, 3))])
 def test_a_short_vocabulary_gives_the_best_of_its_rows(ids: list[int], tiny_pair: Path) -> None:
     target, dflash = load_decoder(tiny_pair / "target.gguf"), load(tiny_pair / "drafter.gguf")
@@ -126,10 +39,11 @@ def test_a_short_vocabulary_gives_the_best_of_its_rows(ids: list[int], tiny_pair
     taps = taps_of(drafter, 9)
     drafter.observe([7] * 9, taps)
     found = drafter.propose(11, 99)
-    embedding, rows = (table.double().numpy() for table in (target.embed_tokens.weight, head[ids]))
-    logits = oracle(dflash, embedding, rows, taps.astype(np.float64), 11)[1:]
-    assert list(found.tokens) == [ids[best] for best in logits.argmax(-1)]
-    assert np.allclose(found.confidence, 1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1), rtol=1e-3)
+    embedding, rows = (table.double().numpy() for table in (target.embed_tokens.weight, head))
+    weights = {name: tensor.numpy() for name, tensor in dflash.state_dict().items()}
+    tokens, confidence = Oracle(dflash.config, weights, embedding, rows).propose(taps.astype(np.float64), 11)
+    assert list(found.tokens) == tokens
+    assert np.allclose(found.confidence, confidence, rtol=1e-3)
     equal = DFlashDrafter(dflash, target.embed_tokens.weight, head[:1].expand(head.shape))
     equal.observe([7] * 9, taps)
     assert set(equal.propose(11, 99).tokens) == {ids[0]}  # of equals the lowest

@@ -21,7 +21,7 @@ _LLAMA_CPP = f"{_CONVERTED}test_llama_cpp_reads_the_same_model_from_the_file"
 _CPU = "tests/cpu/test_architectures.py::test_logits_are_near_those_of_hugging_face"
 _CUDA = "tests/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
 _HYBRID = "tests/cpu/test_qwen35.py::test_logits_are_those_of_hugging_face_with_rounded_activations"
-_HYBRID_LLAMA_CPP = "tests/cpu/test_qwen35.py::test_llama_cpp_is_as_far_from_exact_logits"
+_TINY_LLAMA_CPP = "tests/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
 TARGETS: dict[str, dict[Runner, str]] = {
     "qwen3": {
         "cpu": "tests/cpu/test_target.py::test_rounded_activations_are_near_float32",
@@ -31,12 +31,13 @@ TARGETS: dict[str, dict[Runner, str]] = {
     },
     "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
-    "qwen35": {"cpu": _HYBRID, "llama.cpp": _HYBRID_LLAMA_CPP},
-    "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _HYBRID_LLAMA_CPP},
+    "qwen35": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
+    "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "gpt-oss": {
         "cpu": "tests/cpu/test_gpt_oss.py::test_logits_are_those_of_hugging_face_with_rounded_activations",
-        "llama.cpp": "tests/cpu/test_gpt_oss.py::test_logits_are_near_those_of_llama_cpp",
+        "llama.cpp": _TINY_LLAMA_CPP,
     },
+    "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
 }
 # The test that ran a pair with its own weights.
 _CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
@@ -52,7 +53,7 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
 DRAFTERS: dict[Runner, str] = {
     "cpu": "tests/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
     "llama.cpp": "tests/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
-    "torch": "tests/reference/test_drafter.py::test_drafts_equal_the_oracle",
+    "torch": "tests/reference/test_dflash_kinds.py::test_zlab",
     "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
 }
 

@@ -182,6 +182,15 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
     ):
         with pytest.raises(UsageError, match="cannot be trained on kept features"):
             start_from(frozen, other, torch.ones(3))
+    stretched = replace(config.decoder, rope_factors=(1.0,) * (config.decoder.head_dim // 2))
+    for other in (
+        replace(config, markov_rank=8),
+        replace(config, own_head=True),
+        replace(config, softcap=30.0),
+        replace(config, decoder=stretched),
+    ):
+        with pytest.raises(UsageError, match="are not trained here"):
+            start_from(frozen, other, torch.ones(3))
 
 
 def test_a_start_from_a_mixture_has_its_attention_and_a_dense_mlp(tmp_path: Path) -> None:

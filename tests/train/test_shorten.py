@@ -7,10 +7,11 @@ import gguf
 import numpy as np
 import pytest
 
-from localdflash.errors import UsageError
-from localdflash.model.dflash_config import config_of_file
-from localdflash.train.shorten import shorten
+from localdflash.errors import ModelError, UsageError
+from localdflash.model.dflash_file import config_of_file
+from localdflash.train.shorten import check, shorten
 from localdflash.weights.gguf import read_header
+from tests.support.random_drafters import config_of, random_weights, write_gguf
 from tests.support.shortened import shortened
 
 OURS = {"localdflash.short_vocabulary"}
@@ -45,6 +46,15 @@ def test_another_list_takes_the_place_of_the_first(tiny_pair: Path, tmp_path: Pa
             assert config_of_file(folder / name).short == tuple(ids)
     for name in ("drafter.gguf", "config.json"):
         assert (folder / name).read_bytes() == (wanted / name).read_bytes()
+
+
+@pytest.mark.parametrize("variant", ["DSpark", "DFlash 2", "own embedding and head"])
+def test_a_drafter_whose_head_cannot_be_shortened_is_refused(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    target = read_header(tiny_pair / "target.gguf")
+    config = config_of(variant, len(target.require("tokenizer.ggml.tokens", list)))
+    path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), target.path)
+    with pytest.raises(ModelError, match="can have a short vocabulary"):
+        check(path, target)
 
 
 def test_a_file_that_cannot_be_written_stays(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

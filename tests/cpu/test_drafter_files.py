@@ -1,0 +1,99 @@
+"""DFlash drafters of each configuration that the CPU engine runs propose what torch does with rounded activations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localdflash.cpu.drafter import CpuDFlashDrafter, check_drafter
+from localdflash.cpu.packed import open_drafter, open_target
+from localdflash.cpu.sizes import CpuSizes
+from localdflash.cpu.target import CpuTarget
+from localdflash.cpu.team import Team
+from localdflash.model.dflash_config import DFlashConfig
+from localdflash.reference.dflash_files import load
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.weights.gguf import read_header
+from tests.cpu.conftest import needs_library
+from tests.cpu.rounded import round_inputs
+from tests.support.random_drafters import (
+    VARIANTS,
+    YARN,
+    config_of,
+    random_weights,
+    write_gguf,
+    write_speculators,
+    write_zlab,
+)
+
+pytestmark = needs_library
+RUN = [name for name in VARIANTS if not check_drafter(config_of(name, 500))]
+REFUSED = [name for name in VARIANTS if name not in RUN]
+
+
+def vocabulary_of(pair: Path) -> int:
+    return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
+
+
+def check(path: Path, pair: Path, config: DFlashConfig, new_team: Callable[..., Team]) -> None:
+    target, dflash = load_decoder(pair / "target.gguf"), load(path)
+    round_inputs(dflash)
+    reference = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
+    engine = CpuTarget(open_target(pair / "target.gguf"), new_team(), taps=tuple(sorted(set(config.taps))))
+    drafter = CpuDFlashDrafter(open_drafter(path), engine)
+    right = slots = 0
+    apart = []
+    for length in range(1, 41):
+        row = np.random.default_rng(length).standard_normal((1, 64 * len(config.taps))).astype(np.float32)
+        for one in (drafter, reference):
+            one.observe([0], row)
+        found, wanted = drafter.propose(length, 99), reference.propose(length, 99)
+        right += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
+        slots += len(wanted)
+        apart += [abs(a / b - 1) for a, b in zip(found.confidence, wanted.confidence, strict=True)]
+    assert right >= 0.9 * slots  # random weights give near ties
+    assert np.median(apart) < 0.02
+
+
+@pytest.mark.parametrize("variant", RUN)
+def test_gguf(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    path = write_gguf(tmp_path / "d.gguf", config, random_weights(config), tiny_pair / "target.gguf")
+    check(path, tiny_pair, config, new_team)
+
+
+@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", "eight taps"])
+def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    check(write_speculators(tmp_path, config, random_weights(config)), tiny_pair, config, new_team)
+
+
+def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    """Those of drafters for gpt-oss."""
+    config = config_of("full", vocabulary_of(tiny_pair))
+    config = replace(config, decoder=replace(config.decoder, attention_bias=True))
+    scaling: dict[str, Any] = YARN | {"rope_type": "yarn", "truncate": False}
+    path = write_zlab(tmp_path, config, random_weights(config), rope_scaling=scaling)
+    assert load(path).config.decoder.rope_magnitude > 1
+    check(path, tiny_pair, config, new_team)
+
+
+@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary"])
+def test_sizes_of_own_heads(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    config = replace(config, decoder=replace(config.decoder, attention_bias=True))
+    path = write_speculators(tmp_path, config, random_weights(config))
+    engine = CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(), taps=(1, 3, 4))
+    drafter = CpuDFlashDrafter(open_drafter(path), engine)
+    assert CpuSizes(tiny_pair / "target.gguf", path)._drafter_bytes == drafter.weight_bytes
+
+
+@pytest.mark.parametrize("variant", REFUSED)
+def test_what_it_does_not_run_is_named(variant: str, tiny_pair: Path) -> None:
+    said = check_drafter(config_of(variant, vocabulary_of(tiny_pair)))
+    assert ("DSpark" in said) == ("DSpark" in variant)
+    assert ("DFlash 2" in said) == (variant == "DFlash 2")

@@ -1,0 +1,85 @@
+"""DFlash, DSpark and DFlash 2 in llama.cpp's own graphs propose what the torch reference does, on the same weights.
+
+They are in F32: where llama.cpp rounds activations to 8 bits, convolutions of random weights make much of it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localdflash.errors import ModelError
+from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
+from localdflash.llamacpp.target import LlamaCppTarget
+from localdflash.reference.dflash_files import load
+from localdflash.reference.drafter import DFlashDrafter
+from localdflash.reference.gguf_decoder import load_decoder
+from localdflash.weights.gguf import read_header
+from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
+
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 8.0,
+    "rope.scaling.original_context_length": 64,
+    "rope.scaling.yarn_beta_fast": 8.0,
+}
+
+
+def vocabulary_of(pair: Path) -> int:
+    return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
+
+
+def taps_of(width: int, rows: int, seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def check(path: Path, pair: Path, taps: int) -> None:
+    target, dflash = load_decoder(pair / "target.gguf"), load(path)
+    llama = LlamaCppTarget(pair / "target.gguf", threads=1, taps=(1, 3, 4))
+    ours = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
+    theirs = LlamaCppDFlashDrafter(path, llama, threads=1)
+    same = slots = 0
+    apart = []
+    for block in range(30):
+        count = 1 + block % 5
+        for drafter in (ours, theirs):
+            drafter.observe([7] * count, taps_of(64 * taps, count, seed=block))
+        wanted, found = ours.propose(3 + 11 * block, 99), theirs.propose(3 + 11 * block, 99)
+        assert len(found) == len(wanted) == dflash.config.drafts
+        same += sum(a == b for a, b in zip(found.tokens, wanted.tokens, strict=True))
+        apart += [abs(a / b - 1) for a, b in zip(found.confidence, wanted.confidence, strict=True)]
+        slots += len(wanted)
+        assert theirs.propose(3 + 11 * block, 2).tokens == found.tokens[:2]
+    theirs.close()
+    llama.close()
+    assert same >= 0.9 * slots  # the target's head is in Q8_0, for which activations are rounded: near ties tip over
+    assert np.median(apart) < 0.02
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_proposes_what_torch_does(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32")
+    check(path, tiny_pair, len(config.taps))
+
+
+@pytest.mark.parametrize("variant", ["full", "DSpark", "DFlash 2"])
+def test_yarn(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    path = write_gguf(
+        tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32", **YARN
+    )
+    assert load(path).config.decoder.rope_magnitude > 1
+    check(path, tiny_pair, len(config.taps))
+
+
+def test_biases_are_refused(tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of("full", vocabulary_of(tiny_pair))
+    config = replace(config, decoder=replace(config.decoder, attention_bias=True))
+    path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf")
+    llama = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=(1, 3, 4))
+    with pytest.raises(ModelError, match=r"drafter\.gguf: llama\.cpp runs no drafters with biases in attention"):
+        LlamaCppDFlashDrafter(path, llama, threads=1)
+    llama.close()
