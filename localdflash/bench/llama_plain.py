@@ -24,10 +24,10 @@ class LoneRowTarget(LlamaCppTarget):
     """See `Target`."""
 
     def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
-        super().__init__(path, context, threads, way=AS_IT_COMES, placement=placement)
+        super().__init__(path, context, threads, way=AS_IT_COMES, placement=placement, drafts=False)
 
-    def _params(self, threads: int) -> Any:
-        params = super()._params(threads)
+    def _params(self, threads: int, drafts: bool) -> Any:
+        params = super()._params(threads, drafts)
         params.flash_attn_type = api.llama_context_default_params().flash_attn_type
         return params
 

@@ -55,8 +55,8 @@ def room(positions: int) -> int:
 def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
     """Bytes of a block's keys and values."""
     arrays = cache_arrays(config.head_dim, kv)
-    sizes = (array.rows(room(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays)
-    return config.num_key_value_heads * sum(sizes)
+    sizes = [array.rows(room(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays]
+    return config.num_key_value_heads * int(sum(sizes))
 
 
 class KeysAndValues:

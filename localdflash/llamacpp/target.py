@@ -85,7 +85,7 @@ class LlamaCppTarget:
         self.context = context or trained
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        params = context_params(self.context, threads, way, drafts)
+        params = self._params(threads, drafts)
         if not has_states(self.model):
             hold_two(params)
         self.handle = library.new_context(self.model, params)
@@ -103,6 +103,9 @@ class LlamaCppTarget:
         self._views: dict[tuple[int, int, int], NDArray[np.float32]] = {}
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
+
+    def _params(self, threads: int, drafts: bool) -> Any:
+        return context_params(self.context, threads, self.way, drafts)
 
     @property
     def max_rows(self) -> int:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
-from localdflash.cpu.bound import KEYS, bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.cache import KEYS
 from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
 from localdflash.cpu.matrices import GROUP, PANEL
 from localdflash.cpu.packed import open_target
@@ -32,10 +33,14 @@ Floats = NDArray[np.float32]
 
 
 class _SlotCache(NamedTuple):
-    """Keys and values of one slot, shaped as `KeysAndValues` has them."""
+    """Keys and values of one slot, in the form "f16" of `KeysAndValues`."""
 
     keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
     values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]
+
+    def bound(self, block: int) -> library.CacheStruct:
+        """See `KeysAndValues`."""
+        return library.CacheStruct(address(self.keys[block]), address(self.values[block]))
 
 
 class _Quantized:

@@ -75,7 +75,7 @@ def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.flo
     scales = cached[2].transpose(0, 2, 1).reshape(strips * 16, half // 16).repeat(32, axis=1)
     keys = cached[0].transpose(0, 2, 1, 3).reshape(strips * 16, 2 * half).astype(np.float64)
     values = cached[1].transpose(0, 2, 1).reshape(strips * 16, 2 * half).astype(np.float64)
-    return keys * scales, values * cached[3][:, None]
+    return np.asarray(keys * scales, np.float64), np.asarray(values * cached[3][:, None], np.float64)
 
 
 def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
