@@ -5,10 +5,9 @@ say. Where they are not there yet (a pair is planned before it is downloaded), t
 """
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
@@ -19,7 +18,7 @@ from localdflash.weights import gguf, safetensors
 
 LARGEST_JSON = 1 << 20  # bytes
 UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators: for training
-INTEGERS = {"I64": "<i8", "I32": "<i4"}
+INTEGERS = {"I64": "<q", "I32": "<i"}  # for `struct`
 
 
 def config_of_file(path: Path) -> DFlashConfig:
@@ -64,5 +63,5 @@ def _ids(path: Path, info: safetensors.SafetensorInfo) -> tuple[int, ...]:
         raise ModelError(f"{path}: tensor {info.name} is no list of tokens; download it again")
     with open_model(path) as (stream, _):
         stream.seek(info.offset)
-        offsets = np.frombuffer(stream.read(info.nbytes), INTEGERS[info.dtype])
-    return tuple((offsets + np.arange(len(offsets))).tolist())
+        offsets = struct.iter_unpack(INTEGERS[info.dtype], stream.read(info.nbytes))
+        return tuple(row + offset for row, (offset,) in enumerate(offsets))

@@ -3,7 +3,7 @@
 What is only our own (see `dflash_json`) stands there as metadata `localdflash.*`.
 """
 
-import numpy as np
+import struct
 
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
@@ -127,7 +127,7 @@ def _ids(header: gguf.GGUFHeader) -> tuple[int, ...]:
         raise ModelError(f"{header.path}: tensor {info.name} is no list of tokens; convert the model again")
     with open_model(header.path) as (stream, _):
         stream.seek(info.offset)
-        return tuple(np.frombuffer(stream.read(info.nbytes), "<i8").tolist())
+        return tuple(token for (token,) in struct.iter_unpack("<q", stream.read(info.nbytes)))
 
 
 def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:

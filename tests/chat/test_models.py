@@ -39,7 +39,7 @@ def test_every_pair_of_the_registry_is_a_row() -> None:
         "embedded", "Small Python code model that ships with the package", "1 GB", here=True, runs=True
     )
     assert not rows["qwen3-4b"].here
-    assert not rows["gpt-oss-120b"].runs
+    assert not rows["qwen3-coder-next"].runs
 
 
 def test_the_fit_of_a_pair_that_is_here() -> None:
