@@ -52,17 +52,12 @@ class Output:
             raise NotKept(error.strerror) from None
 
     def finish(self, name: Path) -> None:
-        """Seal the file, and give it its name once all of it is on disk.
-
-        What was written in parts lies in memory in small pages: it is let go, to be read in huge ones.
-        """
+        """Seal the file, and give it its name once all of it is on disk."""
         try:
             with open(self._descriptor, "r+b", buffering=0, closefd=False) as stream:
                 size = os.fstat(self._descriptor).st_size
                 _seal(stream, size, _digest(stream, size))
             os.fsync(self._descriptor)
-            with suppress(AttributeError, OSError):  # not Linux
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             self._path.replace(name)
         except OSError as error:
             raise NotKept(error.strerror) from None

@@ -72,6 +72,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
     return set_times
 
 
+def test_a_first_round_that_finds_the_weights_on_the_disk_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = iter([300.0, 2.0])
+    monkeypatch.setattr(choosing, "calibrate", lambda *_, **__: Controller({1: next(rounds)}, {}))
+    monkeypatch.setattr(choosing, "SECONDS", 0.0)
+    assert choosing._ms(None, ()) == 2.0  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("cpu_ms", "llama_ms", "faster"), [(1.0, 2.0, "cpu"), (2.0, 1.0, "llama.cpp")])
 def test_the_faster_one_is_taken_and_timed_once(
     cpu_ms: float, llama_ms: float, faster: str, case: Case, timed: SetTimes
