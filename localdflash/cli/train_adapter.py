@@ -6,7 +6,7 @@ import click
 
 from localdflash.cli.meter import Meter
 from localdflash.cli.training import folder_argument, prepare, seed_option, threads_option
-from localdflash.errors import UsageError
+from localdflash.errors import ModelError, UsageError
 
 RANK = 16
 
@@ -76,11 +76,11 @@ def adapter(
 
 def _files(pair: str) -> tuple[Path, Path | None]:
     """The target to put adapters into, and the adapter that the pair was made with."""
-    from localdflash.pairs.registry import load_registry, local_files
+    from localdflash.pairs.registry import how_to_get, load_registry, local_files
 
-    registry = load_registry()
-    entry = registry.resolve(pair)
-    if made_of := entry.target.adapted:
-        base = next(other for other in registry.pairs.values() if other.target == made_of.base)
-        return local_files(base).target, Path(made_of.adapter)
-    return local_files(entry).target, None
+    entry = load_registry().resolve(pair)
+    if not (made_of := entry.target.adapted):
+        return local_files(entry).target, None
+    if not made_of.base.path.is_file():
+        raise ModelError(f"what {pair} was made of is missing: {how_to_get(made_of.base)}")
+    return made_of.base.path, Path(made_of.adapter)

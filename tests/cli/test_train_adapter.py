@@ -133,6 +133,12 @@ def test_a_pair_that_was_made_with_an_adapter_is_trained_on_from_it(
     assert second[0] == pytest.approx(first[-1], rel=1e-2)  # but for what bfloat16 rounds away
     with safe_open(tmp_path / "second" / "adapter.safetensors", "pt") as file:
         assert file.get_tensor("blk.0.attn_q.weight.down").shape == (3, 32)
+    tiny.rename(tmp_path / "elsewhere.gguf")
+    try:
+        line = fails(3, "train", "adapter", tmp_path / "third", *given, "tiny-code")
+        assert f"what tiny-code was made of is missing: no file at {tiny}" in line
+    finally:
+        (tmp_path / "elsewhere.gguf").rename(tiny)
 
 
 def _held_out(folder: Path) -> list[float]:
