@@ -103,7 +103,7 @@ struct Pass {
   float* taps;        // [rows][tap_count * hidden]
   float* logits;      // [rows][vocabulary]; with a Markov head those before it, which it needs
   int32_t* best;      // [rows] likeliest token, of equals the lowest
-  float* confidence;  // [rows] its softmax probability
+  float* confidence;  // [rows] its softmax probability, or what slot heads say; these need it, and best
   int32_t* numbers;   // [rows] whether all logits are numbers below infinity; with best, and without confidence
   int32_t keeps;      // whether all rows are kept, so that the states of delta nets may go on at once
 };

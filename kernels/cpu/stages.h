@@ -262,7 +262,7 @@ void look_through(const Stage& s, int chunk, const Matrix& head, int vocabulary,
 // Where a chunk keeps the best of each row, none of which has been seen.
 Best* begin_best(const Stage& s, int chunk) {
   Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
-  for (int r = 0; r < MAX_ROWS; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
+  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
   return best;
 }
 
