@@ -53,14 +53,20 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-# What rounding makes of scores, in standard deviations of a slot's logits: torch rounds nothing; llama.cpp rows that
-# meet the target's head and the drafter's matrices in Q8_0, the CPU engine those that meet any matrix.
-NEAR = {in_torch: 1e-4, in_llama_cpp: 0.2, on_cpu: 0.2}
+# What rounding makes of scores, in standard deviations of a slot's logits. torch rounds nothing; llama.cpp rounds rows
+# that meet matrices in Q8_0, as the target's head is; the CPU engine those that meet any matrix.
+NEAR = {
+    (in_torch, "F32"): 1e-4,
+    (in_torch, "Q8_0"): 1e-4,
+    (in_llama_cpp, "F32"): 0.03,
+    (in_llama_cpp, "Q8_0"): 0.15,
+    (on_cpu, "F32"): 0.15,
+    (on_cpu, "Q8_0"): 0.15,
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("make", NEAR)
-@pytest.mark.parametrize("quantization", ["F32", "Q8_0"])
+@pytest.mark.parametrize(("make", "quantization"), NEAR)
 def test_the_same_tokens(
     make: Callable[[Path, Path, ExitStack], Drafter],
     variant: str,
@@ -71,4 +77,4 @@ def test_the_same_tokens(
 ) -> None:
     case = Case(variant, tiny_pair / "target.gguf")
     path = case.write(tmp_path / "drafter.gguf", quantization)
-    case.check(make(path, case.target, stack), near=NEAR[make])
+    case.check(make(path, case.target, stack), near=NEAR[make, quantization])

@@ -3,11 +3,13 @@
     case = Case(variant, target)                     # a variant of `random_drafters.VARIANTS`
     case.check(drafter of case.write(path, "F32"), near=0.05)
 
-A draft is walked along with the oracle in float64, each slot behind what was proposed before it. A token may be another
-than the oracle's only in a near tie: where its score is short of the best one by at most `near` standard deviations of
-the slot's logits. So drafters that pass propose the same tokens but for near ties, whoever they are.
+A draft is walked along with the oracle in float64, each slot behind what was proposed before it. A token may be
+another than the oracle's only in a near tie: where scores and logits changed by at most `near` standard deviations of
+the slot's logits would make it the best. So drafters that pass propose the same tokens but for near ties, whoever they
+are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +35,15 @@ class Block:
     anchor: int
     hidden: Array  # [slots, H]
     logits: Array  # [slots, proposed]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """How far a proposal is from the oracle's."""
+
+    same: bool
+    gap: float  # what its score is short of, in standard deviations of the logits
+    apart: float  # of its confidence, relatively
 
 
 class Case:
@@ -70,31 +81,39 @@ class Case:
         shape = (1 + index % 5, len(self.config.taps) * self.config.decoder.hidden_size)
         return np.random.default_rng(index).standard_normal(shape).astype(np.float32)
 
-    def check(self, drafter: Drafter, near: float, same: float = 0.9, sure: float = 0.02) -> None:
-        """A fresh drafter proposes what the oracle does, in `same` of the slots without a near tie's help; half of its
-        confidences are within `sure` of it, relatively.
+    def check(self, drafter: Drafter, near: float, same: float = 0.85, sure: float = 0.02) -> None:
+        """A fresh drafter proposes what the oracle does, but for near ties, of which there are at most 1 - `same`; half
+        of its confidences are within `sure` of the oracle's, relatively.
         """
-        gaps, apart = list[float](), list[float]()
+        found = self.compare(drafter)
+        assert max(slot.gap for slot in found) <= near
+        assert np.mean([slot.same for slot in found]) >= same
+        assert np.median([slot.apart for slot in found]) <= sure
+
+    def compare(self, drafter: Drafter) -> list[Slot]:
+        """Every slot of the drafts of a fresh drafter."""
+        found = list[Slot]()
         for block in self.blocks:
             drafter.observe([7] * len(block.taps), block.taps)
             draft = drafter.propose(block.anchor, 99)
             assert len(draft) == self.config.drafts
             assert drafter.propose(block.anchor, 2).tokens == draft.tokens[:2]
-            self._walk(block, draft, gaps, apart)
-        assert max(gaps) <= near
-        assert np.mean(np.array(gaps) == 0) >= same
-        assert np.median(apart) <= sure
+            found += self._walk(block, draft)
+        return found
 
-    def _walk(self, block: Block, draft: Draft, gaps: list[float], apart: list[float]) -> None:
-        """Add how far each token's score is from the best in standard deviations, and each confidence from its own."""
-        before, tokens = block.anchor, list(self.oracle.tokens)
+    def _walk(self, block: Block, draft: Draft) -> Iterator[Slot]:
+        before, rows = block.anchor, {int(token): row for row, token in enumerate(self.oracle.tokens)}
         for slot, (token, claimed) in enumerate(zip(draft.tokens, draft.confidence, strict=True)):
             state, logits = block.hidden[slot], block.logits[slot]
             best, confidence = self.oracle.slot(before, state, logits)
-            scores, row = self.oracle.scores(before, state, logits), tokens.index(token)
-            gap = scores[best] - scores[row]
-            if top := self.config.selector_top_k:  # it may be a candidate by a near tie, too
-                gap = max(gap, np.sort(logits)[-top] - logits[row], 0.0)
-            gaps.append(float(gap / logits.std()))
-            apart.append(abs(claimed / confidence - 1))
+            gap = self._gap(self.oracle.scores(before, state, logits), logits, rows[token])
+            yield Slot(rows[token] == best, float(gap / logits.std()), abs(claimed / confidence - 1))
             before = token
+
+    def _gap(self, scores: Array, logits: Array, row: int) -> float:
+        """The smallest change of scores and logits that makes a row the one to propose."""
+        top = self.config.selector_top_k or len(logits)
+        last = np.sort(logits)[-top]
+        candidates = logits >= last
+        better = np.minimum(scores - scores[row], logits - last if top < len(logits) else np.inf)[candidates]
+        return max(float(better.max()), last - logits[row], 0.0)  # a better candidate might be none, too
