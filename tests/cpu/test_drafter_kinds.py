@@ -85,3 +85,10 @@ def test_however_many_threads(variant: str, tiny_pair: Path, tmp_path: Path, new
         for found, wanted in zip(drafts, one, strict=True):
             assert found.tokens == wanted.tokens
             assert found.confidence == pytest.approx(wanted.confidence, rel=1e-5)
+
+
+def test_a_markov_head_that_decides_alone(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    """No slot is right before the one before it is: all of them are corrected again and again."""
+    case = Case("DSpark that judges", tiny_pair / "target.gguf")
+    case.weights["markov_head.markov_w1.weight"] *= 64  # still in steps that Q8_0 holds
+    case.check(drafter_of(case, tmp_path, new_team()), near=1.0, same=0.98)  # what is added is a hundred times as much
