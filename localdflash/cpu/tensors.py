@@ -92,7 +92,7 @@ def drafter_names(config: DFlashConfig) -> dict[str, str]:
     names = dict(DRAFTER_FIELDS)
     for layer in range(config.decoder.num_hidden_layers):
         fields = CONVOLUTION_FIELDS | {f"{theirs}.weight": ours for theirs, ours in LAYER_FIELDS.items()}
-        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in LAYER_FIELDS.items()}
+        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in LAYER_FIELDS.items() if ours in BIASED}
         names |= {f"blk.{layer}.{theirs}": f"layers.{layer}.{ours}" for theirs, ours in fields.items()}
     return names
 

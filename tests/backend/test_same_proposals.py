@@ -59,10 +59,14 @@ NEAR = {
     (in_torch, "F32"): 1e-4,
     (in_torch, "Q8_0"): 1e-4,
     (in_llama_cpp, "F32"): 0.03,
-    (in_llama_cpp, "Q8_0"): 0.15,
-    (on_cpu, "F32"): 0.15,
-    (on_cpu, "Q8_0"): 0.15,
+    (in_llama_cpp, "Q8_0"): 0.25,
+    (on_cpu, "F32"): 0.25,
+    (on_cpu, "Q8_0"): 0.25,
 }
+
+
+# llama.cpp has one causality for all layers, and takes these for bidirectional.
+FAILS = {(in_llama_cpp, "sliding in part, causal by default")}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -74,7 +78,10 @@ def test_the_same_tokens(
     tiny_pair: Path,
     tmp_path: Path,
     stack: ExitStack,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if (make, variant) in FAILS:
+        request.applymarker(pytest.mark.xfail(raises=AssertionError, strict=True))
     case = Case(variant, tiny_pair / "target.gguf")
     path = case.write(tmp_path / "drafter.gguf", quantization)
     case.check(make(path, case.target, stack), near=NEAR[make, quantization])

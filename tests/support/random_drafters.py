@@ -20,7 +20,8 @@ YARN = {"factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 8.0,
 # A window is longer than a block where rows see later ones: llama.cpp has none to that side.
 VARIANTS: dict[str, dict[str, Any]] = {
     "full": {},
-    "sliding, causal by default": {"window": 6, "sliding": (True, False)},
+    "sliding in part, causal by default": {"window": 6, "sliding": (True, False)},
+    "sliding, causal by default": {"window": 6, "sliding": (True, True)},
     "sliding, bidirectional": {"window": 9, "sliding": (True, True), "causal": False},
     "causal everywhere": {"causal": True},
     "scaled embedding": {"embedding_scale": 2.5},
