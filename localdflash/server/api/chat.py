@@ -1,15 +1,16 @@
 """POST /v1/chat/completions and /apply-template."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 from msgspec import UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.answers.conversation import prepare, prompt_ids, prompt_text
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
@@ -18,8 +19,9 @@ from localdflash.server.api.openai import ChatShape, answer
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import ChatMessage, ChatRequest, TemplateRequest, TextPart
 from localdflash.server.api.state import AppState
-from localdflash.text.chat_template import Role, TemplateMessage, render
+from localdflash.text.chat_template import Role, TemplateMessage
 from localdflash.text.grammar import Grammars
+from localdflash.text.thoughts import ThoughtSplit, joined, split
 
 TEMPERATURE = 1.0  # where a request does not say, as OpenAI documents
 ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
@@ -31,7 +33,15 @@ async def chat(http: HttpRequest) -> Response:
     body = await read(http, ChatRequest)
     loaded = await state.ready("chat", body.model)
     ask = await asyncio.to_thread(_ask, loaded, body, state.grammars(loaded))
-    return await answer(http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs)))
+    return await answer(http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs), _split(body)))
+
+
+def _split(body: ChatRequest) -> Callable[[], ThoughtSplit] | None:
+    """What tells thoughts from answer, unless the request wants both as one text."""
+    if body.reasoning_format == "none":
+        return None
+    begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
+    return partial(ThoughtSplit, thinking=split(begun)[2], begun=bool(begun))
 
 
 async def apply_template(http: HttpRequest) -> Response:
@@ -41,14 +51,12 @@ async def apply_template(http: HttpRequest) -> Response:
     loaded = await state.ready("chat", body.model)
     messages = messages_of(body.messages)
     goes_on = _goes_on(body.continue_final_message, messages)
+    variables: Mapping[str, str | bool] = body.chat_template_kwargs
     if body.count:
-        variables: Mapping[str, str | bool] = body.chat_template_kwargs
         ids = await asyncio.to_thread(prompt_ids, loaded, messages, variables=variables, goes_on=goes_on)
         return json_response({"tokens": len(ids)})
-    asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
-    variables = {**loaded.tokenizer.template_tokens(), **body.chat_template_kwargs}
-    prompt = await asyncio.to_thread(render, template_of(loaded), asked, variables=variables)
-    return json_response({"prompt": "".join(piece.text for piece in prompt) + begun})
+    prompt = await asyncio.to_thread(prompt_text, loaded, messages, variables=variables, goes_on=goes_on)
+    return json_response({"prompt": prompt})
 
 
 def _goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
@@ -64,14 +72,30 @@ def _ask(loaded: LoadedPair, body: ChatRequest, grammars: Grammars) -> Ask:
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=ALL_THE_ROOM)
     messages, params = messages_of(body.messages), params_of(body, TEMPERATURE)
     goes_on = _goes_on(body.continue_final_message, messages)
-    prepared = prepare(loaded, messages, limit, params, variables=body.chat_template_kwargs, goes_on=goes_on)
+    constraint = constraint_of(body, grammars, *_formats(body, grammars))
+    prepared = prepare(
+        loaded, messages, limit, params, variables=_variables(body), goes_on=goes_on, at_once=constraint is not None
+    )
     if body.prediction:
         text = _text(body.prediction.content, "prediction.content")
         prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
-    constraint = constraint_of(body, grammars, *_formats(body, grammars))
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     requests, stops = choices(loaded, prepared, body, body.n or 1, constraint, alternatives, param="messages")
-    return Ask(loaded, requests, stops, document=body.document)
+    return Ask(loaded, requests, stops, document=body.document, makes_text=prepared.spelling)
+
+
+def _variables(body: ChatRequest) -> dict[str, str | bool]:
+    """The template's switches, OpenAI's effort among them."""
+    match body.reasoning_effort:
+        case None:
+            effort: dict[str, str | bool] = {}
+        case "none":
+            effort = {"enable_thinking": False}
+        case "minimal":
+            effort = {"reasoning_effort": "low"}
+        case known:
+            effort = {"reasoning_effort": known}
+    return effort | (body.chat_template_kwargs or {})
 
 
 def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
@@ -85,7 +109,9 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
             raise _bad(f"{place}.tool_calls", "tools are not supported; leave them out")
         if isinstance(message.content, UnsetType):
             raise _bad(f"{place}.content", "missing")
-        messages.append(TemplateMessage(ROLES[message.role], _text(message.content, f"{place}.content")))
+        role, content = ROLES[message.role], _text(message.content, f"{place}.content")
+        thoughts = (message.reasoning_content or "") if role == "assistant" else ""
+        messages.append(TemplateMessage(role, joined(thoughts, content)))
     return messages
 
 

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
-from localdflash.text.stream import Detokenizer
+from localdflash.text.thoughts import ThoughtSplit
 from localdflash.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -46,10 +46,12 @@ class EndpointShape(Protocol):
 
 @dataclass(frozen=True)
 class ChatShape:
-    """The shapes of /v1/chat/completions."""
+    """The shapes of /v1/chat/completions. `split` makes what tells the thoughts of a choice from its answer."""
 
     tokenizer: Tokenizer
     logprobs: bool
+    split: Callable[[], ThoughtSplit] | None
+    _splits: dict[int, ThoughtSplit] = field(default_factory=dict)  # by choice, in a stream
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any] | None:
@@ -58,21 +60,29 @@ class ChatShape:
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `EndpointShape`."""
-        told = self._delta(piece.choice.index, {"content": piece.text})
+        told = self._delta(piece.choice.index, self._parts(piece.choice.index, piece.text))
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        return {**self._delta(choice.index, {}), "finish_reason": choice.finish}
+        rest = self._splits[choice.index].finish() if choice.index in self._splits else ("", "")
+        return {**self._delta(choice.index, _named(*rest)), "finish_reason": choice.finish}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
+        split = self.split() if self.split else None
+        parts = _both(split.push(choice.text), split.finish()) if split else ("", choice.text)
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": {"role": "assistant", "content": "", "refusal": None, **_named(*parts)},
             "logprobs": self._logprobs(choice.chosen),
             "finish_reason": choice.finish,
         }
+
+    def _parts(self, index: int, text: str) -> dict[str, str]:
+        if not self.split:
+            return {"content": text}
+        return _named(*self._splits.setdefault(index, self.split()).push(text)) or {"content": ""}
 
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -96,6 +106,16 @@ class ChatShape:
             "logprob": max(logprob, LEAST_LOGPROB),
             "bytes": list(data),
         }
+
+
+def _named(thoughts: str, said: str) -> dict[str, str]:
+    """Thoughts and answer, as far as there are any, under the names that clients know."""
+    named = {"reasoning_content": thoughts, "content": said}
+    return {name: text for name, text in named.items() if text}
+
+
+def _both(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
+    return first[0] + second[0], first[1] + second[1]
 
 
 @dataclass(frozen=True)
@@ -201,7 +221,7 @@ class _Sizes:
     """Splits a choice's text among its tokens: the bytes that each completes, which add up to the text's."""
 
     def __init__(self, ask: Ask) -> None:
-        self._text, self._ends = Detokenizer(ask.loaded.tokenizer), ask.requests[0].ends
+        self._text, self._ends = ask.spelling(), ask.requests[0].ends
 
     def push(self, ids: Sequence[int]) -> list[int]:
         """The sizes of the next tokens; one that ends an answer has none."""

@@ -65,6 +65,7 @@ class ChatMessage(Struct):
 
     role: str
     content: str | list[TextPart] | UnsetType | None = UNSET
+    reasoning_content: str | None = None  # what was thought before it
     tool_calls: list[Any] | None = None
 
 
@@ -99,6 +100,8 @@ class ChatRequest(OpenAI, kw_only=True):
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     chat_template_kwargs: dict[str, str | bool] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
 
 
