@@ -1,5 +1,10 @@
 """Vocabularies and chat templates in the forms that families of models have, written for the tests."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
 CONTROL, USER_DEFINED = 3, 4  # GGUF token types
 
 HARMONY_TOKENS = dict.fromkeys(
@@ -77,3 +82,14 @@ GEMMA = """
 
 TEMPLATES = {"harmony": HARMONY, "qwen3": QWEN3, "qwen3.5": QWEN35, "gemma": GEMMA}
 TOKENS = {"harmony": HARMONY_TOKENS, "qwen3": QWEN_TOKENS, "qwen3.5": QWEN_TOKENS, "gemma": GEMMA_TOKENS}
+
+
+@pytest.fixture(scope="session")
+def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
+    """A vocabulary with its chat template, by family."""
+    return {
+        family: make_vocabulary(
+            TOKENS[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None
+        )
+        for family, template in TEMPLATES.items()
+    }

@@ -74,7 +74,7 @@ def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
 
 
 @contextmanager
-def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[tuple[pytest.MonkeyPatch, Options]]:
+def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
     """Until this ends, the options that it gives load a pair that says these parts, then its end."""
     tokenizer = Tokenizer.load(vocabulary)
     target = ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))
@@ -95,13 +95,13 @@ def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[tuple[pytest.Monkey
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localdflash.loading.load.load_on", load)
-        yield patch, options
+        yield options
 
 
 @contextmanager
 def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
     """A client of an app whose pair says these parts."""
-    with scripted_pair(vocabulary, *parts) as (_, options):
+    with scripted_pair(vocabulary, *parts) as options:
         metrics = Metrics()
         worker = PairWorker(options, 1_000_000, 4, metrics.observe)
         worker.start()

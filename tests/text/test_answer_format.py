@@ -4,6 +4,7 @@ history where the template says so.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,35 +23,20 @@ from localdflash.text.stream import Spelling
 from localdflash.text.thoughts import joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
-from tests.support.chat_formats import TEMPLATES, TOKENS
+from tests.support.chat_formats import TEMPLATES, TOKENS, vocabularies
+from tests.support.scripted_pair import spelled
 from tests.text.conftest import CHATML, CONTROL, MakeVocabulary
+
+__all__ = ["vocabularies"]
 
 FAMILIES = sorted(TEMPLATES)
 ASKED = [TemplateMessage("user", "why?")]
 
 
 @pytest.fixture(scope="session")
-def models(make_vocabulary: MakeVocabulary) -> dict[str, Tokenizer]:
-    """A vocabulary with its template, by family."""
-    return {
-        family: Tokenizer.load(
-            make_vocabulary(
-                TOKENS[family],
-                {"tokenizer.chat_template": template},
-                bos="<bos>" if family == "gemma" else None,
-            )
-        )
-        for family, template in TEMPLATES.items()
-    }
-
-
-def ids_of(tokenizer: Tokenizer, *parts: str) -> list[int]:
-    """The ids of parts, each a special token or text."""
-    return [
-        token
-        for part in parts
-        for token in ([tokenizer.special(part)] if tokenizer.has_special(part) else tokenizer.encode(part))
-    ]
+def models(vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
+    """The tokenizers, by family."""
+    return {family: Tokenizer.load(path) for family, path in vocabularies.items()}
 
 
 def start_of(tokenizer: Tokenizer, begun: str = "", *, at_once: bool = False, **switches: bool | str) -> Start:
@@ -113,8 +99,8 @@ def test_any_cut_reads_the_same(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
 ) -> None:
     tokenizer = models[family]
-    ids = ids_of(tokenizer, *THINK[family])
-    ids += tokenizer.encode(thoughts) + ids_of(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
+    ids = spelled(tokenizer, *THINK[family])
+    ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
     told = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
@@ -143,16 +129,16 @@ def test_any_ids_at_all_read_the_same(models: Mapping[str, Tokenizer], family: s
 def test_text_that_is_certain_is_told_at_once(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
     spelling = start_of(tokenizer, enable_thinking=True).spelling(tokenizer)
-    assert spelling.push(ids_of(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
-    assert spelling.push(ids_of(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
-    assert spelling.push(ids_of(tokenizer, "so")) in ("so", "\n</think>\n\nso")
+    assert spelling.push(spelled(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
+    assert spelling.push(spelled(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
+    assert spelling.push(spelled(tokenizer, "so")) in ("so", "\n</think>\n\nso")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_marks_that_a_text_spells_are_text(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
     said = "".join(TOKENS[family])
-    ids = [*ids_of(tokenizer, *THINK[family], "x", *ANSWER[family]), *tokenizer.encode(said)]
+    ids = [*spelled(tokenizer, *THINK[family], "x", *ANSWER[family]), *tokenizer.encode(said)]
     assert read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids) == joined("x", said)
 
 
@@ -161,7 +147,7 @@ def test_an_answer_may_have_no_thoughts(models: Mapping[str, Tokenizer], family:
     tokenizer = models[family]
     start = start_of(tokenizer, enable_thinking=False)
     head = ("<|channel|>", "final", "<|message|>") if family == "harmony" else ()
-    assert read(start.spelling(tokenizer), ids_of(tokenizer, *head, "\nyes")) == "\nyes"
+    assert read(start.spelling(tokenizer), spelled(tokenizer, *head, "\nyes")) == "\nyes"
 
 
 # Harmony
@@ -200,7 +186,7 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
 )
 def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
     tokenizer = models["harmony"]
-    ids = ids_of(tokenizer, *parts)
+    ids = spelled(tokenizer, *parts)
     spelling = start_of(tokenizer).spelling
     assert read(spelling(tokenizer), ids, range(len(ids))) == read(spelling(tokenizer), ids) == text
 
@@ -227,7 +213,7 @@ def test_an_answer_goes_on_as_if_it_had_not_stopped(models: Mapping[str, Tokeniz
     opened = think if thoughts else ""
     closing = answer if closed or (no_thoughts and family in ("harmony", "qwen3.5")) else ""
     assert written == asked + opened + thoughts + closing + said
-    more = ids_of(tokenizer, " more") if begun and (thinking or said) else []
+    more = spelled(tokenizer, " more") if begun and (thinking or said) else []
     assert read(start.spelling(tokenizer), more) == (" more" if more else "")
 
 
@@ -235,7 +221,7 @@ def test_an_answer_goes_on_as_if_it_had_not_stopped(models: Mapping[str, Tokeniz
 def test_thoughts_end_in_the_part_that_goes_on(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
     start = start_of(tokenizer, "<think>\nbecau", enable_thinking=True)
-    ids = ids_of(tokenizer, "se", *ANSWER[family], "so")
+    ids = spelled(tokenizer, "se", *ANSWER[family], "so")
     assert read(start.spelling(tokenizer), ids) == "se\n</think>\n\nso"
 
 
@@ -258,7 +244,7 @@ def test_an_answer_that_stopped_anywhere_goes_on_with_the_same_ids(
     tokenizer = models[family]
     asked = prompt_of(tokenizer, ASKED, enable_thinking=True)
     prompt = encode_prompt(tokenizer, asked)
-    ids = ids_of(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
+    ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
     text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids)
     begun = format_of(tokenizer).start(asked, text, at_once=False)
     assert prompt + encode_answer(tokenizer, begun.prompt) == prompt + ids

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from localdflash.loading.load import LoadedPair
-from tests.support.chat_formats import TEMPLATES, TOKENS
+from tests.support.chat_formats import TEMPLATES, vocabularies
 from tests.support.scripted_pair import scripted_client, spelled
 from tests.support.served import Client
-from tests.text.conftest import MakeVocabulary, make_vocabulary, oracle
+from tests.text.conftest import make_vocabulary, oracle
 
-__all__ = ["make_vocabulary", "oracle"]
+__all__ = ["make_vocabulary", "oracle", "vocabularies"]
 
 CHAT = "/v1/chat/completions"
 THINKS = {
@@ -38,17 +38,6 @@ CALLS = {
         '<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>',
     ),
 }
-
-
-@pytest.fixture(scope="session")
-def vocabularies(make_vocabulary: MakeVocabulary) -> dict[str, Path]:
-    """A vocabulary with its chat template, by family."""
-    return {
-        family: make_vocabulary(
-            TOKENS[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None
-        )
-        for family, template in TEMPLATES.items()
-    }
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -103,7 +92,7 @@ def test_an_answer_that_is_cut_while_it_thinks_has_thoughts_alone(vocabularies: 
         most = len(spelled(loaded.tokenizer, *parts[: inside + 1])) - 3
         (choice,) = client.post(CHAT, asked(max_tokens=most)).json()["choices"]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
-        assert "because".startswith(choice["message"]["reasoning_content"])
+        assert "because é".startswith(choice["message"]["reasoning_content"])
 
 
 @pytest.mark.parametrize("family", sorted(TEMPLATES))
