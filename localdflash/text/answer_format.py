@@ -8,7 +8,7 @@ Tokens are told apart by their ids: a message that spells a mark in letters is t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 from localdflash.text import thoughts
 from localdflash.text.harmony import HarmonyText
@@ -17,6 +17,7 @@ from localdflash.text.stream import Detokenizer, Spelling
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 
+AtOnce = Literal["", "text", "call"]  # what an answer begins with, without thoughts; "" leaves that to the model
 LEAST_EFFORT = "low"  # what a template that knows only degrees of thinking gets for none
 
 
@@ -31,14 +32,14 @@ class Start:
 class AnswerFormat(Protocol):
     """How a family writes its answers."""
 
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: bool) -> Start:
-        """Where the answer to this prompt starts that has `begun` so far; with `at_once` it comes without thoughts."""
+    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: AtOnce) -> Start:
+        """Where the answer to this prompt starts that has `begun` so far; with `at_once` no thoughts come first."""
 
 
 class PlainFormat:
     """Everything that the model writes is its answer."""
 
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: bool) -> Start:
+    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: AtOnce) -> Start:
         """See `AnswerFormat`."""
         return Start([PromptStretch(begun, True)])
 
@@ -49,7 +50,7 @@ class MarkedFormat:
 
     marks: ThoughtMarks
 
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: bool) -> Start:
+    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: AtOnce) -> Start:
         """See `AnswerFormat`."""
         marks, tail = self.marks, _written_last(prompt)
         inside = tail.rfind(marks.opening) > tail.rfind(marks.closing)
@@ -69,7 +70,7 @@ class MarkedFormat:
 class HarmonyFormat:
     """gpt-oss: an answer is several messages, each in a channel of its own."""
 
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: bool) -> Start:
+    def start(self, prompt: Sequence[PromptStretch], begun: str, *, at_once: AtOnce) -> Start:
         """See `AnswerFormat`."""
         thought, said, thinking = thoughts.split(begun)
         added: list[PromptStretch] = []
@@ -77,7 +78,7 @@ class HarmonyFormat:
             added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
             if at_once or not thinking:
                 added.append(PromptStretch("<|end|><|start|>assistant", False))
-        if said or at_once:
+        if said or at_once == "text":
             added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(said, True)]
         trusted = "".join(piece.text for piece in added if not piece.from_user)
         _, written, header = (_written_last(prompt) + trusted).rpartition("<|start|>assistant")

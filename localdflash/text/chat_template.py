@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import CodeType
-from typing import Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from jinja2 import TemplateError
 
@@ -34,15 +34,27 @@ from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-_HAS_FIELD = re.compile(rf"""[.'"](?:{"|".join(_THOUGHT_FIELDS)})\b""")
+_HAS_FIELD = re.compile(rf"""[.'"]({"|".join(_THOUGHT_FIELDS)})\b""")
 
 
 @dataclass(frozen=True)
 class TemplateMessage:
-    """One turn of a conversation."""
+    """One turn of a conversation. `calls` are those of an answer; a result of one has its id and the tool's name."""
 
     role: Role
     content: str
+    calls: tuple["CalledTool", ...] = ()
+    call_id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class CalledTool:
+    """A call of a tool: its arguments are an object, or text that is none."""
+
+    id: str
+    name: str
+    arguments: object
 
 
 @dataclass(frozen=True)
@@ -123,9 +135,10 @@ def render(
     *,
     add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
     limits: Limits | None = None,
 ) -> list[PromptStretch]:
-    """The rendered prompt in pieces that say whether a user wrote them.
+    """The rendered prompt in pieces that say whether a user wrote them, as whoever describes `tools` is one, too.
 
     UsageError for an empty conversation or an unknown role; ModelError for a template that is broken, refuses the
     conversation, reaches outside of the sandbox or exceeds the limits.
@@ -140,7 +153,7 @@ def render(
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         return disguise.pieces(
             sandbox.load(code).render(
-                {"tools": None, "documents": None},
+                {"tools": disguise.hide_all(tools) if tools else None, "documents": None},
                 **(variables or {}),
                 messages=conversation,
                 add_generation_prompt=add_generation_prompt,
@@ -163,10 +176,22 @@ def _compile(template: str, limits: Limits) -> CodeType:
 def _fields(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:
     """A message as this template takes it."""
     thoughts, said, _ = split(message.content) if message.role == "assistant" else ("", message.content, False)
-    if not thoughts or not _HAS_FIELD.search(template):
-        return {"role": message.role, "content": disguise.hide(message.content)}
-    apart = dict.fromkeys(_THOUGHT_FIELDS, disguise.hide(thoughts))
-    return {"role": message.role, "content": disguise.hide(said), **apart}
+    has_field = _HAS_FIELD.search(template)
+    if not has_field:
+        thoughts, said = "", message.content
+    if message.calls and has_field and has_field[1] != "reasoning_content":  # gpt-oss, Gemma: one text before a call
+        thoughts, said = "\n\n".join(filter(None, (thoughts, said))), ""
+    fields: dict[str, object] = {"content": said}
+    if thoughts:
+        fields |= dict.fromkeys(_THOUGHT_FIELDS, thoughts)
+    if message.calls:
+        fields["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    fields |= {"tool_call_id": message.call_id} if message.call_id else {}
+    fields |= {"name": message.name} if message.name else {}
+    return {"role": message.role, **{name: disguise.hide_all(value) for name, value in fields.items()}}
 
 
 def _check(messages: Sequence[TemplateMessage]) -> None:

@@ -93,3 +93,53 @@ def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
         )
         for family, template in TEMPLATES.items()
     }
+
+
+# Templates that tell of tools in each family's words; what is not about tools is left out of them.
+
+_CALLS = "{%- for call in message.tool_calls or [] -%}{%- set call = call.function -%}"
+TOOL_TEMPLATES = {
+    "hermes": (
+        "{%- if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+        "<|im_end|>\n{% endif -%}"
+        "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\n' + message.content -}}"
+        + _CALLS
+        + '{{- \'<tool_call>\n{"name": "\' + call.name + \'", "arguments": \' -}}{{- call.arguments | tojson -}}'
+        "{{- '}\n</tool_call>' -}}{%- endfor -%}{{- '<|im_end|>\n' -}}{%- endfor -%}"
+        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}"
+    ),
+    "tags": (
+        "{%- if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<tool_call>\n"
+        "<function=example>\n</function>\n</tool_call><|im_end|>\n{% endif -%}"
+        "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\n' + message.content -}}"
+        + _CALLS
+        + "{{- '<tool_call>\n<function=' + call.name + '>\n' -}}{%- for key, value in call.arguments | items -%}"
+        "{{- '<parameter=' + key + '>\n' -}}{{- value if value is string else value | tojson -}}"
+        "{{- '\n</parameter>\n' -}}{%- endfor -%}{{- '</function>\n</tool_call>' -}}{%- endfor -%}"
+        "{{- '<|im_end|>\n' -}}{%- endfor -%}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}"
+    ),
+    "gemma": "{{- tools | tojson -}}" + GEMMA,
+    "harmony": "{{- tools | tojson -}}" + HARMONY,
+    "llama": (
+        "{%- if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif -%}"
+        "{%- for message in messages %}{{ message.role + ': ' + message.content + '<|eot_id|>' }}{% endfor -%}"
+    ),
+}
+TOOL_TOKENS = {
+    "hermes": QWEN_TOKENS,
+    "tags": QWEN_TOKENS,
+    "gemma": GEMMA_TOKENS,
+    "harmony": HARMONY_TOKENS,
+    "llama": dict.fromkeys(("<|eot_id|>", "<|python_tag|>", "<|eom_id|>"), CONTROL),
+}
+
+
+@pytest.fixture(scope="session")
+def tool_vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
+    """A vocabulary with a chat template that knows tools, by the syntax of its calls."""
+    return {
+        family: make_vocabulary(
+            TOOL_TOKENS[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None
+        )
+        for family, template in TOOL_TEMPLATES.items()
+    }

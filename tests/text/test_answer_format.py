@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.text.answer_format import (
+    AtOnce,
     HarmonyFormat,
     MarkedFormat,
     PlainFormat,
@@ -39,7 +40,7 @@ def models(vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
     return {family: Tokenizer.load(path) for family, path in vocabularies.items()}
 
 
-def start_of(tokenizer: Tokenizer, begun: str = "", *, at_once: bool = False, **switches: bool | str) -> Start:
+def start_of(tokenizer: Tokenizer, begun: str = "", *, at_once: AtOnce = "", **switches: bool | str) -> Start:
     prompt = prompt_of(tokenizer, ASKED, **switches)
     return format_of(tokenizer).start(prompt, begun, at_once=at_once)
 
@@ -229,10 +230,15 @@ def test_thoughts_end_in_the_part_that_goes_on(models: Mapping[str, Tokenizer], 
 @pytest.mark.parametrize("begun", ["", "so"])
 def test_a_grammar_begins_with_the_answer(models: Mapping[str, Tokenizer], family: str, begun: str) -> None:
     tokenizer = models[family]
-    start = start_of(tokenizer, begun, at_once=True, enable_thinking=True)
+    start = start_of(tokenizer, begun, at_once="text", enable_thinking=True)
     last = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}[family]
     assert text_of(start.prompt) == last + begun
     assert read(start.spelling(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
+
+
+def test_a_call_begins_with_its_own_header(models: Mapping[str, Tokenizer]) -> None:
+    assert text_of(start_of(models["harmony"], at_once="call").prompt) == ""
+    assert text_of(start_of(models["qwen3.5"], at_once="call").prompt) == "\n</think>\n\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -246,7 +252,7 @@ def test_an_answer_that_stopped_anywhere_goes_on_with_the_same_ids(
     prompt = encode_prompt(tokenizer, asked)
     ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
     text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids)
-    begun = format_of(tokenizer).start(asked, text, at_once=False)
+    begun = format_of(tokenizer).start(asked, text, at_once="")
     assert prompt + encode_answer(tokenizer, begun.prompt) == prompt + ids
 
 

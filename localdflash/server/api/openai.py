@@ -14,11 +14,11 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.server.api.answers import Choice, ChoicePiece, cached_tokens, collect, pieces, timings
 from localdflash.server.api.ask import Ask
+from localdflash.server.api.message_parts import MessageParts
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
-from localdflash.text.thoughts import ThoughtSplit
 from localdflash.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -46,43 +46,40 @@ class EndpointShape(Protocol):
 
 @dataclass(frozen=True)
 class ChatShape:
-    """The shapes of /v1/chat/completions. `split` makes what tells the thoughts of a choice from its answer."""
+    """The shapes of /v1/chat/completions. `parts` makes what takes the text of a choice apart."""
 
     tokenizer: Tokenizer
     logprobs: bool
-    split: Callable[[], ThoughtSplit] | None
-    _splits: dict[int, ThoughtSplit] = field(default_factory=dict)  # by choice, in a stream
+    parts: Callable[[], MessageParts]
+    _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any] | None:
         """See `EndpointShape`."""
+        self._parts[index] = self.parts()
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `EndpointShape`."""
-        told = self._delta(piece.choice.index, self._parts(piece.choice.index, piece.text))
+        index = piece.choice.index
+        told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        rest = self._splits[choice.index].finish() if choice.index in self._splits else ("", "")
-        return {**self._delta(choice.index, _named(*rest)), "finish_reason": choice.finish}
+        parts = self._parts[choice.index]
+        told = self._delta(choice.index, parts.finish())
+        return {**told, "finish_reason": _reason(choice, parts)}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        split = self.split() if self.split else None
-        parts = _both(split.push(choice.text), split.finish()) if split else ("", choice.text)
+        parts = self.parts()
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": "", "refusal": None, **_named(*parts)},
+            "message": parts.message(choice.text),
             "logprobs": self._logprobs(choice.chosen),
-            "finish_reason": choice.finish,
+            "finish_reason": _reason(choice, parts),
         }
-
-    def _parts(self, index: int, text: str) -> dict[str, str]:
-        if not self.split:
-            return {"content": text}
-        return _named(*self._splits.setdefault(index, self.split()).push(text)) or {"content": ""}
 
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -108,14 +105,8 @@ class ChatShape:
         }
 
 
-def _named(thoughts: str, said: str) -> dict[str, str]:
-    """Thoughts and answer, as far as there are any, under the names that clients know."""
-    named = {"reasoning_content": thoughts, "content": said}
-    return {name: text for name, text in named.items() if text}
-
-
-def _both(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
-    return first[0] + second[0], first[1] + second[1]
+def _reason(choice: Choice, parts: MessageParts) -> str:
+    return "tool_calls" if parts.called and choice.finish == "stop" else choice.finish
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""The form of calls in each family's syntax: names that there are, and arguments of their tool's schema.
+
+What cannot be said: Gemma's arguments, whose strings stand between markers, and calls of Llama 3 that nobody demands,
+which nothing tells from an answer. There the model is taken at its word.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from localdflash.engine.sampling import Constraint
+from localdflash.text.call_constraint import CallConstraint, CallPart
+from localdflash.text.grammar import GrammarConstraint, Grammars
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.tool_calls import Schemas
+
+_RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")
+_END_OF_VALUE = "\n</parameter>\n"
+
+
+class OneMarker:
+    """Calls that begin with a marker of their own; see `CallWatch`."""
+
+    def __init__(self, opening: int, parts: Sequence[CallPart]) -> None:
+        self.opening, self._parts = opening, parts
+
+    def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
+        """See `CallWatch`."""
+        return ("", self._parts) if token == self.opening else ("", ())
+
+
+class HarmonyHeaders:
+    """Messages to a function, which their headers tell; see `CallWatch`."""
+
+    def __init__(self, tokenizer: Tokenizer, tools: Schemas, parts: Sequence[CallPart]) -> None:
+        self.opening, self._start = tokenizer.special("<|message|>"), tokenizer.special("<|start|>")
+        self._channel = tokenizer.special("<|channel|>")
+        self._tokenizer, self._tools, self._parts = tokenizer, tools, parts
+        self._header: str | None = ""  # None inside of a message
+
+    def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
+        """See `CallWatch`."""
+        if token == self.opening:
+            header, self._header = self._header or "", None
+            called = _RECIPIENT.search(header)
+            return (header, self._parts) if called and called[1] in self._tools else ("", ())
+        if token in (self._start, self._channel):
+            self._header = self._header or ""
+        if self._header is not None:
+            self._header += self._tokenizer.piece(token, special=True).decode("utf-8", "replace")
+        return "", ()
+
+
+def call_constraint(
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, must: bool
+) -> Callable[[], Constraint] | None:
+    """A maker of each choice's constraint, with `must` to a call; None where nothing can be said of this model's."""
+    constraint = partial(CallConstraint, tokenizer, grammars.vocab_size)
+    if tokenizer.has_special("<|call|>") and tokenizer.has_special("<|message|>"):
+        form = _harmony(tokenizer, grammars, tools)
+        return lambda: constraint(HarmonyHeaders(tokenizer, tools, form[-1:]), form if must else ())
+    if tokenizer.has_special("<|tool_call>"):
+        opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
+        form = [
+            CallPart(_lark(grammars, f'start: "call:" ({_any_of(tools)}) "{{"')),
+            CallPart(marker=closing, free=True),
+        ]
+    elif tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>"):
+        opening = tokenizer.special("<tool_call>")
+        tagged = "<function=" in (tokenizer.chat_template() or "")
+        grammar = _tags(tools) if tagged else f'start: "\\n" call "\\n"\n{_object(tools, "arguments")}'
+        form = [CallPart(_lark(grammars, grammar), tokenizer.special("</tool_call>"))]
+    else:
+        return (lambda: grammars.lark(f"start: call\n{_object(tools, 'parameters')}")) if must else None
+    return lambda: constraint(OneMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
+
+
+def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
+    return lambda _: grammars.lark(grammar)
+
+
+def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
+    """A call from the first token on; its last part are the arguments, whose tool the header has named."""
+
+    def arguments(header: str) -> GrammarConstraint:
+        called = _RECIPIENT.search(header)
+        schema = tools[called[1]] if called else {}
+        return grammars.json_schema(_closed(schema) | _definitions(schema))
+
+    return [
+        CallPart(marker=tokenizer.special("<|channel|>")),
+        CallPart(
+            _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "'),
+            tokenizer.special("<|constrain|>"),
+        ),
+        CallPart(_lark(grammars, 'start: "json"'), tokenizer.special("<|message|>")),
+        CallPart(arguments, tokenizer.special("<|call|>")),
+    ]
+
+
+def _object(tools: Schemas, arguments: str) -> str:
+    """The rule of a call as one JSON object, its name first."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: _closed(schema)},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for name, schema in tools.items()
+    ]
+    shared = {"$defs": {name: kind for schema in tools.values() for name, kind in schema.get("$defs", {}).items()}}
+    return f"call: %json {json.dumps({'anyOf': calls, **shared})}\n"
+
+
+def _tags(tools: Schemas) -> str:
+    """A call as tags around each parameter, in the order of the schema; strings without quotes."""
+    rules = [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
+    calls = []
+    for number, (name, schema) in enumerate(tools.items()):
+        parts = []
+        for place, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
+            rule = f"p{number}_{place}"
+            rules += [f"{rule}: {json.dumps(f'<parameter={parameter}>{chr(10)}')} {_value(rule, kind)}"]
+            rules += [f"{rule}_json: %json {json.dumps({**kind, **_definitions(schema)})}"] if _is_json(kind) else []
+            parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
+        calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
+    return "\n".join([f'start: "\\n" ({" | ".join(calls)}) "\\n"', *rules]) + "\n"
+
+
+def _is_json(kind: Any) -> bool:
+    """Whether a parameter's value is written as JSON; text is written as it is."""
+    return isinstance(kind, Mapping) and "type" in kind and kind["type"] != "string"
+
+
+def _value(rule: str, kind: Any) -> str:
+    """What stands between a parameter's tags, with the second of them."""
+    if _is_json(kind):
+        return f"{rule}_json {json.dumps(_END_OF_VALUE)}"
+    words = kind.get("enum") if isinstance(kind, Mapping) else None
+    return f"({_any_of(map(str, words))}) {json.dumps(_END_OF_VALUE)}" if words else "text"
+
+
+def _any_of(words: Any) -> str:
+    return " | ".join(map(json.dumps, words))
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"$defs": schema["$defs"]} if "$defs" in schema else {}
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of arguments without its definitions, which stand further out; no others unless it says so."""
+    kept = {name: part for name, part in schema.items() if name != "$defs"}
+    return {"type": "object", "additionalProperties": False, **kept}
