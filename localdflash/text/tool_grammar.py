@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from localdflash.engine.sampling import Constraint
+from localdflash.errors import UsageError
 from localdflash.text.call_constraint import CallConstraint, CallPart
 from localdflash.text.grammar import GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer
@@ -56,45 +57,59 @@ class HarmonyHeaders:
 def call_constraint(
     tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, must: bool
 ) -> Callable[[], Constraint] | None:
-    """A maker of each choice's constraint, with `must` to a call; None where nothing can be said of this model's."""
-    constraint = partial(CallConstraint, tokenizer, grammars.vocab_size)
+    """A maker of each choice's constraint, with `must` to a call; None where nothing can be said of this model's.
+
+    Grammars are compiled here, once: UsageError if a call must be and its form takes too much or is unknown. Where a
+    call only may be, such a form is not insisted on.
+    """
+    try:
+        return _constraint(tokenizer, grammars, tools, must)
+    except UsageError:
+        if must:
+            raise
+        return None
+
+
+def _constraint(
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, must: bool
+) -> Callable[[], Constraint] | None:
+    make = partial(CallConstraint, tokenizer, grammars.vocab_size)
     if tokenizer.has_special("<|call|>") and tokenizer.has_special("<|message|>"):
         form = _harmony(tokenizer, grammars, tools)
-        return lambda: constraint(HarmonyHeaders(tokenizer, tools, form[-1:]), form if must else ())
+        return lambda: make(HarmonyHeaders(tokenizer, tools, form[-1:]), form if must else ())
     if tokenizer.has_special("<|tool_call>"):
         opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
-        form = [
-            CallPart(_lark(grammars, f'start: "call:" ({_any_of(tools)}) "{{"')),
-            CallPart(marker=closing, free=True),
-        ]
+        names = f'start: "call:" ({_any_of(tools)}) "{{"'
+        form = [CallPart(_lark(grammars, names)), CallPart(marker=closing, free=True)]
     elif tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>"):
-        opening = tokenizer.special("<tool_call>")
+        opening, closing = tokenizer.special("<tool_call>"), tokenizer.special("</tool_call>")
         tagged = "<function=" in (tokenizer.chat_template() or "")
         grammar = _tags(tools) if tagged else f'start: "\\n" call "\\n"\n{_object(tools, "arguments")}'
-        form = [CallPart(_lark(grammars, grammar), tokenizer.special("</tool_call>"))]
+        form = [CallPart(_lark(grammars, grammar), closing)]
     else:
-        return (lambda: grammars.lark(f"start: call\n{_object(tools, 'parameters')}")) if must else None
-    return lambda: constraint(OneMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
+        whole = _lark(grammars, f"start: call\n{_object(tools, 'parameters')}")
+        return (lambda: whole("")) if must else None
+    return lambda: make(OneMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
 
 
 def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
+    grammars.lark(grammar)  # not first when a call begins
     return lambda _: grammars.lark(grammar)
 
 
 def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
     """A call from the first token on; its last part are the arguments, whose tool the header has named."""
+    _lark(grammars, f"start: call\n{_object(tools, 'arguments')}")  # all of them at once
 
     def arguments(header: str) -> GrammarConstraint:
         called = _RECIPIENT.search(header)
         schema = tools[called[1]] if called else {}
         return grammars.json_schema(_closed(schema) | _definitions(schema))
 
+    names = _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "')
     return [
         CallPart(marker=tokenizer.special("<|channel|>")),
-        CallPart(
-            _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "'),
-            tokenizer.special("<|constrain|>"),
-        ),
+        CallPart(names, tokenizer.special("<|constrain|>")),
         CallPart(_lark(grammars, 'start: "json"'), tokenizer.special("<|message|>")),
         CallPart(arguments, tokenizer.special("<|call|>")),
     ]

@@ -45,6 +45,8 @@ def tools_of(body: ChatRequest, tokenizer: Tokenizer) -> AskedTools:
     if not body.tools or body.tool_choice == "none":
         return AskedTools()
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
+    for number, schema in enumerate(schemas.values()):
+        _check(f"tools[{number}].function.parameters", schema)
     if not call_reader(tokenizer, schemas):
         raise bad("tools", "this model's chat template knows none; leave them out or use another model")
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
@@ -61,3 +63,10 @@ def tools_of(body: ChatRequest, tokenizer: Tokenizer) -> AskedTools:
 def described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """Tools as templates take them."""
     return [msgspec.to_builtins(tool) for tool in tools]
+
+
+def _check(place: str, schema: Mapping[str, Any]) -> None:
+    """Refuse a schema whose own parts are not what they have to be; what they say is the grammar's matter."""
+    for name, kind, told in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
+        if not isinstance(schema.get(name, kind()), kind):
+            raise bad(f"{place}.{name}", f"expected an {told}")
