@@ -37,6 +37,9 @@ class EndpointShape(Protocol):
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """A piece of a choice in a stream."""
 
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """What was held back of a choice in a stream, if anything was."""
+
     def last(self, choice: Choice) -> dict[str, Any]:
         """The end of a choice in a stream."""
 
@@ -65,11 +68,14 @@ class ChatShape:
         told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """See `EndpointShape`."""
+        rest = self._parts[choice.index].finish()
+        return self._delta(choice.index, rest) if rest else None
+
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        parts = self._parts[choice.index]
-        told = self._delta(choice.index, parts.finish())
-        return {**told, "finish_reason": _reason(choice, parts)}
+        return {**self._delta(choice.index, {}), "finish_reason": _reason(choice, self._parts[choice.index])}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
@@ -125,6 +131,10 @@ class CompletionShape:
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `EndpointShape`."""
         return self._told(piece.choice, piece.text, piece.chosen, None)
+
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """See `EndpointShape`."""
+        return None
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
@@ -197,6 +207,8 @@ async def _events(
                 if first := shape.first(index):
                     yield event({**head, "choices": [first]})
             if piece.choice.finish and not (piece.text or piece.chosen):
+                if rest := shape.rest(piece.choice):
+                    yield event({**head, "choices": [rest]})
                 told = timings([piece.choice.request])
                 yield event({**head, "choices": [shape.last(piece.choice)], "timings": told})
             elif body.steps and piece.step:

@@ -1,14 +1,17 @@
 """Calls of tools over the API, with models of each family that say what they are told to say."""
 
 import json
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import scripted_client
+from tests.support.served import serving
 from tests.text.conftest import make_vocabulary, oracle
 
 __all__ = ["make_vocabulary", "oracle", "tool_vocabularies"]
@@ -79,6 +82,37 @@ def test_a_call_is_told_as_one(tool_vocabularies: dict[str, Path], family: str) 
         assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
         said, [(name, arguments)], reason = streamed(client.events(CHAT, asked()))
         assert (said, name, json.loads(arguments), reason) == ("", "weather", ARGUMENTS, "tool_calls")
+
+
+@pytest.mark.parametrize("family", sorted(CALLS))
+def test_the_official_client_takes_it_for_one(tool_vocabularies: dict[str, Path], family: str) -> None:
+    """Its streaming helper puts the call together, and the call and its result go back as it has them."""
+    messages: Any = [USER]
+    with (
+        scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        serving(client.app, listener),
+        openai.OpenAI(
+            api_key="none", base_url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1", max_retries=0
+        ) as official,
+    ):
+        tools: Any = TOOLS
+        with official.chat.completions.stream(
+            model="localdflash", messages=messages, tools=tools, temperature=0
+        ) as stream:
+            kinds = {event.type for event in stream}
+            choice = stream.get_final_completion().choices[0]
+        assert "tool_calls.function.arguments.done" in kinds
+        assert choice.message.tool_calls
+        (call,) = choice.message.tool_calls
+        assert (choice.finish_reason, call.function.name) == ("tool_calls", "weather")
+        assert json.loads(call.function.arguments) == ARGUMENTS
+        messages += [
+            choice.message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "rain"},
+        ]
+        again = official.chat.completions.create(model="localdflash", messages=messages, tools=tools, temperature=0)
+        assert again.choices[0].message.tool_calls
 
 
 @pytest.mark.parametrize("family", sorted(CALLS))
