@@ -50,11 +50,23 @@ def print_answer(talking: Talking, prompt: str) -> Message:
     have made it.
     """
     show = _printing()
-    answer = talking.ask(prompt, show)
+    answer = talking.ask(prompt, show, _Thinking().tell)
     show("\n")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer
+
+
+class _Thinking:
+    """Says on a terminal, once, why nothing comes yet."""
+
+    def __init__(self) -> None:
+        self._told = not sys.stderr.isatty()
+
+    def tell(self, _thoughts: str) -> None:
+        if not self._told:
+            self._told = True
+            say("[thinking]")
 
 
 def _printing() -> Show:

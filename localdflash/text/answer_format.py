@@ -85,7 +85,7 @@ class HarmonyFormat:
         return Start(added, partial(HarmonyText, begun=begun, header=header if written else ""))
 
 
-# The first marks that a model has as tokens, and its template or its family's uses, are those of its thoughts.
+# The first of these marks that a model has as tokens are those of its thoughts.
 MARKS = (
     ThoughtMarks("<|channel>", "<channel|>", label="thought\n", before="<|channel>thought\n", after="\n<channel|>"),
     ThoughtMarks("<think>", "</think>", label="", before="<think>\n", after="\n</think>\n\n"),

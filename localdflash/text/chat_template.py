@@ -146,8 +146,8 @@ def render(
     limits = limits or Limits()
     _check(messages)
     disguise = Disguise()
-    conversation = [_fields(message, template, disguise) for message in messages]
     try:
+        conversation = [_fields(message, template, disguise) for message in messages]
         code = _compile(template, limits)
         sandbox = Sandbox(RenderBudget(limits.characters, limits.seconds), disguise)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}

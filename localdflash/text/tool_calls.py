@@ -142,7 +142,7 @@ class WholeCalls:
 
 _JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
 _XML_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
-_XML_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
@@ -162,24 +162,41 @@ def json_call(body: str, ended: bool) -> Parsed:
 
 
 def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
-    """A call as tags around the text of each parameter."""
+    """A call as tags around the text of each parameter; one that is cut is cut in the arguments, too."""
     head = _XML_HEAD.match(body)
     if not head:
         return None
-    properties = tools.get(head[1], {}).get("properties", {})
-    given = _XML_PARAMETER.findall(body, head.end())
-    parts = [f"{json.dumps(name, ensure_ascii=False)}: {_value(text, properties.get(name))}" for name, text in given]
+    properties, parts, at = tools.get(head[1], {}).get("properties", {}), list[str](), head.end()
+    while (tag := body.find(_PARAMETER, at)) >= 0 and (start := body.find(">", tag)) >= 0:
+        name = body[tag + len(_PARAMETER) : start]
+        key, kind = _quoted(name), _type(properties.get(name))
+        end = body.find(_PARAMETER_END, start)
+        if end < 0:
+            text = body[start + 1 :].removeprefix("\n")
+            held = 0 if ended else max(begun_at_end(text, _PARAMETER_END), begun_at_end(text, f"\n{_PARAMETER_END}"))
+            if kind == "string":
+                parts.append(f"{key}: {_quoted(text[: len(text) - held])[:-1]}")
+            return head[1], "{" + ", ".join(parts)
+        parts.append(f"{key}: {_value(body[start + 1 : end].removeprefix(chr(10)).removesuffix(chr(10)), kind)}")
+        at = end + len(_PARAMETER_END)
     return head[1], "{" + ", ".join(parts) + ("}" if ended else "")
 
 
-def _value(text: str, schema: object) -> str:
+def _type(schema: object) -> object:
+    return schema.get("type") if isinstance(schema, Mapping) else None
+
+
+def _value(text: str, kind: object) -> str:
     """A parameter's text as JSON: as it is where it is JSON of another type than a string."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind != "string":
         try:
             return json.dumps(json.loads(text), ensure_ascii=False)
         except (ValueError, RecursionError):
             pass  # text without quotes
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -74,6 +74,16 @@ def test_thoughts_are_not_printed_and_are_kept(talking: Callable[..., Any], caps
 
 
 @SHARED
+def test_a_terminal_is_told_why_nothing_comes(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, _ = talking(THOUGHT)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    answer_once(talk, "one", "text")
+    assert capsys.readouterr() == ("yes\n", "[thinking]\n")
+
+
+@SHARED
 def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     talk, _ = talking(THOUGHT, THOUGHT, Answer.of("no"))
     answer_once(talk, "one", "json")

@@ -38,7 +38,7 @@ def _called(call: ToolCall) -> CalledTool:
     """A call whose arguments are an object, where they are JSON of one: templates write them in their own way."""
     try:
         arguments: object = msgspec.json.decode(call.function.arguments or "{}", type=dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         arguments = call.function.arguments
     return CalledTool(call.id, call.function.name, arguments)
 

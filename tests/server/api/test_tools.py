@@ -229,3 +229,19 @@ def test_what_is_wrong_is_named(tool_vocabularies: dict[str, Path], fields: dict
     with scripted_client(tool_vocabularies["hermes"], "x", "<|im_end|>") as (client, _):
         told = client.post(CHAT, asked(**fields))
         assert (told.status_code, told.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("depth", [50, 3000, 200_000])
+def test_nested_beyond_reason(tool_vocabularies: dict[str, Path], depth: int) -> None:
+    """In arguments of a call, and in a schema: an answer or an error of the request, never of the server."""
+    nested = "[" * depth + "]" * depth
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": f'{{"a": {nested}}}'}}
+    schema = f'{{"name": "f", "parameters": {{"properties": {{"a": {{"enum": {nested}}}}}}}}}'
+    tools = f'[{{"type": "function", "function": {schema}}}]'
+    with scripted_client(tool_vocabularies["hermes"], "x", "<|im_end|>") as (client, _):
+        told = client.post(CHAT, asked(messages=[USER, {"role": "assistant", "content": "", "tool_calls": [call]}]))
+        assert told.status_code in (200, 400)
+        for choice in ("auto", "required"):
+            body = f'{{"messages": [{json.dumps(USER)}], "max_tokens": 9, "tool_choice": "{choice}", "tools": {tools}}}'
+            told = client("POST", CHAT, content=body.encode(), headers={"Content-Type": "application/json"})
+            assert told.status_code in (200, 400), told.text[:300]
