@@ -13,11 +13,12 @@ from typing import Any
 from localdflash.engine.sampling import Constraint
 from localdflash.errors import UsageError
 from localdflash.text.call_constraint import CallConstraint, CallPart
-from localdflash.text.grammar import GrammarConstraint, Grammars
+from localdflash.text.grammar import JSON_BLANKS, GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import Schemas
 
 _RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")
+_BLANKS = {"x-guidance": {"whitespace_pattern": JSON_BLANKS}}
 _END_OF_VALUE = "\n</parameter>\n"
 
 
@@ -126,36 +127,32 @@ def _object(tools: Schemas, arguments: str) -> str:
         }
         for name, schema in tools.items()
     ]
-    shared = {"$defs": {name: kind for schema in tools.values() for name, kind in schema.get("$defs", {}).items()}}
-    return f"call: %json {json.dumps({'anyOf': calls, **shared})}\n"
+    shared = {name: kind for schema in tools.values() for name, kind in schema.get("$defs", {}).items()}
+    return f"call: %json {json.dumps({'anyOf': calls, '$defs': shared, **_BLANKS})}\n"
 
 
 def _tags(tools: Schemas) -> str:
     """A call as tags around each parameter, in the order of the schema; strings without quotes."""
-    rules = [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
-    calls = []
+    calls, rules = list[str](), [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
     for number, (name, schema) in enumerate(tools.items()):
-        parts = []
+        parts = list[str]()
         for place, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
             rule = f"p{number}_{place}"
-            rules += [f"{rule}: {json.dumps(f'<parameter={parameter}>{chr(10)}')} {_value(rule, kind)}"]
-            rules += [f"{rule}_json: %json {json.dumps({**kind, **_definitions(schema)})}"] if _is_json(kind) else []
+            rules += _parameter(rule, parameter, kind, _definitions(schema))
             parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
         calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
     return "\n".join([f'start: "\\n" ({" | ".join(calls)}) "\\n"', *rules]) + "\n"
 
 
-def _is_json(kind: Any) -> bool:
-    """Whether a parameter's value is written as JSON; text is written as it is."""
-    return isinstance(kind, Mapping) and "type" in kind and kind["type"] != "string"
-
-
-def _value(rule: str, kind: Any) -> str:
-    """What stands between a parameter's tags, with the second of them."""
-    if _is_json(kind):
-        return f"{rule}_json {json.dumps(_END_OF_VALUE)}"
-    words = kind.get("enum") if isinstance(kind, Mapping) else None
-    return f"({_any_of(map(str, words))}) {json.dumps(_END_OF_VALUE)}" if words else "text"
+def _parameter(rule: str, name: str, kind: Any, definitions: Mapping[str, Any]) -> list[str]:
+    """The rules of a parameter with its tags: text is written as it is, all else as JSON."""
+    opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
+    known = kind if isinstance(kind, Mapping) else {}
+    if known.get("type", "string") != "string":
+        schema = json.dumps({**known, **definitions, **_BLANKS})
+        return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {schema}"]
+    words = known.get("enum")
+    return [f"{rule}: {opening} ({_any_of(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
 
 
 def _any_of(words: Any) -> str:

@@ -140,6 +140,19 @@ def test_one_call_after_the_other(models: Mapping[str, Model], family: str) -> N
             constraint.advance(token)
 
 
+@pytest.mark.parametrize("family", ["hermes", "harmony", "llama"])
+def test_blanks_have_an_end(models: Mapping[str, Model], family: str) -> None:
+    tokenizer, grammars = models[family]
+    make = call_constraint(tokenizer, grammars, TOOLS, must=family == "llama")
+    assert make
+    constraint = make()
+    for token in spelled(tokenizer, *OPENS.get(family, ()), *(["\n"] if family == "hermes" else []), "{"):
+        constraint.advance(token)
+    few, many = (tokenizer.encode(f'{blanks}"') for blanks in ("\n  ", "\n" * 40))
+    assert constraint.allowed(few) == len(few)
+    assert constraint.allowed(many) < len(many)
+
+
 def test_messages_to_nobody_are_free(models: Mapping[str, Model]) -> None:
     tokenizer, grammars = models["harmony"]
     make = call_constraint(tokenizer, grammars, TOOLS, must=False)
