@@ -38,7 +38,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read(request: Request, kind: type[T]) -> T:
