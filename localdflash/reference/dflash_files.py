@@ -8,8 +8,7 @@ from localdflash.errors import ModelError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
 from localdflash.model.dflash_gguf import own_tensors
-from localdflash.model.dflash_tensors import CONVOLUTION_TENSORS, HEAD_TENSORS, TOP_TENSORS
-from localdflash.model.gguf_config import LAYER_TENSORS
+from localdflash.model.dflash_tensors import key_of
 from localdflash.reference.dflash_model import DFlash
 from localdflash.weights import gguf, safetensors
 
@@ -33,26 +32,10 @@ def _load_gguf(path: Path) -> DFlash:
     header, config = gguf.read_header(path), config_of_file(path)
     state = {}
     for name in own_tensors(header):
-        if not (key := _key_of(name)):
+        if not (key := key_of(name)):
             raise ModelError(f"{path}: tensor {name} has no place in a DFlash drafter: not supported yet")
         state[key] = gguf.load_tensor(header, name)
     return _filled(config, state, str(path))
-
-
-def _key_of(name: str) -> str:
-    """A tensor of a GGUF as z-lab's state dict has it, or "" for one that no drafter has."""
-    if name in HEAD_TENSORS:
-        return HEAD_TENSORS[name]
-    parts = name.split(".")
-    stem, kind = ".".join(parts[:-1]), parts[-1]
-    if stem in TOP_TENSORS:
-        return f"{TOP_TENSORS[stem]}.{kind}"
-    if len(parts) < 3 or parts[0] != "blk":
-        return ""
-    layer, inner = f"layers.{parts[1]}.", ".".join(parts[2:])
-    if inner in CONVOLUTION_TENSORS:
-        return layer + CONVOLUTION_TENSORS[inner]
-    return f"{layer}{LAYER_TENSORS[parts[2]]}.{kind}" if len(parts) == 4 and parts[2] in LAYER_TENSORS else ""
 
 
 def _filled(config: DFlashConfig, state: dict[str, torch.Tensor], where: str) -> DFlash:
