@@ -34,6 +34,8 @@ PLANES = {
     GGMLType.NVFP4: (5.0, 16),
 }
 INT8, INT4 = (8.25, 32), (4.25, 32)
+GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
+TABLE = 128  # columns that the rank of a table is padded to
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,19 @@ def predict_bytes(
         per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size
         fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
-        fixed += ROWS * config.hidden_size * 6
+        fixed += ROWS * config.hidden_size * 6 + _slot_bytes(drafter)
     return Memory(target_bytes, drafter_bytes, fixed, per_token)
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
-    once = own_tensors(header)
+    once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
+    gathered = [once.pop(name) for name in GATHERED if name in once]
+    bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
     twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
-    return sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
+    matrices = sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
+    tables = sum(info.shape[0] * _up(info.shape[1], TABLE) * 2 for info in gathered)
+    return matrices + tables + sum(prod(info.shape) * 4 for info in bases)
 
 
 def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
@@ -106,7 +112,14 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     )
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
-    return sum(matrix_bytes(*kind, n, k) for n, k in [*shapes, (h, len(config.taps) * h)])
+    shapes += [(h, len(config.taps) * h)]
+    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.proposed, h)] * config.own_head
+    shapes += [(config.proposed, config.markov_rank), (config.selector_rank, h)]
+    convolutions, sides = 2 * c.num_hidden_layers, 2 * config.conv_kernel
+    if sides:
+        shapes += [(sides * h // config.conv_group, h)] * convolutions
+    tables = c.vocab_size * (_up(config.markov_rank, TABLE) + 2 * config.selector_rank) * 2
+    return sum(matrix_bytes(*kind, n, k) for n, k in shapes) + tables + convolutions * sides * h * 4
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
@@ -135,6 +148,12 @@ def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
 def _scratch_bytes(config: DecoderConfig) -> int:
     """Bytes of attention's scratch per token: a row's sums for every chunk."""
     return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
+
+
+def _slot_bytes(drafter: DFlashConfig) -> int:
+    """Bytes of what stands between the drafter's layers and its tokens: logits where slots follow one another."""
+    logits = ROWS * drafter.proposed * 4 if drafter.kind != "dflash" else 0
+    return logits + (ROWS * drafter.decoder.hidden_size * 6 if drafter.conv_kernel else 0)
 
 
 def _activation_bytes(config: DecoderConfig) -> int:
