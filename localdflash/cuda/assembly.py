@@ -10,6 +10,7 @@ import torch
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
 from localdflash.cuda.memory import (
+    check_heads,
     check_kinds,
     choose_context,
     drafter_bytes,
@@ -109,6 +110,10 @@ def load_pair(
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
+    if ops is KERNELS:
+        check_heads(config, str(target))
+        if file:
+            check_heads(file.config.decoder, str(drafter))
     exact = device.type == "cpu" and ops is not KERNELS
     dtype = torch.float32 if exact else torch.float16
     kv = torch.float32 if exact else KV_TYPES[settings.kv]

@@ -14,6 +14,7 @@ from localdflash.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
+from localdflash.kernels.qkv import HEAD_DIMS
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_gguf import own_tensors
@@ -35,7 +36,6 @@ PLANES = {
 }
 INT8, INT4 = (8.25, 32), (4.25, 32)
 GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
-TABLE = 128  # columns that the rank of a table is padded to
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,10 @@ def predict_bytes(
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
-    gathered = [once.pop(name) for name in GATHERED if name in once]
+    tables = sum(table_bytes(name, *once.pop(name).shape) for name in GATHERED if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
     twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
     matrices = sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
-    tables = sum(info.shape[0] * _up(info.shape[1], TABLE) * 2 for info in gathered)
     return matrices + tables + sum(prod(info.shape) * 4 for info in bases)
 
 
@@ -118,8 +117,14 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     convolutions, sides = 2 * c.num_hidden_layers, 2 * config.conv_kernel
     if sides:
         shapes += [(sides * h // config.conv_group, h)] * convolutions
-    tables = c.vocab_size * (_up(config.markov_rank, TABLE) + 2 * config.selector_rank) * 2
+    ranks = config.markov_rank, config.selector_rank, config.selector_rank
+    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(GATHERED, ranks, strict=True))
     return sum(matrix_bytes(*kind, n, k) for n, k in shapes) + tables + convolutions * sides * h * 4
+
+
+def table_bytes(name: str, tokens: int, rank: int) -> int:
+    """Bytes of a table whose rows are gathered; DSpark's are as wide as the planes that they are multiplied by."""
+    return tokens * (_up(rank, 128) if name.startswith("markov") else rank) * 2
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
@@ -160,6 +165,13 @@ def _activation_bytes(config: DecoderConfig) -> int:
     c = config
     widths = c.hidden_size * 3 + c.num_attention_heads * c.head_dim * 2 + c.intermediate_size
     return ROWS * (widths * 2 + (2 * c.num_hidden_layers + 1) * c.hidden_size // 32)
+
+
+def check_heads(config: DecoderConfig, where: str) -> None:
+    """ModelError for heads of a size that the kernels do not have."""
+    if config.head_dim not in HEAD_DIMS:
+        sizes = " and ".join(map(str, HEAD_DIMS))
+        raise ModelError(f"{where}: heads of {config.head_dim}: the CUDA engine has {sizes}: use --backend llama.cpp")
 
 
 def check_kinds(header: GGUFHeader) -> None:
