@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.norm import TILE, Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.residual import GROUP, hand_on, hand_on_reference, store_sums
 
@@ -67,7 +67,7 @@ def convolve_in(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: 
     _convolve_in[(triton.cdiv(hidden, TILE),)](
         a, norm.squares, norm.before, changes.base, changes.change, out, sums_out, hidden, hidden // changes.group,
         a.shape[1], norm.size, norm.eps, P=norm.parts, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4,
-        **pdl(a.device),
+        **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def convolve_out(
     _convolve_out[(triton.cdiv(hidden, TILE),)](
         y, y if bias is None else bias, changes.base, changes.change, x, gain, before.squares, a_out, sums_out,
         squares_out, hidden, hidden // changes.group, a_out.shape[1], before.size, before.eps, P=before.parts,
-        BIAS=bias is not None, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4, **pdl(x.device),
+        BIAS=bias is not None, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4, **every_launch(x.device),
     )  # fmt: skip
 
 

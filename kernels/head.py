@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -109,7 +109,7 @@ def head(
         a, sums, *pointers(planes), squares, before, out, logits, ids,
         scratch.keys, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
         scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=cut.BN, STAGES=cut.STAGES,
-        num_warps=cut.num_warps, **switches(planes), **pdl(a.device),
+        num_warps=cut.num_warps, **switches(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

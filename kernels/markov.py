@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.kernels.head import REDUCE, HeadScratch, head_plan
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, pointers, switches
 from localdflash.kernels.planes import Planes
 
@@ -44,7 +44,7 @@ def markov_anchor(table: Tensor, draft: Tensor, a: Tensor, sums: Tensor) -> None
     """
     width = table.shape[1]
     _markov_anchor[(1,)](
-        table, draft, a, sums, width, WIDTH=triton.next_power_of_2(width), num_warps=1, **pdl(a.device)
+        table, draft, a, sums, width, WIDTH=triton.next_power_of_2(width), num_warps=1, **every_launch(a.device)
     )
 
 
@@ -114,7 +114,7 @@ def markov_slot(
         a, sums, *pointers(planes), table, logits, ids, out, scratch.keys, scratch.counter,
         planes.padded_k, planes.padded_n, planes.n, logits.stride(0), slot, REDUCE=REDUCE,
         WIDTH=triton.next_power_of_2(planes.padded_k), BN=cut.BN, STAGES=cut.STAGES, num_warps=cut.num_warps,
-        **switches(planes), **pdl(a.device),
+        **switches(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
@@ -121,7 +121,7 @@ def residual(
         ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
         a_out.shape[1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
         TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
-        num_warps=cut.num_warps, **pdl(a.device),
+        num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 

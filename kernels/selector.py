@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 
 
 @triton.jit
@@ -55,7 +55,8 @@ def select(
     k, rank = values.shape[1], wanted.shape[1]
     _select[(1,)](
         values, tokens, wanted, predecessors, successors, draft, out, first, count, rank, K=k,
-        CANDIDATES=triton.next_power_of_2(k), WIDTH=triton.next_power_of_2(rank), num_warps=4, **pdl(out.device),
+        CANDIDATES=triton.next_power_of_2(k), WIDTH=triton.next_power_of_2(rank), num_warps=4,
+        **every_launch(out.device),
     )  # fmt: skip
 
 

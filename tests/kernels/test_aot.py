@@ -96,7 +96,8 @@ on_every_chip = pytest.mark.parametrize("chip", [first(chip) for chip in EVERY])
 def compiled(chip: int) -> Results:
     """By case, what is known about each kernel that the case launches."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}  # triton 3.9 announces another default
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
+    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
     command = [sys.executable, "-m", "tests.kernels.aot", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
