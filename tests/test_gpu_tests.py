@@ -7,6 +7,9 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.gpu import gemm_cases, token_cases
 
 ENOUGH = ("torch", "triton", "numpy", "safetensors", "pytest")
 WITHOUT = """
@@ -42,6 +45,16 @@ def _named(requirement: str) -> str:
     if "extra ==" in requirement:
         return ""
     return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()[0]
+
+
+@pytest.mark.parametrize(("capability", "e4m3"), [((8, 6), False), ((8, 9), True)])
+def test_what_a_chip_lacks_is_skipped(capability: tuple[int, int], e4m3: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    cases = [*gemm_cases.CASES, *token_cases.CASES]
+    run = {case.name for case in cases if not case.lacking(torch.device("cuda"))}
+    small = {case.name for case in cases if "float8" in case.name}
+    assert len(small) >= 2
+    assert {case.name for case in cases} - run == (set() if e4m3 else small)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")

@@ -44,6 +44,7 @@ from localdflash.cuda.weights import (
 )
 from localdflash.errors import ModelError, OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
+from localdflash.kernels.cache import check_type
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
@@ -107,6 +108,7 @@ def load_pair(
     """
     if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
         raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
+    check_type(KV_TYPES[settings.kv], device)
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None

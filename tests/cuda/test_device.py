@@ -16,7 +16,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
-from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.weights.gguf import read_header
 
@@ -158,6 +158,12 @@ def test_other_errors_stay_what_they_are() -> None:
         raise RuntimeError("shape mismatch")
     with pytest.raises(torch.OutOfMemoryError), device_errors():
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_fp8_keys_are_refused_before_anything_is_read(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
+    with pytest.raises(UsageError, match=r"--kv fp8 needs compute capability 8\.9 .*--kv int8"):
+        assembly.load_pair(Path("absent.gguf"), None, torch.device("cuda"), assembly.CudaSettings(kv="fp8"))
 
 
 def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

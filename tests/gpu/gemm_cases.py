@@ -11,7 +11,7 @@ from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import SplitWorkspace
-from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved, needed
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
@@ -79,7 +79,7 @@ def _qkv(name: str, q_heads: int, kv_heads: int, head_dim: int, k: int, dtype: t
 
     build = built(make, workspace=_workspace(n, k))
     title = f"qkv {name} {head_dim} {dtype}"
-    return Case(title, qkv.qkv, qkv.qkv_reference, build, ("q_out", "cache"))
+    return Case(title, qkv.qkv, qkv.qkv_reference, build, ("q_out", "cache"), needs=needed(dtype))
 
 
 def _embed(name: str, n: int, k: int) -> Case:

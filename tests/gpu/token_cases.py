@@ -9,7 +9,7 @@ from torch import Tensor
 from localdflash.kernels import accept, attention, lookup, rounds, sample, selector, taps, top_k
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.sample import SampleScratch
-from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built
+from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed
 
 
 def _attention(
@@ -30,7 +30,8 @@ def _attention(
 
     build = built(make, scratch=lambda device: attention.Scratch(device, q_heads, head_dim, chunks))
     title = f"attention {mask} {start} {window} {dtype}"
-    return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), mask == "chain")
+    chain, needs = mask == "chain", needed(dtype)
+    return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), chain, needs=needs)
 
 
 def _sample(vocabulary: int, temperature: float, top_k_: int, top_p: float, min_p: float, penalty: float) -> Case:
