@@ -9,6 +9,7 @@ inco.ai/blog/dflash2.
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
@@ -144,4 +145,5 @@ def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:
     kernel = changes.base.shape[1]
     change = changes.change.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(changes.group, -1)
     coefficients = change + changes.base[side]  # [16, kernel, H]
-    return sum((F.pad(x, (0, 0, back, 0))[: len(x)] * coefficients[:, back] for back in range(kernel)), x * 0)
+    parts = [F.pad(x, (0, 0, back, 0))[: len(x)] * coefficients[:, back] for back in range(kernel)]
+    return torch.stack(parts).sum(0)
