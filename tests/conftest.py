@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 import pytest
 
 ROOT = Path(__file__).parent.parent
-if os.environ.get("LOCALDFLASH_GPU_TESTS") != "1":  # set where tests/gpu, and nothing else, runs on a GPU
+GPU_TESTS = os.environ.get("LOCALDFLASH_GPU_TESTS")  # set where tests/gpu, and nothing else, runs
+if GPU_TESTS != "1":
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+if not GPU_TESTS:
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,7 +65,7 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
-    if request.node.get_closest_marker("measures_rows"):
+    if GPU_TESTS or request.node.get_closest_marker("measures_rows"):
         return
     from localdflash.llamacpp import certified, ways
 
