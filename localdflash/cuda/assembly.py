@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
 from localdflash.cuda.memory import (
@@ -140,6 +141,7 @@ def _read_target(path: Path, device: torch.device, progress: Progress | None) ->
     header = gguf.read_header(path)
     config = decoder_config(header)
     check_kinds(header)
+    gguf_shapes.check_target(header, config)
     head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
     head_nbytes = tensor_bytes(head.ggml_type, head.shape)
     source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
@@ -152,6 +154,7 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         config = config_of_gguf(header)
+        gguf_shapes.check_drafter(header, config)
         source, nbytes = GGUFSource(header, device), gguf_drafter_bytes(header)
     else:
         module = load_module(path)

@@ -1,4 +1,4 @@
-"""Files that `complete` puts into no prompt: those of secrets, by every name, and those that `.localdflashignore` names."""
+"""Files that `complete` puts into no prompt: those of secrets, by every name, and those that our own rules name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 SECRET = "its name is one of files with secrets"
+NAMES = (".env", ".env.local", "prod.env", "id_rsa", "server.key.bak", ".ssh/config", "#.env#")
 
 
-@pytest.mark.parametrize("name", [".env", ".env.local", "prod.env", "id_rsa", "server.key.bak", ".ssh/config", "#.env#"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_secrets(name: str, tmp_path: Path, fails: Callable[..., str]) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

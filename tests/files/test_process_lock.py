@@ -17,7 +17,8 @@ from localdflash.files.process_lock import process_lock
 HOLD = "import sys, time; from pathlib import Path; from localdflash.files.process_lock import process_lock\n"
 HOLD += "with process_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n"
 WAIT = "    time.sleep(60)\n"
-FORK = "    import ctypes\n    if ctypes.CDLL(None).fork() == 0:\n        time.sleep(60)\n    print('forked', flush=True)\n    time.sleep(60)\n"
+FORK = "    import ctypes\n    if ctypes.CDLL(None).fork() == 0:\n        time.sleep(60)\n"
+FORK += "    print('forked', flush=True)\n" + WAIT
 
 
 def holder(path: Path, then: str) -> "subprocess.Popen[str]":
