@@ -40,6 +40,8 @@ LONGEST = 4096  # bytes of a verdict, and of the child's last words
 PROGRAM = "from localdflash.loading.trial import main; main()"
 NOT_TOLD = frozenset({"progress", "costs"})  # fields of the options that no other process can have
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
+ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
+EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 AGAIN = "download or convert it again; after `touch` it is tried again"
 
@@ -83,7 +85,11 @@ def main() -> None:
     options = Options(**json.loads(sys.argv[1]), progress=lambda done, total: tell(done=done, total=total))
     try:
         with LoadedPair(options, tried=True) as loaded:
-            ids = loaded.tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
+            tokenizer = loaded.tokenizer
+            tokenizer.encode(EVERY_BYTE)
+            for token in range(tokenizer.vocab_size):
+                tokenizer.piece(token)
+            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
             for _ in generate(loaded.pair, Request(ids, TOKENS)):
                 pass
         tell(kind="")

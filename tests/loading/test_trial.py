@@ -22,6 +22,7 @@ from localdflash.loading.load import LoadedPair
 from localdflash.machine import gpu_watch
 from localdflash.pairs.pair import LocalPair
 from localdflash.pairs.registry import PACKAGE, load_registry, local_files
+from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import until
 
 pytestmark = pytest.mark.tries_files
@@ -89,6 +90,16 @@ def test_files_of_known_bytes_are_not_tried(children: Commands, tmp_path: Path) 
     embedded = PACKAGE / "embedded"
     trial.try_first(LocalPair("x", embedded / "target.gguf", embedded / "drafter.gguf", None, None, None), Options())
     assert not started
+
+
+def test_llama_cpp_ends_the_child_alone(options: Options) -> None:
+    """A vocabulary that is read as SentencePiece's has no tokens of single bytes, which C++ throws an exception for."""
+    path = Path(options.pair)
+    parsed = parse(path.read_bytes())
+    pairs = [replace(one, items=(b"llama",)) if one.key == "tokenizer.ggml.model" else one for one in parsed.pairs]
+    path.write_bytes(build(replace(parsed, pairs=tuple(pairs))))
+    with pytest.raises(ModelError, match=r"it ended the process that tried to load it \(SIGABRT: "):
+        LoadedPair(options)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from localdflash.engine.pair import Pair
 from localdflash.errors import LocaldflashError
 from localdflash.llamacpp import placing
 from localdflash.loading.backends import load_on
+from localdflash.loading.trial import EVERY_BYTE
 from localdflash.pairs.pair import LocalPair
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.costs import drafting_pays
@@ -34,7 +35,6 @@ SECONDS = float(os.environ.get("LOCALDFLASH_LOADING_SECONDS", "20"))  # for one 
 MEMORY = 6 << 30  # bytes of addresses beside what the libraries have
 CONTEXT = 48
 PROMPT = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 2, 3, 5]
-TEXT = "def f(x):\n    return  12345 é世界"
 
 
 def run(backend: str, target: Path, drafter: Path | None) -> None:
@@ -48,7 +48,8 @@ def run(backend: str, target: Path, drafter: Path | None) -> None:
     if backend == "llama.cpp":
         placing.plan(target, drafter, Options(device="cpu"))
         vocabulary = Tokenizer.load(target)
-        vocabulary.spell(vocabulary.encode(TEXT))
+        vocabulary.encode(EVERY_BYTE)
+        vocabulary.spell(range(vocabulary.vocab_size))
     running = load_on(backend, files, options)  # type: ignore[arg-type]
     write(running.pair)
     running.measured()
