@@ -38,8 +38,8 @@ def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
         if wrong := _wrong(name, value if isinstance(value, list) else [value]):
             raise reader.broken(f"{architecture}.{name} is {wrong}")
     for name, whole in PARTS_OF.items():
-        if _most(named.get(name)) > _most(named.get(whole)):
-            raise reader.broken(f"{architecture}.{name} is {_most(named[name])}, of {_most(named.get(whole))}")
+        if (part := _most(named.get(name))) > (most := _most(named.get(whole))):
+            raise reader.broken(f"{architecture}.{name} is {part}, but {whole} is {most}")
 
 
 def _check_tokens(reader: GGUFReader, tokens: object) -> None:

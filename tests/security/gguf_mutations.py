@@ -1,7 +1,7 @@
 """Changes of a GGUF file that its header may survive: any metadata value or tensor record, one or a few at a time."""
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from hypothesis import strategies as st
@@ -26,6 +26,10 @@ class Pair:
     element: int
     items: tuple[bytes, ...]
 
+    def __repr__(self) -> str:
+        """Short enough for a report."""
+        return f"{self.key} ({self.kind}, {self.element}): {len(self.items)} of {self.items[:3]!r:.80}"
+
     @property
     def of(self) -> int:
         """The type of the items."""
@@ -39,7 +43,7 @@ class Tensor:
     name: str
     ne: tuple[int, ...]
     kind: int
-    data: bytes
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
