@@ -136,7 +136,8 @@ def test_fuzz_loading(bases: dict[str, Parsed], child: Child, folder: Path) -> N
                 files = [file for file in (target, drafter) if file]
                 assert _is_caught(files, Options(str(target), backend, context=48, device="cpu")), found
 
-    fuzz(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), mutated(bases[kind]))), one)
+    cases = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), mutated(bases[kind])))
+    fuzz(cases, one, least=4)  # each loads a model four times
     print(dict(sorted(outcomes.items())))  # noqa: T201  # for `make fuzz`
 
 
