@@ -1,7 +1,6 @@
 """Connections that say nothing, or say it slowly, or are too many: they end, and others are answered meanwhile."""
 
 import asyncio
-import resource
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from localdflash.server.guard import Guard
 from tests.support import daemons
 from tests.support.daemons import short_home, start, until
 
+resource = pytest.importorskip("resource")
 KEY = "a-key"
 PATIENCE, MARGIN = 0.3, 3.0  # seconds
 HEAD = f"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n".encode()
