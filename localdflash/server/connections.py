@@ -76,7 +76,14 @@ class Connection(H11Protocol):
         if anew:
             self._forget_limit()
         if not (self._answers and not self.cycle.more_body):
-            self._limit = self.loop.call_later(PATIENCE, self.drop)
+            self._limit = self.loop.call_later(PATIENCE, self._run_out)
+
+    def _run_out(self) -> None:
+        """Give up, unless it is we who read no further."""
+        if self._answers and self.flow.read_paused:
+            self._be_patient(anew=True)
+        else:
+            self.drop()
 
     def _forget_limit(self) -> None:
         if self._limit:

@@ -26,8 +26,10 @@ HEAD = f"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n".
 ASK = HEAD + b"Content-Length: 0\r\n\r\n"
 
 
-async def answers(_scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body, then takes longer than a connection may wait."""
+async def answers(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the body, before or after a time that is longer than a connection may wait."""
+    if scope["path"] == "/later":
+        await asyncio.sleep(4 * PATIENCE)
     while (message := await receive())["type"] == "http.request" and message["more_body"]:
         pass
     if message["type"] == "http.disconnect":
@@ -122,6 +124,13 @@ def test_a_body_may_come_in_pieces_and_an_answer_may_take_long(served: Served) -
         for _ in range(6):
             time.sleep(PATIENCE / 2)
             connection.sendall(b"x")
+        answered(connection)
+
+
+def test_a_body_that_is_not_read_yet_is_waited_for(served: Served) -> None:
+    size = 1 << 20  # more than is read ahead
+    with served.connect(HEAD.replace(b"/", b"/later", 1) + b"Content-Length: %d\r\n\r\n" % size) as connection:
+        connection.sendall(bytes(size))
         answered(connection)
 
 
