@@ -74,6 +74,13 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(autouse=True)
+def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that tests make are loaded without a trial, which takes a process of its own."""
+    if not request.node.get_closest_marker("tries_files"):
+        monkeypatch.setattr("localdflash.loading.load.try_first", lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, _guarded_method(getattr(socket.socket, name)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
 from localdflash.cuda.memory import (
@@ -150,6 +151,7 @@ def _read_target(path: Path, device: torch.device, progress: Progress | None) ->
     header = gguf.read_header(path)
     config = decoder_config(header)
     check_kinds(header)
+    gguf_shapes.check_target(header, config)
     head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
     head_nbytes = tensor_bytes(head.ggml_type, head.shape)
     source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
