@@ -25,6 +25,7 @@ from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.pair import Taps
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
+from localdflash.llamacpp.cache import SequenceCache, hold_two
 from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.machine.cores import physical_cores
@@ -60,7 +61,7 @@ def context_params(config: DFlashConfig, target: Any, context: int, threads: int
     params = api.llama_context_default_params()
     params.n_ctx = context + config.block_size
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
-    params.n_seq_max = 1
+    hold_two(params)
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.no_perf, params.op_offload = True, False
     params.ctx_other = target
@@ -88,7 +89,7 @@ class LlamaCppDFlashDrafter:
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
         api.llama_set_causal_attn(self.handle, bool(self.config.causal))
-        self._memory = api.llama_get_memory(self.handle)
+        self._cache = SequenceCache(self.model, self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()
         self._heads_address = library.heads_reader()
@@ -100,7 +101,6 @@ class LlamaCppDFlashDrafter:
         self.longest = self.config.drafts
         self._watch = target.watch
         self.length = 0
-        self._injected = 0
         self._waiting: list[NDArray[np.float32]] = []
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
@@ -109,7 +109,7 @@ class LlamaCppDFlashDrafter:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
         self._waiting.append(taps)
         self.length += len(ids)
-        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+        if (self.length - self._cache.length) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
@@ -125,9 +125,9 @@ class LlamaCppDFlashDrafter:
             token = self.config.mask_token_id if slot else anchor
             self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
             api.llama_batch_ext_set_output_logits(self._batch, slot, not self._selects)
-        self._decode()
+        self._decode(slots)
         draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
-        api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+        self._cache.crop(self.length)
         return draft
 
     def _likeliest(self, limit: int) -> Draft:
@@ -162,28 +162,22 @@ class LlamaCppDFlashDrafter:
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        if length < self._injected:
-            api.llama_memory_seq_rm(self._memory, 0, length, -1)
-            self._injected, self._waiting = length, []
+        if length < self._cache.length:
+            self._cache.crop(length)
+            self._waiting = []
         elif self._waiting:
-            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+            self._waiting = [np.concatenate(self._waiting)[: length - self._cache.length]]
         self.length = length
 
     def save(self) -> bytes:
         """See `Drafter`."""
         self._inject()
-        size = api.llama_state_seq_get_size(self.handle, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        return bytes(memoryview(buffer)[: api.llama_state_seq_get_data(self.handle, buffer, size, 0)])
+        return self._cache.save()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
-        api.llama_memory_clear(self._memory, True)
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
-            raise LocaldflashError("llama.cpp refused a drafter's saved state")
-        self.length = self._injected = len(ids)
-        self._waiting = []
+        self._cache.load(state, len(ids))
+        self.length, self._waiting = len(ids), []
 
     def close(self) -> None:
         """Free context and model; must come before the target's own `close`."""
@@ -205,17 +199,17 @@ class LlamaCppDFlashDrafter:
             for row in chunk:
                 pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
                 index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
-                self._place(index, self._injected + index)
-            self._decode()
-            self._injected += len(chunk)
+                self._place(index, self._cache.length + index)
+            self._decode(len(chunk))
 
     def _place(self, index: int, position: int) -> None:
         if index < 0:
             raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
         api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
 
-    def _decode(self) -> None:
+    def _decode(self, rows: int) -> None:
         with self._watch:
             status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
         if status:
             raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+        self._cache.decoded(rows)

@@ -10,8 +10,9 @@ import pytest
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.engine.generate import Request, generate
+from localdflash.loading.backends import load_on
 from localdflash.loading.choice import Case
-from localdflash.loading.load import LoadedPair, load_on
+from localdflash.loading.load import LoadedPair
 from localdflash.model.fingerprint import trained_for
 from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header
