@@ -117,7 +117,7 @@ class HostPair:
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         looks = self._looks(sampler.constraint)
-        draft = self._asked(anchor, limit, sampler) if looks else NOTHING
+        draft = self._draft(anchor, limit, sampler) if looks else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
         committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
@@ -150,12 +150,12 @@ class HostPair:
         self.controller.learn_verify(rows, ms - apart)
         self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
-    def _asked(self, anchor: int, limit: int, sampler: Sampler) -> Draft:
+    def _draft(self, anchor: int, limit: int, sampler: Sampler) -> Draft:
         if self.draws and self._drawing and not sampler.greedy:
-            return self._draw(self._drawing, anchor, limit, sampler)
-        return self._draft(anchor, limit, sampler.constraint)
+            return self._drawn(self._drawing, anchor, limit, sampler)
+        return self._likeliest(anchor, limit, sampler.constraint)
 
-    def _draw(self, drafter: Drawing, anchor: int, limit: int, sampler: Sampler) -> Draft:
+    def _drawn(self, drafter: Drawing, anchor: int, limit: int, sampler: Sampler) -> Draft:
         """A drawn draft, unless a copy promises more. No token that was drawn may decide that, so that a copy is not
         held against it; and what a probe drew is verified whole, which alone tells what the drafter is worth.
         """
@@ -190,7 +190,7 @@ class HostPair:
                 best, rate = self._better(_allowed(draft, constraint), best, rate)
         return best, rate
 
-    def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
+    def _likeliest(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate

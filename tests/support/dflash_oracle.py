@@ -3,7 +3,7 @@
 Weights are named as in z-lab's state dicts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,19 +50,42 @@ class Oracle:
 
     def propose(self, taps: Array, anchor: int) -> tuple[list[int], list[float]]:
         """Tokens and confidence of every slot that proposes, behind a context of taps [T, n_taps * H]."""
-        first = self.config.first_slot
-        hidden = self.hidden(taps, anchor)[first:]
-        logits = hidden @ self.head.T * self.config.logit_scale
-        if self.config.softcap:
-            logits = np.tanh(logits / self.config.softcap) * self.config.softcap
         tokens, confidence = [anchor], []
-        for state, scores in zip(hidden, logits, strict=True):
+        for state, scores in zip(*self.block(taps, anchor), strict=True):
             row, sure = self.slot(tokens[-1], state, scores)
             tokens.append(int(self.tokens[row]))
             confidence.append(sure)
         return tokens[1:], confidence
 
+    def chances(self, taps: Array, anchor: int, drawn: Sequence[int]) -> list[dict[int, float]]:
+        """Token -> probability of every slot, each behind the token drawn before it."""
+        found = []
+        for before, state, logits in zip((anchor, *drawn), *self.block(taps, anchor), strict=False):
+            rows, scores = self.scores(before, state, logits)
+            weights = np.exp(scores - scores.max())
+            found.append(dict(zip(self.tokens[rows].tolist(), (weights / weights.sum()).tolist(), strict=True)))
+        return found
+
+    def block(self, taps: Array, anchor: int) -> tuple[Array, Array]:
+        """Hidden states and logits of the slots that propose."""
+        hidden = self.hidden(taps, anchor)[self.config.first_slot :]
+        logits = hidden @ self.head.T * self.config.logit_scale
+        if self.config.softcap:
+            logits = np.tanh(logits / self.config.softcap) * self.config.softcap
+        return hidden, logits
+
     def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
+        w = self.w
+        rows, scores = self.scores(before, state, logits)
+        best = int(scores.argmax())
+        sure = 1 / np.exp(scores - scores[best]).sum()
+        if self.config.judges:
+            features = np.concatenate((state, w["markov_head.markov_w1.weight"][before]))
+            sure = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
+        return int(rows[best]), float(sure)
+
+    def scores(self, before: int, state: Array, logits: Array) -> tuple[NDArray[np.intp], Array]:
+        """The rows of the head that a slot may propose, and their scores."""
         w = self.w
         rows = np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
         scores = logits[rows]
@@ -73,12 +96,7 @@ class Oracle:
             for i, row in enumerate(rows):
                 projected = w["candidate_selector.hidden_projection.weight"] @ state
                 scores[i] += (a[before] * projected) @ s[self.tokens[row]]
-        best = int(scores.argmax())
-        sure = 1 / np.exp(scores - scores[best]).sum()
-        if self.config.judges:
-            features = np.concatenate((state, w["markov_head.markov_w1.weight"][before]))
-            sure = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
-        return int(rows[best]), float(sure)
+        return rows, scores
 
     def hidden(self, taps: Array, anchor: int) -> Array:
         """Normed hidden states of all slots."""
