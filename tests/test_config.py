@@ -35,6 +35,7 @@ gpu_layers = 12
 rows = "exact"
 drafter_bits = 4
 kv = "int8"
+proposals = "sampled"
 
 [chat]
 pair = "of-the-chat"
@@ -63,6 +64,7 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("model.gpu_layers", -1, "-1"),
     ("model.rows", "fast", "fast"),
     ("model.drafter_bits", 8, "8"),
+    ("model.proposals", "deterministic", "deterministic"),
     ("model.kv", "fp8", "fp8"),
     ("chat.pair", "other", "other"),
     ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
@@ -94,6 +96,7 @@ WRONG = [
     ("model.gpu_layers", "-2", "expected -1 to 100000, found -2"),
     ("model.rows", '"quick"', "expected one of auto, exact, fast, found 'quick'"),
     ("model.kv", '"f8"', "expected one of f16, int8, fp8, found 'f8'"),
+    ("model.proposals", '"drawn"', "expected one of deterministic, sampled, found 'drawn'"),
     ("server.url", '"example.org"', "expected http://... or https://..., found 'example.org'"),
     ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
     ("server.url", '"http://"', "expected http://... or https://..., found 'http://'"),

@@ -53,7 +53,7 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        unused = _unused(options, self.backend, running.device)
+        unused = _unused(options, self.backend, running)
         self.notice = "; ".join(filter(None, [*running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
@@ -95,9 +95,13 @@ class LoadedPair:
         self.close()
 
 
-def _unused(options: Options, backend: Runner, device: str) -> Iterator[str]:
-    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair."""
-    if options.gpu_layers > 0 and device == "cpu":
+def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str]:
+    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair; or of
+    a drafter that cannot do it.
+    """
+    if options.proposals == "sampled" and options.draft and not (running.host and running.host.can_draw):
+        yield f"--proposals sampled: the pair has no drafter that draws on {backend}; drafts are the likeliest tokens"
+    if options.gpu_layers > 0 and running.device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
     usual = Options()
     bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []

@@ -84,10 +84,14 @@ class Case:
     tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
 
-    def write(self, path: Path, kind: str = "F32", experts: str = "") -> Path:
-        """A file from the reference writer, without a tokenizer; vectors, biases and routers stay in float32."""
+    def write(self, path: Path, kind: str = "F32", experts: str = "", tokens: int = 0) -> Path:
+        """A file from the reference writer, without a tokenizer but perhaps with names of tokens; vectors, biases and
+        routers stay in float32.
+        """
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_tokenizer_model("none")
+        if tokens:
+            writer.add_token_list([f"token {token}" for token in range(tokens)])
         for name, value in self.numbers.items():
             add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
             add[type(value)](f"{self.architecture}.{name}", value)
