@@ -175,7 +175,23 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         if self._early is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._early.append(event)
             return
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._is_typed_ahead(event):
+            return
         await super().on_event(event)
+
+    def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
+        """Whether a key came before a question could be read: text goes to the prompt, and nothing answers."""
+        if not self.covered:
+            return False
+        from localdflash.tui.screens.confirm import Confirm
+
+        question = self.screen
+        if not isinstance(question, Confirm) or question.listens():
+            return False
+        if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
+            self.prompt.post_message(event)
+            return True
+        return not event.key.startswith("ctrl+")  # leaving is always possible
 
     async def _take_early(self) -> None:
         early, self._early = self._early or [], None

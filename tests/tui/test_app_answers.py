@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
+from localdflash.tui.screens import confirm
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
@@ -219,9 +222,55 @@ def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
             assert ([message.text for message in sent], goes_on) == (["two?", "It is."], True)
         else:
             await wait_until(pilot, lambda: "the answer does not go on: not sent" in shown(app))
+            assert all(text in shown(app) for text in texts(app))
             assert texts(app) == ["one?", "It is.", "two?", "It is."]
             assert app.prompt.text == ""
         assert "went away" not in shown(app)
+
+    on_stage(script)
+
+
+def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
+    clock = [100.0]
+    monkeypatch.setattr(confirm, "CALM", 0.5)
+    monkeypatch.setattr(confirm, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("y", "e", "s", "x", "backspace", "enter", "escape", "tab")
+        app.post_message(events.Paste(" and more"))
+        await pilot.pause()
+        assert app.covered
+        assert app.prompt.text == "yes and more"
+        clock[0] += 0.4
+        await pilot.press("n")  # still typing
+        clock[0] += 0.4
+        await pilot.press("y")
+        assert app.covered
+        assert app.prompt.text == "yes and moreny"
+        clock[0] += 0.6
+        answerer.script = list(ANSWER)
+        await pilot.press("tab", "y")
+        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+        assert app.prompt.text == "yes and moreny"
+
+    on_stage(script)
+
+
+def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm, "CALM", 60.0)
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await answered(pilot)
+        await command(pilot, "/delete")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: not app.is_running)
 
     on_stage(script)
 

@@ -1,5 +1,9 @@
-"""A question with two answers. The safe one has the focus, so Enter alone changes nothing."""
+"""A question with two answers. The safe one has the focus, so Enter alone changes nothing.
 
+It may open while its user types: until no key has come for a moment, keys are no answer (`listens`).
+"""
+
+import time
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -11,6 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Static
 
 from localdflash.tui.screens.dialog import Dialog, one_line
+
+CALM = 0.5  # seconds without a key: who types on has not read the question yet
 
 
 class Confirm(Dialog[bool]):
@@ -39,6 +45,13 @@ class Confirm(Dialog[bool]):
         super().__init__(title, f"Y {one_line(yes)}   N {one_line(no)}")
         self._lines = lines
         self._answers = {"yes": yes, "no": no}
+        self._listens, self._last_key = False, time.monotonic()
+
+    def listens(self) -> bool:
+        """Whether a key that is pressed now is an answer; to be asked for each key."""
+        calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
+        self._listens |= calm >= CALM
+        return self._listens
 
     def body(self) -> Iterable[Widget]:
         """The lines and the buttons."""
