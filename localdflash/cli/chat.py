@@ -16,6 +16,7 @@ from localdflash.errors import UsageError
 from localdflash.files import paths
 
 if TYPE_CHECKING:
+    from localdflash.chat.messages import Attachment
     from localdflash.chat.settings import ChatSettings
     from localdflash.chat.sources import ServerSource
 
@@ -25,7 +26,11 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
-@click.option("-p", "--prompt", help="Answer this prompt and exit. Without it, text piped to stdin is the prompt.")
+@click.option(
+    "-p",
+    "--prompt",
+    help="Answer this prompt and exit; text piped to stdin goes along. Without it, that text is the prompt.",
+)
 @click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
 @click.option("--role", metavar="NAME", help="Named instructions, as /role lists them.")
 @click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
@@ -72,10 +77,7 @@ def command(
     params = take_sampling(options)
     session = _session(goes_on, resume, no_log)
     system = _system(system, role)
-    if prompt is None and not (sys.stdin and sys.stdin.isatty()):
-        from localdflash.cli.headless import piped
-
-        prompt = piped()
+    prompt, beside = _given(prompt)
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty: pass text with -p or on stdin")
     if prompt is None and (as_json or jsonl):
@@ -107,7 +109,16 @@ def command(
     with opened as talking:
         if session is not None:
             talking.go_on(session, system)
-        return converse(talking) if prompt is None else answer_once(talking, prompt, form)
+        return converse(talking) if prompt is None else answer_once(talking, prompt, form, beside)
+
+
+def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
+    """What is asked, and what goes along with it: None where the user is to be asked."""
+    if prompt is None and sys.stdin and sys.stdin.isatty():
+        return None, ()
+    from localdflash.cli.headless import piped, piped_beside
+
+    return (piped(), ()) if prompt is None else (prompt, piped_beside())
 
 
 def chats_file() -> Path:

@@ -1,11 +1,13 @@
 """One answer for a script: the text on stdout, everything else on stderr."""
 
 import json
+import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from localdflash.chat.messages import Message
+from localdflash.chat.messages import Attachment, Message
 from localdflash.cli.output import print_json, say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
@@ -24,24 +26,36 @@ def piped() -> str:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
 
 
-def answer_once(talking: Talking, prompt: str, form: Form) -> int:
+def piped_beside() -> tuple[Attachment, ...]:
+    """What is piped, or read from a file, beside a prompt of its own; nothing where stdin is neither, or empty."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+        return ()
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):  # a terminal, /dev/null
+        return ()
+    text = piped()
+    return (Attachment("paste", "stdin", text),) if text.strip() else ()
+
+
+def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence[Attachment] = ()) -> int:
     """Print an answer; return the exit code."""
     match form:
         case "text":
-            print_answer(talking, prompt)
+            print_answer(talking, prompt, attachments)
         case "json":
-            answer = talking.ask(prompt, lambda _: None)
+            answer = talking.ask(prompt, lambda _: None, attachments)
             print_json({"answer": answer.text, **_told(answer)})
         case "jsonl":
-            answer = talking.ask(prompt, lambda text: print(json.dumps({"text": text}), flush=True))
+            answer = talking.ask(prompt, lambda text: print(json.dumps({"text": text}), flush=True), attachments)
             print(json.dumps(_told(answer)), flush=True)
     return 130 if talking.interrupt.set else 0
 
 
-def print_answer(talking: Talking, prompt: str) -> Message:
+def print_answer(talking: Talking, prompt: str, attachments: Sequence[Attachment] = ()) -> Message:
     """Print an answer as it comes, and say so if it is shorter than the model would have made it."""
     show = _printing()
-    answer = talking.ask(prompt, show)
+    answer = talking.ask(prompt, show, attachments)
     show("\n")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")

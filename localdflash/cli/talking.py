@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from localdflash.chat.answerer import Answerer
-from localdflash.chat.messages import Message
+from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import ServerSource
 from localdflash.chat.store import ChatStore
@@ -57,7 +57,7 @@ class Talking:
         """Start a new chat."""
         self._talk.new()
 
-    def ask(self, text: str, show: Show) -> Message:
+    def ask(self, text: str, show: Show, attachments: Sequence[Attachment] = ()) -> Message:
         """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes.
 
         Any other early end is raised, and the question can be asked again.
@@ -67,7 +67,7 @@ class Talking:
             if new:
                 show(new)
 
-        self._talk.say(text)
+        self._talk.say(text, attachments)
         try:
             with self.interrupt:
                 answer = self._runner.run(self._talk.answer(show_some, lambda: show("\n")))
