@@ -277,6 +277,7 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
                 accepted=speed.share if growing else _share(numbers),
                 ttft_ms=speed.ttft_ms if growing else numbers.get("ttft_ms"),
                 draft=self.talk.settings.draft,
+                drafter=about.drafter if about and answerer.ours else True,
                 busy=growing,
             )
         )

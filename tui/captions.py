@@ -10,6 +10,7 @@ from localdflash.tui.lines import Line, StyledRun
 _ENDS = {
     "length": "cut: max_tokens is reached",
     "context": "cut: the context is full",
+    "repeat": "cut: it said the same again and again",
     "cancelled": "stopped",
     "gone": "the engine went away",
 }

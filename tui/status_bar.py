@@ -35,7 +35,8 @@ class Status:
     """What is known. None means unknown, and so does a `context` of 0.
 
     stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
-    with `average`, of the whole answer. accepted: share of the drafted tokens.
+    with `average`, of the whole answer. accepted: share of the drafted tokens. drafter: whether a model drafts,
+    besides copies from the text.
     """
 
     model: str = ""
@@ -48,6 +49,7 @@ class Status:
     accepted: float | None = None
     ttft_ms: float | None = None
     draft: bool = True
+    drafter: bool = True
     busy: bool = False
     message: str = ""
 
@@ -98,7 +100,8 @@ def _numbers(status: Status) -> list[StatusPart]:
         tau, share = status.tau, status.accepted
         parts.append(StatusPart("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
         known = share is not None and 0 <= share <= 1
-        parts.append(StatusPart("accepted", f"{share:.0%} accepted".replace("%", " %") if known else "", 45))
+        accepted = f"{share:.0%} accepted".replace("%", " %") if known else ""
+        parts.append(StatusPart("accepted", accepted if status.drafter else "no drafter", 45))
     first = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
     return [*parts, StatusPart("first", first, 30)]
 

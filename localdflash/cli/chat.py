@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from localdflash.chat.settings import ChatSettings
 from localdflash.cli import GlobalOptions
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.files import paths
 
 if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
-    from localdflash.chat.settings import ChatSettings
     from localdflash.chat.sources import ServerSource
 
 Session = int | Literal["latest"] | None
@@ -40,7 +39,7 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen all there is room for]",
+    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen a quarter of the context]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
@@ -74,7 +73,7 @@ def command(
 
     What is printed: the answer on stdout, everything else on stderr.
     """
-    params = take_sampling(options)
+    sampling = take_sampling(options)
     session = _session(goes_on, resume, no_log)
     system = _system(system, role)
     prompt, beside = _given(prompt)
@@ -91,7 +90,7 @@ def command(
         if "pair" not in given(ctx, options):
             options["pair"] = with_offer(options["pair"])
         with early_keys_kept():
-            settings = _settings(params, max_tokens or 0, draft=not no_draft)
+            settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
@@ -99,7 +98,7 @@ def command(
     from localdflash.cli.talking import by_engine, here
 
     form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
-    settings = _settings(params, max_tokens or ANSWER)
+    settings = ChatSettings(**sampling, max_tokens=max_tokens or ANSWER)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
     opened = (
         here(options, no_draft, chats, settings, system)
@@ -126,17 +125,10 @@ def chats_file() -> Path:
     return paths.data_folder() / "chats.db"
 
 
-def _settings(params: SamplingParams, max_tokens: int, *, draft: bool = True) -> "ChatSettings":
-    from localdflash.chat.settings import ChatSettings
-
-    drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
-    return ChatSettings(*drawn, params.seed, max_tokens=max_tokens, draft=draft)
-
-
 def _on_screen(
     ctx: click.Context,
     options: dict[str, Any],
-    settings: "ChatSettings",
+    settings: ChatSettings,
     chats: Path | None,
     system: str,
     session: Session,
@@ -144,6 +136,7 @@ def _on_screen(
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE)
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
+    from localdflash.cli.output import say
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
@@ -153,6 +146,8 @@ def _on_screen(
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
     app.run()
+    if chats and app.talk.session:
+        say(f"localdflash chat --resume {app.talk.session} goes on with this chat")
     gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
     return app.return_code or 0
 

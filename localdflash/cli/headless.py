@@ -35,7 +35,7 @@ def piped_beside() -> tuple[Attachment, ...]:
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):  # a terminal, /dev/null
         return ()
     text = piped()
-    return (Attachment("paste", "stdin", text),) if text.strip() else ()
+    return (Attachment("output", "stdin", text),) if text.strip() else ()
 
 
 def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence[Attachment] = ()) -> int:
@@ -57,6 +57,8 @@ def print_answer(talking: Talking, prompt: str, attachments: Sequence[Attachment
     show = _printing()
     answer = talking.ask(prompt, show, attachments)
     show("\n")
+    if answer.finish == "repeat":
+        say("[cut: it said the same again and again]")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer

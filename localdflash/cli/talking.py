@@ -129,7 +129,7 @@ def _talk(
 
 
 def _tell_what_is_left_out(settings: ChatSettings) -> None:
-    if left_out := [name for name, nothing in OURS.items() if getattr(settings, name) != nothing]:
+    if left_out := [name for name, nothing in OURS.items() if getattr(settings, name) not in (None, nothing)]:
         say(f"The server is asked in OpenAI's words: without {', '.join(left_out)}.")
 
 

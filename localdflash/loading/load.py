@@ -18,10 +18,11 @@ from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
+from localdflash.model.recommended import recommended
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights.gguf import headers_kept
+from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
 DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
@@ -30,7 +31,8 @@ DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("
 class LoadedPair:
     """A pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line to tell the user, or empty; the other fields are `Running`'s.
+    `notice` is a line to tell the user, or empty; `sampling` are fields of `SamplingParams` that the model's makers
+    recommend for a chat, in its file or on its card; the other fields are `Running`'s.
     """
 
     def __init__(self, options: Options) -> None:
@@ -38,6 +40,7 @@ class LoadedPair:
         self.files = local_files(load_registry().resolve(options.pair))
         self._closing = ExitStack()
         with headers_kept():
+            self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:

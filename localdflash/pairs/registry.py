@@ -206,7 +206,7 @@ def local_files(pair: PairEntry) -> LocalPair:
     for path in (*files_of(pair.target.path), gguf, safetensors):
         if path:
             records.check(path)
-    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
+    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context, pair.sampling)
 
 
 def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:

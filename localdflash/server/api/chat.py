@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.answers.conversation import prepare, prompt_ids, template_of
+from localdflash.answers.repetition import Repetition
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
@@ -71,7 +72,7 @@ def _ask(loaded: LoadedPair, body: ChatRequest, grammars: Grammars) -> Ask:
     constraint = constraint_of(body, grammars, *_formats(body, grammars))
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     requests, stops = choices(loaded, prepared, body, body.n or 1, constraint, alternatives, param="messages")
-    return Ask(loaded, requests, stops, document=body.document)
+    return Ask(loaded, requests, stops, document=body.document, ending=Repetition if body.end_repeats else None)
 
 
 def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:

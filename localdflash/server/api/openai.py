@@ -63,7 +63,7 @@ class ChatShape:
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        return {**self._delta(choice.index, {}), "finish_reason": choice.finish}
+        return {**self._delta(choice.index, {}), "finish_reason": _reason(choice)}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
@@ -71,7 +71,7 @@ class ChatShape:
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
             "logprobs": self._logprobs(choice.chosen),
-            "finish_reason": choice.finish,
+            "finish_reason": _reason(choice),
         }
 
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +96,11 @@ class ChatShape:
             "logprob": max(logprob, LEAST_LOGPROB),
             "bytes": list(data),
         }
+
+
+def _reason(choice: Choice) -> str:
+    """Why a chat's answer ended: "repeat" only where the request has asked for that end."""
+    return choice.ending.reason if choice.finish == "stop" and choice.ending and choice.ending.ended else choice.finish
 
 
 @dataclass(frozen=True)

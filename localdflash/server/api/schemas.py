@@ -100,6 +100,7 @@ class ChatRequest(OpenAI, kw_only=True):
     prediction: Prediction | None = None
     chat_template_kwargs: dict[str, str | bool] | None = None
     continue_final_message: bool | None = None
+    end_repeats: bool | None = None  # an answer that repeats itself ends, see `answers.repetition`
 
 
 class CompletionRequest(OpenAI, kw_only=True):
