@@ -21,6 +21,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from localdflash.text.sanitize import printable
+from localdflash.tui.captions import model_name
 from localdflash.tui.pace import motion_unwanted
 
 SEPARATOR = " · "
@@ -67,7 +68,7 @@ class StatusPart:
 
 def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """All parts, in the order of the line; `waited` is seconds since the stage began."""
-    model = status.model.rstrip("/").rpartition("/")[2]
+    model = model_name(status.model)
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
         StatusPart("message", printable(status.message), 85, "$foreground"),
