@@ -57,6 +57,7 @@ class Talk(Generic[A]):
     def __init__(self, answerer: A, chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
+        self.project = ""  # the project's instructions, where they go along
         self._chat, self._saver = Chat(), Saver(chats, folder, tell)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
@@ -84,6 +85,11 @@ class Talk(Generic[A]):
     @system.setter
     def system(self, text: str) -> None:
         self._chat.system = text
+
+    @property
+    def before(self) -> str:
+        """All that stands before the chat: the project's instructions, then the chat's own."""
+        return "\n\n".join(filter(None, (self.project, self.system)))
 
     @property
     def unsaved(self) -> bool:
@@ -238,7 +244,7 @@ class Talk(Generic[A]):
         if not self.messages or self.answering:
             return
         counted, sent = list(self.messages), self.messages[self.left_out :]
-        used = await self.answerer.count(sent, system=self.system, settings=self.settings)
+        used = await self.answerer.count(sent, system=self.before, settings=self.settings)
         if not self.answering and self.messages == counted:
             self.used = used
 
@@ -261,7 +267,7 @@ class Talk(Generic[A]):
         await self.save(growing.chat)
         saved, pause = time.monotonic(), SAVE_EVERY
         self.speed = Acceptance()
-        events = self.answerer.answer(sent, self.settings, system=self.system, goes_on=goes_on)
+        events = self.answerer.answer(sent, self.settings, system=self.before, goes_on=goes_on)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:

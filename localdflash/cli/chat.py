@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
+FEW_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer than 256, or with all
 ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
@@ -135,6 +137,8 @@ def _on_screen(
     no_daemon: bool,
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE)
+    if not os.environ.get("COLORTERM") and not re.search(FEW_COLOURS, os.environ.get("TERM", "")):
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
     from localdflash.cli.output import say
     from localdflash.tui.app import ChatApp

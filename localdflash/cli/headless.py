@@ -4,7 +4,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from localdflash.chat.messages import Attachment, Message
@@ -42,7 +42,7 @@ def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence
     """Print an answer; return the exit code."""
     match form:
         case "text":
-            print_answer(talking, prompt, attachments)
+            print_answer(lambda show: talking.ask(prompt, show, attachments))
         case "json":
             answer = talking.ask(prompt, lambda _: None, attachments)
             print_json({"answer": answer.text, **_told(answer)})
@@ -52,10 +52,10 @@ def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence
     return 130 if talking.interrupt.set else 0
 
 
-def print_answer(talking: Talking, prompt: str, attachments: Sequence[Attachment] = ()) -> Message:
+def print_answer(ask: Callable[[Show], Message]) -> Message:
     """Print an answer as it comes, and say so if it is shorter than the model would have made it."""
     show = _printing()
-    answer = talking.ask(prompt, show, attachments)
+    answer = ask(show)
     show("\n")
     if answer.finish == "repeat":
         say("[cut: it said the same again and again]")

@@ -16,7 +16,7 @@ from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
-from localdflash.cli.plain import exchange
+from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine
 from localdflash.errors import EngineGone, OutOfMemory
 from localdflash.files import paths
@@ -106,7 +106,7 @@ def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
     talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
-    exchange(talk, "how?")
+    exchange(lambda show: talk.ask("how?", show))
     assert capsys.readouterr().out == "one way\nanother\n"
 
 

@@ -10,8 +10,10 @@ from textual import on, work
 from textual.worker import Worker
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.shell import command_of
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.tui.base import Base, told
+from localdflash.tui.actions.outside import OutsideActions
+from localdflash.tui.base import told
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt import Prompt
 
@@ -30,7 +32,7 @@ class _Unedited:
     left_out: int
 
 
-class AnswerActions(Base):
+class AnswerActions(OutsideActions):
     """See the module."""
 
     _unedited: _Unedited | None = None
@@ -52,7 +54,7 @@ class AnswerActions(Base):
             if read and not self.talk.answering and not self.arrivals:
                 messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
                 self._reading = read[0]
-                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system)
+                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.before)
 
     def _draft(self) -> Draft | None:
         """What would be sent now; None for commands, and where files would come before it that are not read yet."""
@@ -68,6 +70,9 @@ class AnswerActions(Base):
         except UsageError as error:
             self.complain(str(error))
             self.prompt.put_back(event.text, event.attachments)
+            return
+        if command is None and (outside := command_of(event.text)):
+            self.run_outside(outside)
             return
         if command is None:
             self.ask(event.text, event.attachments)
@@ -156,7 +161,7 @@ class AnswerActions(Base):
             fit = await plan_fit(
                 talk.answerer,
                 sent,
-                system=talk.system,
+                system=talk.before,
                 settings=talk.settings,
                 reserve=about.context // RESERVED if about else 0,
             )
@@ -195,7 +200,7 @@ class AnswerActions(Base):
 
     def action_stop(self) -> None:
         """Stop the answer; while a message is being edited, give up the edit instead."""
-        if not self._leave_unedited():
+        if not (self.end_outside() or self._leave_unedited()):
             self.talk.stop()
 
     def action_retry(self) -> None:
@@ -219,10 +224,16 @@ class AnswerActions(Base):
         self.prompt.put_back(question.text, question.attachments)
         self.prompt.focus()
 
+    @property
+    def editing(self) -> bool:
+        """Whether the last message is being changed."""
+        edit, talk = self._unedited, self.talk
+        return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
+
     def _leave_unedited(self) -> bool:
         """Restore the message that is being edited, and its answer; False if none is being edited."""
-        talk, edit, self._unedited = self.talk, self._unedited, None
-        if edit is None or edit.chat is not talk.messages or len(talk.messages) != edit.length or talk.answering:
+        talk, edit, editing, self._unedited = self.talk, self._unedited, self.editing, None
+        if edit is None or not editing or talk.answering:
             return False
         talk.messages.extend(edit.taken)
         talk.left_out = edit.left_out
