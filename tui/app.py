@@ -198,10 +198,10 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         """Whether a key came before a question could be read: text goes to the prompt, and nothing answers."""
         if not self.covered:
             return False
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.confirm import Question
 
         question = self.screen
-        if not isinstance(question, Confirm) or question.listens():
+        if not isinstance(question, Question) or question.listens():
             return False
         if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
             self.prompt.post_message(event)

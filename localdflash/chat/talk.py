@@ -60,6 +60,7 @@ class Talk(Generic[A]):
         self.project = ""  # the project's instructions, where they go along
         self._chat, self._saver = Chat(), Saver(chats, folder, tell)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
+        self.summary = ""  # what goes to the model instead of them
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
         self.used: int | None = None  # tokens of the context that the messages take, where that is known
         self.speed = Acceptance()  # of the answer under way, or the last one
@@ -88,8 +89,11 @@ class Talk(Generic[A]):
 
     @property
     def before(self) -> str:
-        """All that stands before the chat: the project's instructions, then the chat's own."""
-        return "\n\n".join(filter(None, (self.project, self.system)))
+        """All that stands before the chat: the project's instructions, the chat's own, and a summary of what is left
+        out.
+        """
+        summary = f"Summary of the conversation up to here:\n\n{self.summary}" if self.summary else ""
+        return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
     def unsaved(self) -> bool:
@@ -122,13 +126,13 @@ class Talk(Generic[A]):
 
     def new(self) -> None:
         """Start another chat, empty, with the same instructions."""
-        self._chat, self.left_out, self.used = Chat(system=self.system), 0, None
+        self._chat, self.left_out, self.summary, self.used = Chat(system=self.system), 0, "", None
 
     async def open(self, session: int) -> None:
         """Open an earlier chat as it was left."""
         info = await self.kept(ChatStore.info, session)
         self._show(await self.kept(ChatStore.path, session), session, info.system)
-        self.left_out, self.used = 0, None
+        self.left_out, self.summary, self.used = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
         """Show a chat as the store has it."""

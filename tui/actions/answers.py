@@ -38,6 +38,7 @@ class AnswerActions(OutsideActions):
     _unedited: _Unedited | None = None
     _reader: Worker[None] | None = None
     _reading = ""  # what the engine reads ahead
+    _summing: "asyncio.Task[str] | None" = None
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
@@ -153,7 +154,7 @@ class AnswerActions(OutsideActions):
     async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.fitting import plan_fit
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.confirm import Option, Question
 
         talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
@@ -176,15 +177,54 @@ class AnswerActions(OutsideActions):
             f"{error}.",
             f"The oldest {fit.dropped} of {len(sent)} messages would no longer be sent to the model: "
             f"{fit.tokens} of {fit.context} tokens would be used.",
-            "They stay in this chat and on the screen.",
+            "They stay in this chat and on the screen. A summary by the model can be sent instead of them.",
         ]
-        if not await self.push_screen_wait(Confirm("The context is full", lines, yes="Leave them out", no="Cancel")):
-            self._give_back("not sent", goes_on)
-            return
+        options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
+        match await self.push_screen_wait(Question("The context is full", lines, *options)):
+            case "y":
+                talk.left_out += fit.dropped
+                talk.used = fit.tokens
+                self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
+                self.begin_answer(goes_on=goes_on)
+            case "s" if await self._summarised(sent):
+                self.begin_answer(goes_on=goes_on)
+            case _:
+                self._give_back("not sent", goes_on)
+
+    async def _summarised(self, sent: Sequence[Message]) -> bool:
+        """Send a summary instead of the oldest of these messages, if there is one and the user takes it."""
+        from localdflash.chat.fitting import plan_fit
+        from localdflash.chat.summary import SHARE, summarise
+        from localdflash.tui.screens.text import AskText
+
+        talk, before, settings = self.talk, self.talk.before, self.talk.settings
+        self.arrivals += 1  # what is sent meanwhile waits
+        self.say("the model summarises; Esc ends it")
+        try:
+            about = await talk.answerer.ready()
+            reserve = about.context // RESERVED + about.context // SHARE
+            fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
+            oldest = sent[: fit.dropped]
+            self._summing = asyncio.create_task(summarise(talk.answerer, oldest, system=before, settings=settings))
+            text = await self._summing
+        except LocaldflashError as error:
+            self.complain(str(error))
+            return False
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            return False
+        finally:
+            self.arrivals -= 1
+            self._summing = None
+        title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
+        taken = await self.push_screen_wait(AskText(title, text, lines=10))
+        if not taken or not taken.strip():
+            return False
         talk.left_out += fit.dropped
-        talk.used = fit.tokens
-        self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
-        self.begin_answer(goes_on=goes_on)
+        talk.summary, talk.used = taken.strip(), None
+        self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
+        return True
 
     def _give_back(self, reason: str, goes_on: bool) -> None:
         """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""
@@ -200,7 +240,9 @@ class AnswerActions(OutsideActions):
 
     def action_stop(self) -> None:
         """Stop the answer; while a message is being edited, give up the edit instead."""
-        if not (self.end_outside() or self._leave_unedited()):
+        if self._summing:
+            self._summing.cancel()
+        elif not (self.end_outside() or self._leave_unedited()):
             self.talk.stop()
 
     def action_retry(self) -> None:
