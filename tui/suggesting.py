@@ -64,7 +64,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def key_of_suggestions(self, key: str) -> bool:
         """Handle a key while suggestions are open; False if it means nothing to them."""
-        if self._shown_for != self._asked():  # keys came faster than the rows followed
+        if key in ("enter", "tab") and self._shown_for != self._asked():  # keys came faster than the rows followed
             self.close_suggestions()
             self._suggest()
         match key, self.suggestions.chosen:

@@ -96,7 +96,6 @@ def command(
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
-    from localdflash.cli.plain import converse
     from localdflash.cli.talking import by_engine, here
 
     form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
@@ -110,7 +109,11 @@ def command(
     with opened as talking:
         if session is not None:
             talking.go_on(session, system)
-        return converse(talking) if prompt is None else answer_once(talking, prompt, form, beside)
+        if prompt is not None:
+            return answer_once(talking, prompt, form, beside)
+        from localdflash.cli.plain import converse
+
+        return converse(talking)
 
 
 def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":

@@ -14,7 +14,7 @@ from localdflash.cli.output import say
 from localdflash.cli.plain_commands import PlainCommands, exchange
 from localdflash.cli.talking import Talking
 from localdflash.errors import DeviceFailed, LocaldflashError
-from localdflash.tui.attachments import label
+from localdflash.tui.captions import attachment_line
 from localdflash.tui.commands import parse
 
 SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
@@ -76,7 +76,7 @@ class _Lines:
             if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
                 output = self._talking.wait(output_of(command, Path(self._files.root)))
                 self._outputs.append(output)
-                say(f"[goes along: {label(output)}]")
+                _tell(output)
 
     def _send(self, line: str) -> None:
         """Send a message with the files that it mentions, unless one of them may not be used."""
@@ -87,9 +87,13 @@ class _Lines:
             return
         attachments = (*self._outputs, *found.attachments)
         for one in found.attachments:
-            say(f"[goes along: {label(one)}]")
+            _tell(one)
         if exchange(lambda show: self._talking.ask(line, show, attachments)):
             self._outputs.clear()
+
+
+def _tell(attachment: Attachment) -> None:
+    say(f"[goes along: {attachment_line(attachment).text.removeprefix('▸ ')}]")
 
 
 def _read_line(prompt: str) -> str:

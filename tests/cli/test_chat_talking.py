@@ -64,9 +64,9 @@ def test_an_error_of_a_server_ends_no_conversation(
     status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
-    exchange(talk, "one")
+    exchange(lambda show: talk.ask("one", show))
     assert capsys.readouterr() == ("", "too much\n")
-    exchange(talk, "one")
+    exchange(lambda show: talk.ask("one", show))
     assert capsys.readouterr().out == "now\n"
     assert [message["content"] for message in engine.asked[1]["messages"]] == ["Be brief.", "one"]
 

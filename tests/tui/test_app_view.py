@@ -216,7 +216,7 @@ def test_ctrl_c_says_how_to_leave() -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
+        await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
 
     on_stage(script)
 
