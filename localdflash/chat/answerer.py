@@ -346,7 +346,11 @@ def _about(told: Mapping[str, Any]) -> About:
             str(told.get("notice") or ""),
             {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
             str(told.get("rows") or ""),
-            {str(name): float(value) for name, value in (told.get("sampling") or {}).items()},
+            {
+                str(name): value
+                for name, value in (told.get("sampling") or {}).items()
+                if isinstance(value, int | float)
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None

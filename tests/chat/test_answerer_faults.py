@@ -118,6 +118,7 @@ def test_what_is_not_said_is_as_the_models_makers_say(path: Path) -> None:
             await ask(answerer, settings=ChatSettings(temperature=0.0, max_tokens=0))
         drawn, told = script.asked
         assert (drawn["temperature"], drawn["top_k"], drawn["top_p"]) == (0.6, 20, 0.95)
+        assert isinstance(drawn["top_k"], int)  # the engine takes nothing else
         assert (drawn["max_tokens"], drawn["end_repeats"]) == (1000, True)
         assert isinstance(drawn["seed"], int)
         assert told["temperature"] == 0.0
