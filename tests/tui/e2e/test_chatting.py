@@ -169,6 +169,16 @@ def test_a_storm_of_sizes(chats: Scene) -> None:
     assert "line 199 of a longer answer" in terminal.text
 
 
+@pytest.mark.parametrize(
+    ("term", "colorterm", "colours"),
+    [("xterm", "", b"8;5;"), ("tmux-256color", "", b"8;5;"), ("xterm", "truecolor", b"8;2;"), ("linux", "", b"")],
+)
+def test_the_colours_of_a_terminal(chats: Scene, term: str, colorterm: str, colours: bytes) -> None:
+    terminal = chats.start(env={"TERM": term, "COLORTERM": colorterm})
+    found = {code for code in (b"8;5;", b"8;2;") if code in terminal.raw}
+    assert found == ({colours} if colours else set())
+
+
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_a_terminal_without_a_screen_gets_lines(env: dict[str, str], chats: Scene) -> None:
     chats.answers(Answer.of("Plain text."))
