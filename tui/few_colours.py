@@ -5,6 +5,7 @@ What a terminal library does by itself, cell by cell, takes dark greys with a tr
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from rich.color import Color as RichColor
 from rich.color import ColorSystem
@@ -16,13 +17,13 @@ _GROUNDS = ("background", "surface", "panel")
 _TEXTS = ("foreground", "primary", "secondary", "accent", "warning", "error", "success")
 _VARIABLES = ("text-muted", "dflash", "lookup", "grammar", "own")  # that are texts
 _STEPS = (0, 95, 135, 175, 215, 255)
-_TRIED = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(grey,) * 3 for grey in range(256)]
+_TRIED = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(g, g, g) for g in range(256)]
 
 
 def for_256(theme: Theme) -> Theme:
     """The theme in colours that such a terminal has."""
-    grounds = {name: nearest(getattr(theme, name)) for name in _GROUNDS}
-    texts = {name: nearest(getattr(theme, name), grounds["panel"]) for name in _TEXTS}
+    grounds: dict[str, Any] = {name: nearest(getattr(theme, name)) for name in _GROUNDS}
+    texts: dict[str, Any] = {name: nearest(getattr(theme, name), grounds["panel"]) for name in _TEXTS}
     variables = theme.variables | {name: nearest(theme.variables[name], grounds["panel"]) for name in _VARIABLES}
     for name, value in theme.variables.items():
         if name.endswith("-tint"):

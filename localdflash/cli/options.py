@@ -144,7 +144,7 @@ def sampling_options(command: Command) -> Command:
     return command
 
 
-def take_sampling(options: dict[str, Any]) -> dict[str, float]:
+def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the sampling options from a command's, and return those that were given, by field of `SamplingParams`,
     checked; what stays is for `localdflash.loading.load.Options`.
     """

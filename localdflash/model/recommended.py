@@ -1,7 +1,7 @@
 """How the makers of a model would have its tokens drawn, as its GGUF file says: `general.sampling.*`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
@@ -13,7 +13,6 @@ _KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-RECOMMENDED = tuple(_KEYS)  # fields of SamplingParams
 
 
 def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
@@ -23,10 +22,10 @@ def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
         value = metadata.get(f"general.sampling.{key}")
         if not isinstance(value, int | float):
             continue
-        value = max(value, 0) if name == "top_k" else value  # -1: all, as 0
+        checked: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
         try:
-            replace(SamplingParams(), **{name: value})
+            SamplingParams(**checked)
         except UsageError:
             continue
-        found[name] = value
+        found |= checked
     return found
