@@ -195,13 +195,13 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         await super().on_event(event)
 
     def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
-        """Whether a key came before a question could be read: text goes to the prompt, and nothing answers."""
+        """Whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
         if not self.covered:
             return False
-        from localdflash.tui.screens.confirm import Question
+        from localdflash.tui.screens.dialog import Dialog
 
-        question = self.screen
-        if not isinstance(question, Question) or question.listens():
+        dialog = self.screen
+        if not isinstance(dialog, Dialog) or dialog.listens():
             return False
         if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
             self.prompt.post_message(event)

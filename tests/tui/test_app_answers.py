@@ -13,7 +13,7 @@ from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
-from localdflash.tui.screens import confirm
+from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
@@ -245,6 +245,7 @@ def test_a_full_context_is_summarised_on_request() -> None:
         asked, _, _ = answerer.asked[-1]
         assert [message.text for message in asked[:-1]] == ["one?", "It is."]
         assert "Summarise" in asked[-1].text
+        assert app.screen.by_itself  # type: ignore[attr-defined]
         answerer.script = list(ANSWER)
         await pilot.press(*" of it", "ctrl+s")
         await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
@@ -273,6 +274,8 @@ def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
             "stopped": [None],
             "failed": [EngineGone("the engine went away")],
         }
+        told = {"empty": "the model has written no summary", "failed": "the engine went away"}
+        told |= {"closed": "not sent", "stopped": "not sent"}
         answerer.script = list(says[how])
         await pilot.press("s")
         if how == "stopped":
@@ -282,6 +285,7 @@ def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
             await wait_until(pilot, lambda: "instead of the oldest" in shown(app))
             await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "three?")
+        await wait_until(pilot, lambda: f"{told[how]}; your message is back in the prompt" in shown(app))
         assert len(texts(app)) == 4
         assert (app.talk.summary, app.talk.left_out, app.arrivals) == ("", 0, 0)
 
@@ -291,8 +295,8 @@ def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
 def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
     clock = [100.0]
-    monkeypatch.setattr(confirm, "CALM", 0.5)
-    monkeypatch.setattr(confirm, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(dialog, "CALM", 0.5)
+    monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         for text in ("one?", "two?"):
@@ -321,7 +325,7 @@ def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest
 
 
 def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirm, "CALM", 60.0)
+    monkeypatch.setattr(dialog, "CALM", 60.0)
 
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)

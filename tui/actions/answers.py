@@ -186,13 +186,16 @@ class AnswerActions(OutsideActions):
                 talk.used = fit.tokens
                 self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
                 self.begin_answer(goes_on=goes_on)
-            case "s" if await self._summarised(sent):
-                self.begin_answer(goes_on=goes_on)
+            case "s":
+                if problem := await self._summarised(sent):
+                    self._give_back(problem, goes_on)
+                else:
+                    self.begin_answer(goes_on=goes_on)
             case _:
                 self._give_back("not sent", goes_on)
 
-    async def _summarised(self, sent: Sequence[Message]) -> bool:
-        """Send a summary instead of the oldest of these messages, if there is one and the user takes it."""
+    async def _summarised(self, sent: Sequence[Message]) -> str:
+        """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
         from localdflash.chat.fitting import plan_fit
         from localdflash.chat.summary import SHARE, summarise
         from localdflash.tui.screens.text import AskText
@@ -208,23 +211,22 @@ class AnswerActions(OutsideActions):
             self._summing = asyncio.create_task(summarise(talk.answerer, oldest, system=before, settings=settings))
             text = await self._summing
         except LocaldflashError as error:
-            self.complain(str(error))
-            return False
+            return str(error)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) and task.cancelling():
                 raise
-            return False
+            return "not sent"
         finally:
             self.arrivals -= 1
             self._summing = None
         title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
-        taken = await self.push_screen_wait(AskText(title, text, lines=10))
+        taken = await self.push_screen_wait(AskText(title, text, lines=10, by_itself=True))
         if not taken or not taken.strip():
-            return False
+            return "not sent"
         talk.left_out += fit.dropped
         talk.summary, talk.used = taken.strip(), None
         self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
-        return True
+        return ""
 
     def _give_back(self, reason: str, goes_on: bool) -> None:
         """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""

@@ -1,9 +1,5 @@
-"""A question with a few answers. The safe one is the last and has the focus, so Enter alone changes nothing.
+"""A question with a few answers. The safe one is the last and has the focus, so Enter alone changes nothing."""
 
-It may open while its user types: until no key has come for a moment, keys are no answer (`listens`).
-"""
-
-import time
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -15,8 +11,6 @@ from textual.widget import Widget
 from textual.widgets import Button, Static
 
 from localdflash.tui.screens.dialog import Dialog, one_line
-
-CALM = 0.5  # seconds without a key: who types on has not read the question yet
 
 
 class Option(NamedTuple):
@@ -50,13 +44,7 @@ class Question(Dialog[str]):
     def __init__(self, title: str, lines: Sequence[str], *options: Option) -> None:
         super().__init__(title, "   ".join(f"{one.key.upper()} {one_line(one.label)}" for one in options))
         self._lines, self._options = lines, options
-        self._listens, self._last_key = False, time.monotonic()
-
-    def listens(self) -> bool:
-        """Whether a key that is pressed now is an answer; to be asked for each key."""
-        calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
-        self._listens |= calm >= CALM
-        return self._listens
+        self.by_itself = True
 
     def body(self) -> Iterable[Widget]:
         """The lines and the buttons."""

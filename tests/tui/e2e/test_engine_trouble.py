@@ -8,7 +8,7 @@ import pytest
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import script
 from bench.support.terminal import READY
-from localdflash.tui.screens.confirm import CALM
+from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until
 
