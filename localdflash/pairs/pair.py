@@ -149,7 +149,7 @@ class PairEntry:
     by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
     ran_with: RanWith | None = None
     read: tuple[Read, ...] = ()  # what the facts come from
-    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # by field of SamplingParams, as its card says
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # of a chat, as its card says
     match: DrafterMatch | None = None  # of a target that no entry names
 
     @property
