@@ -1,13 +1,21 @@
 """A GGUF file cut into parts as llama.cpp's gguf-split does it: the metadata goes into the first."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
 
 
-def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: bool = False) -> Path:
-    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first."""
+def split_file(
+    source: Path,
+    folder: Path,
+    stem: str,
+    parts: int,
+    empty_first: bool = False,
+    more: Mapping[str, float] | None = None,
+) -> Path:
+    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first. `more`: metadata."""
     reader = gguf.GGUFReader(source)
     tensors = list(reader.tensors)
     shares = [[], *_shares(tensors, parts - 1)] if empty_first else _shares(tensors, parts)
@@ -17,6 +25,8 @@ def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: b
         writer = gguf.GGUFWriter(path, architecture)
         if index == 0:
             _copy_metadata(reader, writer)
+            for key, value in (more or {}).items():
+                writer.add_float32(key, value) if isinstance(value, float) else writer.add_int32(key, value)
         writer.add_uint16("split.no", index)
         writer.add_uint16("split.count", parts)
         writer.add_int32("split.tensors.count", len(tensors))
