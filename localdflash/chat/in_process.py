@@ -10,6 +10,7 @@ from localdflash.answers.conversation import prepare, prompt_ids, template_of
 from localdflash.answers.repetition import Repetition
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Finish, Message, prompt_text
+from localdflash.chat.request import template_variables
 from localdflash.chat.settings import ChatSettings
 from localdflash.engine.pair import Cancelled
 from localdflash.loading.load import LoadedPair
@@ -34,6 +35,7 @@ class InProcess:
             _spoken(messages, system),
             settings.max_tokens or 0,
             settings.params,
+            variables=template_variables(settings),
             cancelled=self._cancelled,
             goes_on=goes_on,
         )
@@ -48,7 +50,7 @@ class InProcess:
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """The number of tokens of the prompt of these messages."""
-        return len(prompt_ids(self._loaded, _spoken(messages, system)))
+        return len(prompt_ids(self._loaded, _spoken(messages, system), variables=template_variables(settings)))
 
 
 def _spoken(messages: Sequence[Message], system: str) -> list[TemplateMessage]:

@@ -9,13 +9,13 @@ from localdflash.chat.fitting import plan_fit
 from localdflash.chat.messages import Message
 from localdflash.chat.settings import ChatSettings
 from localdflash.errors import LocaldflashError
+from localdflash.text.thoughts import split
 
 SHARE = 8  # of the context, one part in so many, is what a summary may take
 _REQUEST = (
     "Summarise our conversation up to here, so that it can go on without these messages: what was asked and decided,"
     " facts, names of files and functions, code that is still needed, and what is open. Write only the summary."
 )
-_THOUGHT = "</think>"
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
@@ -36,6 +36,6 @@ async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: 
                     text += piece
                 case Restarted():
                     text = ""
-    if not (text := text.rpartition(_THOUGHT)[2].strip()):
+    if not (text := split(text)[1].strip()):
         raise LocaldflashError("the model has written no summary")
     return text

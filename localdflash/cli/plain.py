@@ -88,7 +88,7 @@ class _Lines:
         attachments = (*self._outputs, *found.attachments)
         for one in found.attachments:
             _tell(one)
-        if exchange(lambda show: self._talking.ask(line, show, attachments)):
+        if exchange(lambda show, think: self._talking.ask(line, show, think, attachments)):
             self._outputs.clear()
 
 

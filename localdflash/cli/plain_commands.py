@@ -22,7 +22,7 @@ _ALSO = (
 )
 
 
-def exchange(ask: Callable[[Show], Message]) -> bool:
+def exchange(ask: Callable[[Show, Show], Message]) -> bool:
     """Print an answer as it comes, and its numbers; an error is printed instead, and False returned."""
     try:
         answer = print_answer(ask)

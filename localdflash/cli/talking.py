@@ -17,6 +17,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
 from localdflash.cli.remote import GONE
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.text.thoughts import ThoughtSplit
 
 OURS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # what OpenAI's interface lacks, and what asks for nothing
 Show = Callable[[str], None]
@@ -112,42 +113,59 @@ class Talking:
             raise UsageError("there is no answer yet")
         return message.text
 
-    def ask(self, text: str, show: Show, attachments: Sequence[Attachment] = ()) -> Message:
-        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes.
+    def ask(
+        self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
+    ) -> Message:
+        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes, and
+        `think` what was thought before it.
 
         Any other early end is raised, and the question can be asked again.
         """
         self._talk.say(text, attachments)
         try:
-            return self._answered(show)
+            return self._answered(show, think)
         except BaseException:
             self._talk.take_back_question()
             raise
 
-    def again(self, show: Show) -> Message:
+    def again(self, show: Show, think: Show) -> Message:
         """Another answer to the last message; if there is none, the one before stays. UsageError: nothing was asked."""
         before = list(self._talk.messages)
         self._talk.take_back_answer()
         try:
-            return self._answered(show)
+            return self._answered(show, think)
         except BaseException:
             self._talk.messages[:] = before
             raise
 
-    def more(self, show: Show) -> Message:
+    def more(self, show: Show, think: Show) -> Message:
         """Go on with the last answer. UsageError if there is none."""
         if not self._talk.messages or self._talk.messages[-1].role != "assistant":
             raise UsageError("there is no answer to go on with")
-        return self._answered(show, goes_on=True)
+        return self._answered(show, think, self._talk.messages[-1].text)
 
-    def _answered(self, show: Show, *, goes_on: bool = False) -> Message:
-        def show_some(new: str, _: object) -> None:
-            if new:
-                show(new)
+    def _answered(self, show: Show, think: Show, begun: str | None = None) -> Message:
+        """An answer to the messages; `begun` is the text of one to go on with."""
+        split = _split_after(begun)
+
+        def tell(thoughts: str, said: str) -> None:
+            if thoughts:
+                think(thoughts)
+            if said:
+                show(said)
+
+        def begin_anew() -> None:
+            nonlocal split
+            split = _split_after(begun)
+            show("\n")
 
         try:
             with self.interrupt:
-                answer = self._runner.run(self._talk.answer(show_some, lambda: show("\n"), goes_on=goes_on))
+                answering = self._talk.answer(
+                    lambda new, _: tell(*split.push(new)), begin_anew, goes_on=begun is not None
+                )
+                answer = self._runner.run(answering)
+                tell(*split.finish())
             if answer.finish == "gone":
                 raise EngineGone(str(self._talk.trouble))
         except (EngineGone, DeviceFailed) as error:
@@ -155,6 +173,13 @@ class Talking:
                 raise
             raise EngineGone(f"{error}: try again") from None
         return answer
+
+
+def _split_after(begun: str | None) -> ThoughtSplit:
+    """What tells thoughts from an answer, after what there is of it."""
+    split = ThoughtSplit()
+    split.push(begun or "")
+    return split
 
 
 @contextmanager
