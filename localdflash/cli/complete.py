@@ -61,7 +61,7 @@ def command(
 
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """
-    params = take_sampling(options)
+    params = SamplingParams(**take_sampling(options))
     path, line, column = parse_place(place)
     alone = is_ignored(path)
     text = read_text(path)

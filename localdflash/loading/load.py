@@ -19,10 +19,11 @@ from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.loading.trial import try_first
+from localdflash.model.recommended import recommended
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights.gguf import headers_kept
+from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
 DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
@@ -31,7 +32,8 @@ DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("
 class LoadedPair:
     """A pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line to tell the user, or empty; the other fields are `Running`'s. Unless they were `tried`, files
+    `notice` is a line to tell the user, or empty; `sampling` are fields of `SamplingParams` that the model's makers
+    recommend for a chat, in its file or on its card; the other fields are `Running`'s. Unless they were `tried`, files
     that are new here are loaded by another process first (see `trial`).
     """
 
@@ -42,6 +44,7 @@ class LoadedPair:
         with headers_kept():
             if not tried:
                 try_first(self.files, options)
+            self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:

@@ -216,7 +216,7 @@ def local_files(pair: PairEntry) -> LocalPair:
     for first in filter(None, (pair.target.path, gguf, safetensors)):
         for path in files_of(first):
             records.check(path)
-    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
+    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context, pair.sampling)
 
 
 def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
