@@ -70,7 +70,7 @@ class HostWays:
     @property
     def blocks(self) -> Pair | None:
         """See `BenchWays`."""
-        drafters = [drafter for drafter in self._drafting.drafters if drafter.reads_taps]
+        drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
         if not drafters:
             return None
         return HostPair(self._drafting.target, drafters, Always())

@@ -31,7 +31,7 @@ class CpuDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive = True, False
 
     def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
         self.config = packed.config

@@ -63,7 +63,7 @@ class NativeLookup:
     """See `LookupDrafter`."""
 
     name = LookupDrafter.name
-    reads_taps = False
+    is_model = autoregressive = False
     longest = MAX_NODES
 
     def __init__(self, drafting: Drafting, documents: Sequence[Sequence[int]] = ()) -> None:
@@ -149,6 +149,10 @@ class NativeController(Controller):
         """See `Controller`."""
         return float(self._calls.promise(self._sources[drafter], limit))
 
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`; this engine's drafters propose blocks."""
+        return limit
+
     def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
         """See `Controller`."""
         return bool(self._calls.may_probe(self._sources[drafter], limit, rate))
@@ -170,6 +174,6 @@ class NativeController(Controller):
         """See `Controller`."""
         self._calls.learn_rest(ms)
 
-    def learn_draft(self, drafter: str, ms: float) -> None:
+    def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """See `Controller`."""
         self._calls.learn_draft(self._sources[drafter], ms)

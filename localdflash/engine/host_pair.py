@@ -151,12 +151,12 @@ class HostPair:
         copied, agreed = NOTHING, False
         for drafter in self.drafters:
             asked = min(limit, drafter.longest)
-            if drafter.reads_taps and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
+            if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
                 continue
-            draft = self._propose(drafter, anchor, limit)
+            draft = self._propose(drafter, anchor, asked)
             if constraint:
                 draft = draft.first(constraint.allowed(draft.tokens))
-            if not drafter.reads_taps:
+            if not drafter.is_model:
                 copied = draft
                 continue
             best, rate = self._better(draft, best, rate)
@@ -174,11 +174,13 @@ class HostPair:
 
     def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
         assert self.controller is not None
+        if drafter.is_model:
+            limit = self.controller.nodes(drafter.name, limit)
         began = time.perf_counter()
         draft = drafter.propose(anchor, limit)
-        if drafter.reads_taps:
+        if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            self.controller.learn_draft(drafter.name, ms)
+            self.controller.learn_draft(drafter.name, ms, max(len(draft), 1))
             self._drafting_ms += ms
         return draft.first(limit) if len(draft) > limit else draft
 

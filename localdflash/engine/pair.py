@@ -17,7 +17,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
-Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a DFlash drafter
+Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
 Cancelled = Callable[[], bool]
 
 
@@ -115,7 +115,8 @@ class Drafter(Protocol):
     """A model or an index that proposes. It has observed the first `length` committed tokens."""
 
     name: str
-    reads_taps: bool
+    is_model: bool  # whether a draft costs a forward; an index is free
+    autoregressive: bool  # whether it costs one for every node
     longest: int  # nodes that it can propose
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:

@@ -73,7 +73,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive = True, False
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)

@@ -24,7 +24,7 @@ class DFlashDrafter:
     """
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive = True, False
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model

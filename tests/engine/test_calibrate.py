@@ -50,7 +50,7 @@ def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(target, "verify", timed)
         model = fake_drafter("model", invent)
-        lookup = fake_drafter("lookup", invent, reads_taps=False)
+        lookup = fake_drafter("lookup", invent, is_model=False)
         return calibrate(target, [lookup, model]), target, model
 
     return make
