@@ -14,9 +14,10 @@ from localdflash.llamacpp import library, sizes
 from localdflash.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.llamacpp.draft_model import LlamaCppDraftModel
 from localdflash.llamacpp.drafter import LlamaCppDFlashDrafter
-from localdflash.llamacpp.target import LlamaCppTarget, check_taps
+from localdflash.llamacpp.target import LlamaCppTarget, check_last_tap, check_taps
 from localdflash.model.dflash_config import check_fit
-from localdflash.model.drafter_kind import check_drafter, head_bytes, kind_of
+from localdflash.model.drafter_kind import block_count, blocks_ahead, check_drafter, head_bytes, kind_of
+from localdflash.model.eagle3 import taps_of
 from localdflash.model.fingerprint import mismatch
 from localdflash.weights.gguf import read_header
 
@@ -36,12 +37,15 @@ def readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
     """The drafter if llama.cpp gives what it reads, else why not; ModelError for one of another model."""
     if not drafter:
         return None, ""
-    if kind_of(target, drafter) != "draft-model":
-        try:
-            check_taps(read_header(target).architecture)
-        except ModelError as error:
-            return None, f"{drafter}: {error}"
     check_drafter(target, drafter)
+    kind, header = kind_of(target, drafter), read_header(target)
+    try:
+        if kind != "draft-model":
+            check_taps(header.architecture)
+        if kind == "eagle3":
+            check_last_tap(header.architecture, block_count(header) - blocks_ahead(header), taps_of(read_header(drafter)))
+    except ModelError as error:
+        return None, f"{drafter}: {error}"
     return drafter, ""
 
 

@@ -66,7 +66,7 @@ def _load(
     if path and (planned is None or planned.drafter != NO_DRAFTER):
         opened.append(open_drafter(path, files.target, target, options.threads, stack))
     notices += [one.notice for one in opened]
-    ahead = head_bytes(read_header(files.target)) if mtp else 0
+    ahead = head_bytes(read_header(files.target))
     measures = [_of_target(target, lines, ahead), *(one.measure for one in opened)]
     pair = compose(target, [one.drafter for one in opened], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
@@ -114,7 +114,7 @@ def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
 
 
 def _of_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:
-    """`ahead`: bytes of its own weights that are the drafter's."""
+    """`ahead`: bytes of its file that are the drafter's, or not read."""
 
     def measure() -> Parts:
         weights = api.llama_model_size(target.model) - ahead

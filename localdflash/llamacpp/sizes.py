@@ -146,7 +146,8 @@ class LlamaCppSizes:
             handle, said = self._plan(self._target, target_params(context, way=way), freeing)
             logits = MOST * self._vocab * FLOAT
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
-            parts = _parts(names, placed, api.llama_model_size(self._target), said, logits)
+            weights = api.llama_model_size(self._target) - head_bytes(self._header)
+            parts = _parts(names, placed, weights, said, logits)
             if drafter == NO_DRAFTER or self._kind is None:
                 return parts
             return _sum(parts, self._of_drafter(context, handle, freeing))

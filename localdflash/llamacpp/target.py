@@ -57,6 +57,15 @@ def check_taps(architecture: str) -> None:
         )
 
 
+def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
+    """ModelError where llama.cpp does not give the output of the last of so many blocks."""
+    if blocks - 1 in taps and architecture not in HEADED:
+        raise ModelError(
+            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads: the model runs"
+            " without it"
+        )
+
+
 def check_context(path: Path, context: int, trained: int) -> None:
     """UsageError for a context that the model was not trained for; 0 is all of it."""
     if not 8 <= (context or trained) <= trained:
@@ -135,10 +144,10 @@ class LlamaCppTarget:
     def _check_taps(self, blocks: Sequence[int]) -> None:
         architecture = library.metadata(self.model, "general.architecture") or "?"
         check_taps(architecture)
-        count = self.layers if architecture in HEADED else self.layers - 1
+        last = self.layers - 1 if architecture in HEADED else self.layers - 2
         for block in blocks:
-            if not 0 <= block < count:
-                raise ModelError(f"tap {block}: the target has blocks 0 to {count - 1} to tap")
+            if not 0 <= block <= last:
+                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
 
     def _keep_output(self, block: int, on: bool) -> None:
         if block == self.layers - 1:

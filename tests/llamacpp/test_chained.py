@@ -19,14 +19,15 @@ from localdflash.engine.draft import NOTHING
 from localdflash.llamacpp import chained
 from localdflash.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.llamacpp.target import LlamaCppTarget
-from localdflash.llamacpp.ways import MOST_WITH_STATES, NOT_REPACKED, Way
+from localdflash.llamacpp.ways import MOST_WITH_STATES
 from tests.support import mtp_models
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.eagle3_models import random_eagle3
+from tests.support.llama_ways import WIDE
 from tests.support.target_models import case_of
 
 CONTEXT, HIDDEN = 256, 64
-WAY = Way(NOT_REPACKED, tuple(range(2, MOST_WITH_STATES + 1)))
+WAY = WIDE.up_to(MOST_WITH_STATES)
 TIE = 1e-3  # logits that are nearer than this may change places
 Propose = Callable[[Sequence[int], NDArray[np.float32], int, int], Sequence[Any]]
 EAGLES: dict[str, dict[str, Any]] = {
@@ -174,5 +175,5 @@ def test_a_head_reads_what_the_model_s_own_head_does(architecture: str, tmp_path
         target.set_taps((mtp_models.TRUNK - 1,))
         taps = target.extend(ids)
         assert taps is not None
-        assert np.abs(taps - states).max() < 2e-4
-        assert np.abs(target.verify(5, NOTHING).logits[0] - logits).max() < 2e-3
+        assert np.abs(taps - states).max() < 1e-4
+        assert np.abs(target.verify(5, NOTHING).logits[0] - logits).max() < 1e-4

@@ -28,9 +28,12 @@ class Eagle3:
     short: tuple[int, ...] = ()
     norm_before_residual: bool = False
 
-    def write(self, path: Path, vocabulary: int, tokens: dict[str, Any] | None = None, **changes: Any) -> Path:
-        """The file; `tokens`: metadata of a target's tokenizer, otherwise it has none."""
+    def write(self, path: Path, vocabulary: int, tokens: Sequence[str] = (), **changes: Any) -> Path:
+        """The file, without a tokenizer; `tokens` are said to be its vocabulary."""
         writer = gguf.GGUFWriter(path, "eagle3")
+        writer.add_tokenizer_model("none")
+        if tokens:
+            writer.add_token_list(list(tokens))
         numbers = {
             "vocab_size": vocabulary,
             "context_length": 4096,
@@ -48,7 +51,6 @@ class Eagle3:
             "target_hidden_size": self.weights["fc.weight"].shape[1] // 3,
             "norm_before_residual": self.norm_before_residual,
         }
-        _write_tokens(writer, tokens)
         add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array, bool: writer.add_bool}
         for name, value in (numbers | changes).items():
             add[type(value)](f"eagle3.{name}", value)
@@ -153,15 +155,3 @@ def random_eagle3(
     if own or short:
         weights["output.weight"] = matrix(len(short) or vocabulary, HIDDEN)
     return Eagle3(weights, embedding, head, taps, short, norm_before_residual)
-
-
-def _write_tokens(writer: gguf.GGUFWriter, tokens: dict[str, Any] | None) -> None:
-    if tokens is None:
-        writer.add_tokenizer_model("none")
-        return
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(tokens["tokenizer.ggml.pre"])
-    writer.add_token_list(tokens["tokenizer.ggml.tokens"])
-    writer.add_token_types(tokens["tokenizer.ggml.token_type"])
-    writer.add_token_merges(tokens["tokenizer.ggml.merges"])
-    writer.add_eos_token_id(tokens["tokenizer.ggml.eos_token_id"])

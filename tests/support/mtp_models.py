@@ -1,7 +1,7 @@
 """Small Qwen3.5 models of random weights with a head for the token after the next, and what that head proposes.
 
-The head's block is a layer of Hugging Face's model, dense ones in float64; what is put before and behind it is written out here,
-as Qwen's report of multi-token prediction has it: the token's embedding and the state before it, each normed, fused.
+The head's block is a layer of Hugging Face's model, a dense one in float64; what is put before and behind it is
+written out here: the token's embedding and the state before it, each normed and the two fused, and the last norm.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,8 @@ class Head:
     @torch.no_grad()
     def propose(self, ids: Sequence[int], states: NDArray[np.float32], anchor: int, count: int) -> list[Tensor]:
         """Logits [V] of every node, each the likeliest token of the one before."""
-        tokens, before = (
-            [*ids, anchor],
-            [torch.zeros(qwen35.HIDDEN, dtype=self._type), *torch.from_numpy(states).to(self._type)],
-        )
+        none = torch.zeros(qwen35.HIDDEN, dtype=self._type)
+        tokens, before = [*ids, anchor], [none, *torch.from_numpy(states).to(self._type)]
         found = list[Tensor]()
         for _ in range(count):
             state = self._state(tokens, torch.stack(before))
