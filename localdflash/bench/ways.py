@@ -116,6 +116,10 @@ class Always(Controller):
         """See `Controller`."""
         return math.inf
 
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`."""
+        return limit
+
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
         """See `Controller`."""
         if self._only and draft.drafter != self._only:

@@ -129,6 +129,10 @@ class NativeController(Controller):
         """See `Controller`."""
         return {name: self._calls.draft_ms(source) for name, source in self._sources.items() if name in self._drafters}
 
+    def drafting_ms(self, drafter: str, nodes: int) -> float:
+        """See `Controller`; a block takes the same for any number."""
+        return float(self._calls.draft_ms(self._sources[drafter]))
+
     @property
     def plain_rate(self) -> float:
         """See `Controller`."""
@@ -150,7 +154,7 @@ class NativeController(Controller):
         return float(self._calls.promise(self._sources[drafter], limit))
 
     def nodes(self, drafter: str, limit: int) -> int:
-        """See `Controller`; this engine's drafters propose blocks."""
+        """See `Controller`; a block takes the same for any number."""
         return limit
 
     def may_probe(self, drafter: str, limit: int, rate: float) -> bool:

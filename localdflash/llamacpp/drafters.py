@@ -42,8 +42,11 @@ def readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
     try:
         if kind != "draft-model":
             check_taps(header.architecture)
+        if kind in ("eagle3", "mtp"):
+            library.heads_reader()  # which not every build exports
         if kind == "eagle3":
-            check_last_tap(header.architecture, block_count(header) - blocks_ahead(header), taps_of(read_header(drafter)))
+            layers = block_count(header) - blocks_ahead(header)
+            check_last_tap(header.architecture, layers, taps_of(read_header(drafter)))
     except ModelError as error:
         return None, f"{drafter}: {error}"
     return drafter, ""
