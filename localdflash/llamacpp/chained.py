@@ -8,6 +8,7 @@ The state before the first token of a text, or before a place that a cache was c
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def eagle3_params(target: Any, context: int, threads: int = 0) -> Any:
     return params
 
 
-class ChainedDrafter:
+class ChainedDrafter(ABC):
     """See `Drafter`. `behind`: how far the pair of a token lies before the token's own position."""
 
     name: str
@@ -83,9 +84,9 @@ class ChainedDrafter:
         self._taps: list[Taps] = []  # of what waits
         self._before = self._unknown()  # the state of the last token that was read
 
+    @abstractmethod
     def states(self, taps: Taps) -> States:
         """The states that the head goes on from."""
-        raise NotImplementedError
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """See `Drafter`."""
