@@ -49,6 +49,8 @@ def _load(
     chosen = chosen_way(files.target, options, placement, drafter is not None)
     if not chosen.drafts:
         path, refused = None, ""
+    if planned and planned.drafter == NO_DRAFTER:
+        path = None
     predicted = _predicted(planned, path)
     with library.said_sizes() as lines:
         context = planned.context if planned else options.context
@@ -63,7 +65,7 @@ def _load(
     notices = [placed.notice, planned.notice if planned else "", refused]
     if _is_news(chosen, options, drafter is not None):
         notices.append(chosen.said)
-    if path and (planned is None or planned.drafter != NO_DRAFTER):
+    if path:
         opened.append(open_drafter(path, files.target, target, options.threads, stack))
     notices += [one.notice for one in opened]
     ahead = head_bytes(read_header(files.target))
@@ -109,7 +111,7 @@ def _is_news(chosen: Choice, options: Options, with_drafter: bool) -> bool:
 def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
     if planned is None:
         return {}
-    torch_drafts = drafter is not None and drafter.suffix != ".gguf" and planned.drafter != NO_DRAFTER
+    torch_drafts = drafter is not None and drafter.suffix != ".gguf"
     return {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)}
 
 
