@@ -31,7 +31,7 @@ class CpuDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, autoregressive = True, False
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
         self.config = packed.config

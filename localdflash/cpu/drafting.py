@@ -64,6 +64,7 @@ class NativeLookup:
 
     name = LookupDrafter.name
     is_model = autoregressive = False
+    waiting = 0
     longest = MAX_NODES
 
     def __init__(self, drafting: Drafting, documents: Sequence[Sequence[int]] = ()) -> None:
@@ -157,7 +158,11 @@ class NativeController(Controller):
         """See `Controller`; a block takes the same for any number."""
         return limit
 
-    def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
+    def pays_to_read(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
+        """See `Controller`."""
+        return True
+
+    def may_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
         """See `Controller`."""
         return bool(self._calls.may_probe(self._sources[drafter], limit, rate))
 
@@ -165,6 +170,9 @@ class NativeController(Controller):
         """See `Controller`."""
         claimed = np.array(confidence, np.float64)
         self._calls.judge(self._sources[drafter], address(claimed), len(claimed), right)
+
+    def learn_answer(self, tokens: int) -> None:
+        """See `Controller`; nothing waits to be read here."""
 
     def learn_verify(self, rows: int, ms: float) -> None:
         """See `Controller`."""

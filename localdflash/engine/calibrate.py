@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Drafter, Target
+from localdflash.engine.pair import Drafter, Taps, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 16  # tokens in the cache while measuring
@@ -34,11 +34,13 @@ def calibrate(
     _rising(verify_ms)
     free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms, node_ms = _drafts(models, target.max_rows, rounds)
+    reads = {drafter.name: _read(drafter, ids, taps) for drafter in models if drafter.autoregressive}
+    read_ms = {name: max(ms - draft_ms[name], 0.0) / rows for name, ms in _fastest(reads, rounds).items()}
     for drafter in models:
         drafter.rollback(0)
     growth = _growth(target, verify_ms, rows)
     target.crop(0)
-    return Controller(verify_ms, free | draft_ms, growth, node_ms)
+    return Controller(verify_ms, free | draft_ms, growth, node_ms, read_ms)
 
 
 def _drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -81,6 +83,15 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
 
 def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
     return lambda: drafter.propose(1, limit)
+
+
+def _read(drafter: Drafter, ids: Sequence[int], taps: Taps | None) -> Callable[[], None]:
+    def run() -> None:
+        drafter.rollback(0)
+        drafter.observe(ids, taps)
+        drafter.propose(1, 1)
+
+    return run
 
 
 def _fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:

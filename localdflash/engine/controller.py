@@ -19,6 +19,7 @@ SURPRISE = 0.1  # weight of a new draft's outcome
 DEPTH_MEMORY, SHALLOWER = 0.95, 2.0  # the same for a depth, and the drafts' worth of trust in what the one before says
 TRIAL = 12  # drafts that count as the first ones, and the most that may be saved up
 TRIAL_SHARE, PROBE_SHARE = 0.05, 0.01  # of the decoding time may go into drafts that only tell what a drafter is worth
+ANSWER, RECENT = 64.0, 0.2  # tokens of an answer before any was seen, and the weight of a new one
 HOPE = 0.95  # acceptance of each node that a drafter is given credit for before it was tried
 MARGIN = 1.05  # how much better than plain decoding a draft must look
 SLOTS = 32  # nodes whose survival is counted: no verify is wider
@@ -90,7 +91,8 @@ class Controller:
 
     `verify_ms` holds some widths (1 among them); others are interpolated linearly until they are measured. `growth` has
     what each of them costs more for a token of context. A drafter that `draft_ms` does not name is free; for those that
-    compute their nodes one by one it has the first node, and `node_ms` what every further one costs.
+    compute their nodes one by one it has the first node, and `node_ms` what every further one costs; `read_ms` what it
+    costs them to read a token.
     """
 
     def __init__(
@@ -99,15 +101,17 @@ class Controller:
         draft_ms: dict[str, float],
         growth: dict[int, float] | None = None,
         node_ms: Mapping[str, float] | None = None,
+        read_ms: Mapping[str, float] | None = None,
     ) -> None:
         self.costs = VerifyCosts(verify_ms, growth)
         self._worth = Worth()
-        by_node = node_ms or {}
-        costs = {name: DraftCost(ms, by_node.get(name, 0.0)) for name, ms in draft_ms.items()}
+        by_node, read = node_ms or {}, read_ms or {}
+        costs = {name: DraftCost(ms, by_node.get(name, 0.0), read.get(name, 0.0)) for name, ms in draft_ms.items()}
         self._drafts = defaultdict[str, DraftCost](DraftCost, costs)
         self.calibration = defaultdict[str, Calibration](Calibration)
         self.calibration.update({name: CalibrationByDepth() for name in by_node})
-        self._credit = 0.0
+        self._answer = ANSWER
+        self._credit = self._needed = 0.0
         self._probes = 0
         self._probing = False
 
@@ -183,13 +187,18 @@ class Controller:
                 nodes, best = i + 1, expected / cost
         return nodes, best
 
-    def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
+    def pays_to_read(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
+        """Whether a drafter that promises more than `rate` gains, over an answer, what it takes to read what waits."""
+        return self._answer * (1 / rate - 1 / promised) > self._drafts[drafter].reading_ms(waiting)
+
+    def may_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
         """Whether to ask a drafter only to learn what it is worth.
 
-        Enough time must have been spent on other things, and the drafter must be able to beat `rate` if it were as good
-        as one may hope.
+        Enough time must have been spent on other things, for what waits to be read, too, and the drafter must be able
+        to beat `rate` if it were as good as one may hope.
         """
-        if self._credit < self.drafting_ms(drafter, self.nodes(drafter, limit)):
+        self._needed = self.drafting_ms(drafter, self.nodes(drafter, limit)) + self._drafts[drafter].reading_ms(waiting)
+        if self._credit < self._needed:
             return False
         if self._best(drafter, [HOPE ** (i + 1) for i in range(limit)])[1] > rate:
             self._probing = True
@@ -203,8 +212,13 @@ class Controller:
     def learn_verify(self, rows: int, ms: float) -> None:
         """Count the measured time of a step without the time of its drafter."""
         share = TRIAL_SHARE if self._probes < TRIAL else PROBE_SHARE
-        self._credit = min(self._credit + share * ms, TRIAL * max(self.draft_ms.values(), default=0.0))
+        most = max(TRIAL * max(self.draft_ms.values(), default=0.0), self._needed)
+        self._credit = min(self._credit + share * ms, most)
         self.costs.learn(rows, ms)
+
+    def learn_answer(self, tokens: int) -> None:
+        """Count an answer of so many tokens."""
+        self._answer += RECENT * (tokens - self._answer)
 
     def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
         """Count a step that asked the drafters: the tokens it committed, its time, and the part spent on asking."""

@@ -48,6 +48,7 @@ class HostPair:
         self.drafting = True
         self.ids: list[int] = []
         self._open: dict[str, _Open] = {}
+        self._answered = 0  # tokens since the prompt
         self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
 
     @property
@@ -66,6 +67,9 @@ class HostPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
+        if self.controller and self._answered:
+            self.controller.learn_answer(self._answered)
+            self._answered = 0
         wanted = list(ids[:-1])
         kept = common_prefix(self.cached, wanted)
         try:
@@ -119,6 +123,7 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
+        self._answered += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
         if looks:
             self._judge()
@@ -196,9 +201,11 @@ class HostPair:
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
-        if self.controller.promise(drafter.name, limit) > rate:
+        waiting = drafter.waiting if drafter.autoregressive else 0
+        promised = self.controller.promise(drafter.name, limit)
+        if promised > rate and self.controller.pays_to_read(drafter.name, waiting, rate, promised):
             return True
-        return self.controller.may_probe(drafter.name, limit, rate)
+        return self.controller.may_probe(drafter.name, limit, rate, waiting)
 
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""

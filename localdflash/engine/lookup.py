@@ -26,6 +26,7 @@ class LookupDrafter:
 
     name = "lookup"
     is_model = autoregressive = False
+    waiting = 0
     longest = MAX_NODES
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:

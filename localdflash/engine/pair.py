@@ -119,6 +119,10 @@ class Drafter(Protocol):
     autoregressive: bool  # whether it costs one for every node
     longest: int  # nodes that it can propose
 
+    @property
+    def waiting(self) -> int:
+        """Tokens that it has to read before it proposes, where that costs something: one that goes by nodes."""
+
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """Take committed tokens that follow what was observed so far, the anchor excluded."""
 

@@ -98,6 +98,11 @@ class ChainedDrafter(ABC):
         if len(self._waiting) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._read_waiting()
 
+    @property
+    def waiting(self) -> int:
+        """See `Drafter`."""
+        return len(self._waiting)
+
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the token's softmax probability."""
         limit = min(limit, self.longest)

@@ -48,6 +48,11 @@ class LlamaCppDraftModel:
         """See `Drafter`; needs no taps."""
         self._ids += ids
 
+    @property
+    def waiting(self) -> int:
+        """See `Drafter`."""
+        return max(len(self._ids) - len(self._held), 0)
+
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the token's softmax probability."""
         limit = min(limit, self.longest, self.model.context - len(self._ids) - 1)

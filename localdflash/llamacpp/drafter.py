@@ -73,7 +73,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, autoregressive = True, False
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)

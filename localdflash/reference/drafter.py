@@ -24,7 +24,7 @@ class DFlashDrafter:
     """
 
     name = "dflash"
-    is_model, autoregressive = True, False
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model

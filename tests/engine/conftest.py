@@ -95,6 +95,7 @@ class FakeDrafter:
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
         self.name, self.is_model, self.autoregressive, self.longest, self._invent = name, is_model, False, 63, invent
+        self.waiting = 0
         self.seen: list[int] = []
         self.asked = 0
 

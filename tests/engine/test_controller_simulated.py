@@ -12,6 +12,7 @@ import pytest
 
 from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
+from localdflash.engine.costs import USUAL
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Taps, Verification
@@ -82,11 +83,17 @@ class SimulatedDrafter:
     is_model: bool = True
     longest: int = 15
     each: float = 0.0  # milliseconds of every node after the first
+    read: float = 0.0  # milliseconds of every token that waits
+    heard: int = 0  # tokens that it has read
     length: int = 0
     asked: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(5)
+
+    @property
+    def waiting(self) -> int:
+        return self.length - self.heard
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         self.length += len(ids)
@@ -97,7 +104,8 @@ class SimulatedDrafter:
 
     def propose(self, anchor: int, limit: int) -> Draft:
         count, mean = min(limit, 15), self.acceptance(self.length)
-        cost = self.cost + self.each * (count - 1)
+        cost = self.cost + self.each * (count - 1) + self.read * max(self.waiting - USUAL, 0)
+        self.heard = self.length
         self.clock.ms += cost
         self.clock.drafting += cost
         self.asked.append(self.length)
@@ -111,7 +119,7 @@ class SimulatedDrafter:
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:
-        self.length = length
+        self.length, self.heard = length, min(length, self.heard)
 
 
 @pytest.fixture
@@ -136,7 +144,10 @@ def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) 
 
 def measured(*drafters: SimulatedDrafter) -> Controller:
     costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
-    return Controller(COSTS, costs, node_ms={d.name: d.each for d in drafters if d.autoregressive})
+    by_node = [d for d in drafters if d.autoregressive]
+    return Controller(
+        COSTS, costs, node_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
+    )
 
 
 def best_fixed(acceptance: float, drafting: float, each: float = 0.0) -> float:
@@ -252,3 +263,29 @@ def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) 
     drafter = SimulatedDrafter(clock, 0.1, lambda n: 0.95 if n >= 2000 else 0.5, each=0.1)
     pace = run(clock, [drafter], 6000, measured(drafter))
     assert pace < 1.05 * (best_fixed(0.5, 0.1, 0.1) / 3 + best_fixed(0.95, 0.1, 0.1) * 2 / 3)
+
+
+def answers(clock: Clock, drafter: SimulatedDrafter, prompt: int, answer: int, count: int) -> float:
+    """Milliseconds of a token, what the drafter reads of each prompt included; the first half of the answers apart."""
+    target: Any = SimulatedTarget(clock)
+    pair, sampler, began = HostPair(target, [drafter], measured(drafter)), Sampler(SamplingParams()), 0.0
+    for number in range(count):
+        pair.forget()
+        pair.prefill(TEXT[:prompt].tolist())
+        if number == count // 2:
+            began = clock.ms
+        while len(pair.ids) < prompt + answer:
+            pair.step(sampler, prompt + answer - len(pair.ids))
+    return (clock.ms - began) / (answer * (count - count // 2))
+
+
+@pytest.mark.parametrize(("acceptance", "read"), [(0.9, 0.2), (0.9, 2.0), (0.3, 0.2)])
+def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance: float, read: float) -> None:
+    """Of 400 tokens for an answer of 40; where it does not pay, what trials cost is in there."""
+    drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
+    assert answers(clock, drafter, 400, 40, 40) < 1.06
+
+
+def test_a_prompt_of_a_long_answer_is_read(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.9, 0.9, each=0.1, read=0.2)
+    assert answers(clock, drafter, 100, 400, 12) < 1.15 * (best_fixed(0.9, 0.1, 0.1) + 0.2 * 100 / 400)

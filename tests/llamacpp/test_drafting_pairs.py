@@ -69,6 +69,10 @@ class Helped:
         self.coming: list[int] = []
         self.length = 0
 
+    @property
+    def waiting(self) -> int:
+        return self.drafter.waiting
+
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         self.length += len(ids)
         self.drafter.observe(ids, taps)
