@@ -27,7 +27,7 @@ def measure(loaded: LoadedPair, count: int, tokens: int, params: SamplingParams)
     """Sums by rule over so many prompts, the chat's where the pair fills in no code."""
     if not (loaded.host and loaded.host.can_draw):
         raise UsageError(f"the pair has no drafter that draws on {loaded.backend}")
-    drafters = [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
+    drafters = [drafter for drafter in loaded.host.drafters if drafter.is_model]
     totals = {rule: Stats() for rule in PROPOSALS}
     prompts = [prompt for prompt in load(None) if prompt.question][:count]
     for number, prompt in enumerate(prompts):

@@ -31,6 +31,12 @@ class Running:
     notices: Sequence[str] = ()  # lines for the user
     rows: str = ""  # what is certified of llama.cpp's rows, and what that costs
     host: HostPair | None = None  # the pair itself, where it is composed in Python
+    on_device: Sequence[str] = ()  # what drafts where it is not, by name
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What drafts, by name."""
+        return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options, make: type[HostPair] = HostPair) -> HostPair:

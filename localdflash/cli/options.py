@@ -39,6 +39,13 @@ def _pair(default: Callable[[Config], str], shown: str) -> Callable[[Command], C
 
 
 _RUN = (
+    click.option(
+        "--drafter",
+        metavar="SPEC",
+        default="",
+        help="Another drafter than the pair's: a path or hf:owner/name/file. DFlash and its kin; in llama.cpp EAGLE-3,"
+        " or any small GGUF model of the same vocabulary.",
+    ),
     _setting(
         "--backend",
         "model.backend",
@@ -113,7 +120,7 @@ _SAMPLING: tuple[tuple[str, type, str], ...] = (
 
 
 def pair_options(command: Command) -> Command:
-    """Add the options that say which pair to run, and how: pair, backend, threads, context, device, kv, bits."""
+    """Add the options that say which pair to run, and how: pair, drafter, backend, threads, context and more."""
     return _pair(operator.attrgetter("model.pair"), "setting model.pair")(_run_options(command))
 
 
@@ -166,7 +173,7 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
 
     `role`: what the pair is for; the pair of another role stays as it is.
     """
-    options = {**options, "pair": _absolute(options["pair"])}
+    options = {**options, "pair": _absolute(options["pair"]), "drafter": _absolute(options["drafter"])}
     return Wanted(options, given(ctx, options), load_config().server.idle_minutes, role)
 
 
@@ -176,7 +183,7 @@ def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
 
 
 def _absolute(pair: str) -> str:
-    """A pair's name as a process in another folder would need it."""
-    if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
+    """The name of a pair or a drafter as a process in another folder would need it."""
+    if pair.startswith("hf:") or not (pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair):
         return pair
     return str(Path(pair).expanduser().absolute())

@@ -53,6 +53,7 @@ class HostPair:
         self._drawing = next((one for one in self.drafters if isinstance(one, Drawing) and one.draws), None)
         self.ids: list[int] = []
         self._open: dict[str, _Open] = {}
+        self._answered = 0  # tokens since the prompt
         self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
 
     @property
@@ -76,6 +77,9 @@ class HostPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
+        if self.controller and self._answered:
+            self.controller.learn_answer(self._answered)
+            self._answered = 0
         wanted = list(ids[:-1])
         kept = common_prefix(self.cached, wanted)
         try:
@@ -129,6 +133,7 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
+        self._answered += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
         if looks:
             self._judge()
@@ -185,7 +190,7 @@ class HostPair:
         if constraint:
             best, rate = self._better(_forced(constraint, limit), best, rate)
         for drafter in self.drafters:
-            if not drafter.reads_taps:
+            if not drafter.is_model:
                 draft = self._propose(drafter, anchor, limit)
                 best, rate = self._better(_allowed(draft, constraint), best, rate)
         return best, rate
@@ -201,10 +206,10 @@ class HostPair:
         copied, agreed = NOTHING, False
         for drafter in self.drafters:
             asked = min(limit, drafter.longest)
-            if drafter.reads_taps and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
+            if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
                 continue
-            draft = _allowed(self._propose(drafter, anchor, limit), constraint)
-            if not drafter.reads_taps:
+            draft = _allowed(self._propose(drafter, anchor, asked), constraint)
+            if not drafter.is_model:
                 copied = draft
                 continue
             best, rate = self._better(draft, best, rate)
@@ -222,14 +227,16 @@ class HostPair:
 
     def _propose(self, drafter: Drafter, anchor: int, limit: int, draw: Draw | None = None) -> Draft:
         assert self.controller is not None
+        if drafter.is_model:
+            limit = self.controller.nodes(drafter.name, limit)
         began = time.perf_counter()
         if draw and isinstance(drafter, Drawing):
             draft = drafter.propose_drawn(anchor, limit, draw)
         else:
             draft = drafter.propose(anchor, limit)
-        if drafter.reads_taps:
+        if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            self.controller.learn_draft(drafter.name, ms)
+            self.controller.learn_draft(drafter.name, ms, max(len(draft), 1))
             self._drafting_ms += ms
         return draft.first(limit) if len(draft) > limit else draft
 
@@ -245,9 +252,11 @@ class HostPair:
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
-        if self.controller.promise(drafter.name, limit) > rate:
+        waiting = drafter.waiting if drafter.autoregressive else 0
+        promised = self.controller.promise(drafter.name, limit)
+        if promised > rate and self.controller.pays_to_read(drafter.name, waiting, rate, promised):
             return True
-        return self.controller.may_probe(drafter.name, limit, rate)
+        return self.controller.may_probe(drafter.name, limit, rate, waiting)
 
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""

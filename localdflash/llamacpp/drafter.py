@@ -78,7 +78,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)

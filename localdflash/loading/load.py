@@ -4,7 +4,7 @@ Everything that generates starts here. Memory is planned before it is taken: whe
 goes before the target does, and `LoadedPair.notice` says so.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import TracebackType
@@ -39,7 +39,7 @@ class LoadedPair:
 
     def __init__(self, options: Options, tried: bool = False) -> None:
         self.options = options
-        self.files = local_files(load_registry().resolve(options.pair))
+        self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
         with headers_kept():
             if not tried:
@@ -70,6 +70,11 @@ class LoadedPair:
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""
         return self._running.measured()
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What drafts, by name."""
+        return self._running.drafters
 
     def identity(self) -> str:
         """What decides the bytes of a saved sequence: files, backend, settings and versions."""

@@ -11,7 +11,7 @@ from typing import Literal
 from localdflash.files.paths import cache_folder
 from localdflash.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2", "dspark"]
+DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]
 RanWith = Literal["its own weights", "random weights"]
 Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
 ADAPTED = "adapted"  # the folder of targets that were made here

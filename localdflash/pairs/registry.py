@@ -14,6 +14,7 @@ from pathlib import Path
 from localdflash.errors import ModelError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import did_you_mean
+from localdflash.model.drafter_kind import kind_of_file
 from localdflash.pairs import hub, records
 from localdflash.pairs.base_model import find_drafter
 from localdflash.pairs.fitting import check_files
@@ -248,7 +249,15 @@ def _drafter_at(path: Path) -> DrafterSource:
     path = files_of(path)[0]
     if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
         raise ModelError(f"{path}: no such .gguf or .safetensors file; give a drafter's path, or hf:owner/name/file")
-    return DrafterSource(None, str(path))
+    return _source_at(path)
+
+
+def _source_at(path: Path) -> DrafterSource:
+    """The drafter of a file, with the kind that it says it is."""
+    try:
+        return DrafterSource(None, str(path), kind=kind_of_file(path))
+    except ModelError:  # loading says it better
+        return DrafterSource(None, str(path))
 
 
 def _pair_at(target: Path) -> PairEntry:
@@ -267,7 +276,7 @@ def _pair_at(target: Path) -> PairEntry:
         id=str(target),
         description="a GGUF file",
         target=TargetSource(None, str(target)),
-        drafter=DrafterSource(None, str(drafter)) if drafter else None,
+        drafter=_source_at(drafter) if drafter else None,
         origin=target,
         backends=("llama.cpp",),
     )

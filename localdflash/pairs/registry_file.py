@@ -126,7 +126,7 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
         raise table.error("taps", f"block {taps[-1]} is not below the target's {layers} layers")
     return DrafterSource(
         **_source(table, base, ".gguf", ".safetensors"),
-        kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2", "dspark"))),
+        kind=cast(DrafterKind, table.required("kind", one_of(*get_args(DrafterKind)))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
         trained_for=table.optional("trained_for", names.repository),

@@ -24,6 +24,7 @@ from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
 from localdflash.machine import measurements
+from localdflash.model.drafter_kind import drafter_of
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
@@ -185,7 +186,8 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
     from localdflash.llamacpp.placing import chosen_gpu, plan
     from localdflash.llamacpp.sizes import LlamaCppSizes
 
-    target, drafter, device = case.target, _form(case.drafter, ".gguf"), chosen_gpu(case.options)
+    target, device = case.target, chosen_gpu(case.options)
+    drafter = drafter_of(target, _form(case.drafter, ".gguf"))
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:

@@ -24,7 +24,7 @@ class DFlashDrafter:
     """
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive, waiting = True, False, 0
     draws = True
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:

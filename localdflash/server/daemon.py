@@ -137,7 +137,7 @@ class Daemon:
         metrics = Metrics()
         options = settings.options
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
-        later = {role: replace(options, pair=pair) for role, pair in settings.later.items()}
+        later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
         self._engines = Engines(first, settings.roles, later)
         self._activity = Activity(create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle))
         self._servers: list[DaemonListener] = []

@@ -97,6 +97,7 @@ def parsed() -> Callable[..., dict[str, Any]]:
 def test_without_settings_the_options_have_their_defaults(parsed: Callable[..., dict[str, Any]]) -> None:
     assert parsed() == {
         "pair": "embedded",
+        "drafter": "",
         "backend": "auto",
         "threads": 0,
         "context": 0,

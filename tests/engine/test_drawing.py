@@ -198,7 +198,7 @@ def test_the_statistical_test_finds_random_numbers_that_are_used_twice(monkeypat
 class Drawer:
     """See `Drawing`: draws from a table; how sure it says it is depends on the token before, or on the one drawn."""
 
-    name, reads_taps, draws, longest = "drawn", True, True, 4
+    name, is_model, autoregressive, waiting, draws, longest = "drawn", True, False, 0, True, 4
 
     def __init__(self) -> None:
         self.seen: list[int] = []

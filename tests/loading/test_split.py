@@ -43,7 +43,7 @@ def drafted(drafter: Path, target: Path, backend: Runner) -> list[tuple[int, ...
     files = LocalPair("tiny", target, None, drafter, None, None)
     running = load_on(backend, files, Options("tiny", backend, context=128, threads=1, rows="fast"))
     with closing(running):
-        drafter, proposals = next(one for one in running.host.drafters if one.reads_taps), []
+        drafter, proposals = next(one for one in running.host.drafters if one.is_model), []
         for _ in generate(running.pair, Request(PROMPT, 16)):
             draft = drafter.propose(running.pair.ids[-1], 8)
             proposals.append((*draft.tokens, *draft.confidence))

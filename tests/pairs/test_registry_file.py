@@ -65,7 +65,10 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (('["one", "two"]', '[ # HERE\n  "]",\n  1,\n]'), "pair.notes: expected text, found a whole number"),
     (('["llama.cpp"]', '["llamacpp"]  # HERE'), "did you mean 'llama.cpp'?"),
     (('["llama.cpp"]', '"torch"  # HERE'), "expected an array"),
-    (('"dflash"', '"dflash3"  # HERE'), "expected one of dflash, dflash2, dspark, found 'dflash3'"),
+    (
+        ('"dflash"', '"dflash3"  # HERE'),
+        "expected one of dflash, dflash2, dspark, eagle3, draft-model, found 'dflash3'",
+    ),
     # numbers
     (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
     (("schema = 1", "schema = '1'  # HERE"), "expected a whole number, found text"),

@@ -258,6 +258,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.load.Options`, and what the pair is for."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
+    drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET
     backend: Backend | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
