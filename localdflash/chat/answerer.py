@@ -209,7 +209,7 @@ class Answerer:
         system: str,
         goes_on: bool,
     ) -> dict[str, object]:
-        body: dict[str, object] = {"messages": spoken(messages, system)}
+        body: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
         if isinstance(self._source, NamedServer):
             body["model"] = about.pair
         if self.ours:

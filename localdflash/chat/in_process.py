@@ -8,6 +8,7 @@ from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare, prompt_ids, template_of
 from localdflash.chat.answerer import About, AnswerPiece, Done, Restarted
 from localdflash.chat.messages import Finish, Message, prompt_text
+from localdflash.chat.request import template_variables
 from localdflash.chat.settings import ChatSettings
 from localdflash.engine.pair import Cancelled
 from localdflash.engine.sampling_params import SamplingParams
@@ -33,6 +34,7 @@ class InProcess:
             _spoken(messages, system),
             settings.max_tokens,
             SamplingParams(*drawn, seed=settings.seed),
+            variables=template_variables(settings),
             cancelled=self._cancelled,
             goes_on=goes_on,
         )
@@ -47,7 +49,7 @@ class InProcess:
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """The number of tokens of the prompt of these messages."""
-        return len(prompt_ids(self._loaded, _spoken(messages, system)))
+        return len(prompt_ids(self._loaded, _spoken(messages, system), variables=template_variables(settings)))
 
 
 def _spoken(messages: Sequence[Message], system: str) -> list[TemplateMessage]:

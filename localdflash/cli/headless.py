@@ -10,6 +10,7 @@ from localdflash.cli.output import print_json, say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
+from localdflash.text.thoughts import split
 
 Form = Literal["text", "json", "jsonl"]
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
@@ -31,21 +32,41 @@ def answer_once(talking: Talking, prompt: str, form: Form) -> int:
             print_answer(talking, prompt)
         case "json":
             answer = talking.ask(prompt, lambda _: None)
-            print_json({"answer": answer.text, **_told(answer)})
+            thoughts, said, _ = split(answer.text)
+            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
         case "jsonl":
-            answer = talking.ask(prompt, lambda text: print(json.dumps({"text": text}), flush=True))
+            answer = talking.ask(prompt, _line("text"), _line("thoughts"))
             print(json.dumps(_told(answer)), flush=True)
     return 130 if talking.interrupt.set else 0
 
 
+def _line(name: str) -> Show:
+    """A function that prints text as a JSON line under this name."""
+    return lambda text: print(json.dumps({name: text}), flush=True)
+
+
 def print_answer(talking: Talking, prompt: str) -> Message:
-    """Print an answer as it comes, and say so if it is shorter than the model would have made it."""
+    """Print an answer as it comes, without what was thought before it; say so if it is shorter than the model would
+    have made it.
+    """
     show = _printing()
-    answer = talking.ask(prompt, show)
+    answer = talking.ask(prompt, show, _Thinking().tell)
     show("\n")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer
+
+
+class _Thinking:
+    """Says on a terminal, once, why nothing comes yet."""
+
+    def __init__(self) -> None:
+        self._told = not sys.stderr.isatty()
+
+    def tell(self, _thoughts: str) -> None:
+        if not self._told:
+            self._told = True
+            say("[thinking]")
 
 
 def _printing() -> Show:

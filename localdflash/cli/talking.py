@@ -17,6 +17,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import say
 from localdflash.cli.remote import GONE
 from localdflash.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.text.thoughts import ThoughtSplit
 
 OURS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # what OpenAI's interface lacks, and what asks for nothing
 Show = Callable[[str], None]
@@ -57,20 +58,30 @@ class Talking:
         """Start a new chat."""
         self._talk.new()
 
-    def ask(self, text: str, show: Show) -> Message:
-        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes.
+    def ask(self, text: str, show: Show, think: Show = lambda _: None) -> Message:
+        """The answer to one more message, as far as it came if it was stopped; `show` gets its text as it comes, and
+        `think` what was thought before it.
 
         Any other early end is raised, and the question can be asked again.
         """
+        split = ThoughtSplit()
 
-        def show_some(new: str, _: object) -> None:
-            if new:
-                show(new)
+        def tell(thoughts: str, said: str) -> None:
+            if thoughts:
+                think(thoughts)
+            if said:
+                show(said)
+
+        def begin_anew() -> None:
+            nonlocal split
+            split = ThoughtSplit()
+            show("\n")
 
         self._talk.say(text)
         try:
             with self.interrupt:
-                answer = self._runner.run(self._talk.answer(show_some, lambda: show("\n")))
+                answer = self._runner.run(self._talk.answer(lambda new, _: tell(*split.push(new)), begin_anew))
+                tell(*split.finish())
             if answer.finish == "gone":
                 raise EngineGone(str(self._talk.trouble))
         except BaseException as error:

@@ -92,7 +92,9 @@ class LlamaCppDFlashDrafter:
         )
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {library.last_message()}")
-        api.llama_set_causal_attn(self.handle, bool(self.config.causal))
+        # One for all layers: where only some are causal, none is.
+        layers = range(self.config.decoder.num_hidden_layers)
+        api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
         self._cache = SequenceCache(self.model, self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()

@@ -18,6 +18,7 @@ from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
+from localdflash.loading.trial import try_first
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
@@ -30,14 +31,17 @@ DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("
 class LoadedPair:
     """A pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line to tell the user, or empty; the other fields are `Running`'s.
+    `notice` is a line to tell the user, or empty; the other fields are `Running`'s. Unless they were `tried`, files
+    that are new here are loaded by another process first (see `trial`).
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tried: bool = False) -> None:
         self.options = options
         self.files = local_files(load_registry().resolve(options.pair))
         self._closing = ExitStack()
         with headers_kept():
+            if not tried:
+                try_first(self.files, options)
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:

@@ -103,7 +103,10 @@ def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
         assert isinstance(drawn["seed"], int)
         assert (asked["seed"], asked["draft"]) == (3, False)
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
-        assert {*greedy} == {"messages", "temperature", "stream", "stream_options", "steps"}
+        assert greedy["chat_template_kwargs"] == {"enable_thinking": True}
+        assert greedy["reasoning_format"] == "none"
+        of_every_request = {"messages", "temperature", "stream", "stream_options", "steps"}
+        assert {*greedy} == of_every_request | {"chat_template_kwargs", "reasoning_format"}
 
     run(test())
 

@@ -54,6 +54,18 @@ def test_it_is_asked_in_openais_words() -> None:
     run(test())
 
 
+def test_it_is_not_told_what_was_thought() -> None:
+    async def test() -> None:
+        script = Script(answer("x"), models=MODELS)
+        before = [Message("user", "one"), Message("assistant", "<think>\nwhy\n</think>\n\nso"), *QUESTION]
+        async with named(script) as answerer:
+            async for _ in answerer.answer(before, ChatSettings()):
+                pass
+        assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
+
+    run(test())
+
+
 def test_it_is_not_told_what_is_still_being_written() -> None:
     async def test() -> None:
         script = Script(answer("x"), models=MODELS)
