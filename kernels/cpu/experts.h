@@ -30,12 +30,6 @@ Matrix expert_of(const Matrix& all, int expert) {
 
 const float* bias_of(const float* all, int expert, int size) { return all ? all + (size_t)expert * size : nullptr; }
 
-float dot(const float* a, const float* b, int size) {
-  Lanes total = splat(0);
-  for (int i = 0; i < size; i += 16) total = fma(load(a + i), load(b + i), total);
-  return sum(total);
-}
-
 // Router logits of all rows, a chunk of the experts.
 void route(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;

@@ -3,9 +3,10 @@
 //
 // A row's numbers depend on that row and what is cached, never on its neighbours or the number of threads.
 #pragma once
+#include "convolution.h"
 #include "delta_net.h"
 #include "experts.h"
-#include "stages.h"
+#include "slots.h"
 
 namespace ldf {
 namespace LDF_ISA {
@@ -33,19 +34,21 @@ void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
 
 bool dense_mlp(const Stage& s, const Layer& layer) {
   Once ready;
-  return together(s.turn, [&](int chunk) {
-    if (ready.first()) normed(s, layer.mlp_norm);
+  return find_changes(s, layer.mlp_conv, layer.mlp_norm) && together(s.turn, [&](int chunk) {
+    if (ready.first()) prepare(s, layer.mlp_conv, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
     const Gated of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
     gate_and_up(s, of, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
-  }) && together(s.turn, [&](int chunk) { add_product(s, chunk, layer.down, s.w.inner); });
+  }) && together(s.turn, [&](int chunk) {
+    add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
+  });
 }
 
 bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int block) {
   Once ready;
-  return together(s.turn, [&](int chunk) {
+  return find_changes(s, layer.attention_conv, layer.attention_norm) && together(s.turn, [&](int chunk) {
     copy_taps(s, chunk, pass, block - 1);
-    if (ready.first()) normed(s, layer.attention_norm);
+    if (ready.first()) prepare(s, layer.attention_conv, layer.attention_norm);
     if (layer.delta) {
       project_delta(s, chunk, *layer.delta);
     } else {
@@ -76,7 +79,7 @@ bool run_blocks(const Stage& s, const Pass& pass) {
     if (!attend_or_recur(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
     const bool added = together(s.turn, [&](int chunk) {
-      add_product(s, chunk, layer.output, s.w.heads, layer.output_bias);
+      add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
     });
     if (!added) return false;
     if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return false;
@@ -102,6 +105,7 @@ void decode(const void* argument, Turn* turn) {
   together(turn, [&](int chunk) {
     if (ready.first()) normed(s, m.norm);
     look_through_head(s, chunk, d.pass);
+    project_selectors(s, chunk);
   });
 }
 
@@ -148,7 +152,9 @@ void forward(const Model* model, const Pass* pass, Pool* pool) {
   if (model->progress) {
     *model->progress = pass->keeps ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
   }
+  if (model->slots.candidates) return select(*model, *pass, pool_size(pool));
   conclude(*model, *pass, pool_size(pool));
+  if (model->slots.markov_w2.n) correct(*model, *pass, pool);
 }
 
 void inject(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool) {

@@ -23,6 +23,29 @@ struct DeltaNet {
   float *decays, *betas;            // [MAX_ROWS][v_heads] of the rows after it
 };
 
+// The convolutions of DFlash 2 around a sublayer: of what goes into it, and of what comes out of it (see convolution.h).
+struct Convolution {
+  Matrix changes;     // [2 * kernel * hidden / group, hidden]
+  const float* base;  // [2][kernel][hidden]
+};
+
+// Their size; kernel is 0 in a model that has none.
+struct ConvolutionShape {
+  int32_t kernel, group;  // rows that meet, the newest included; channels that share a change
+};
+
+// What makes the slots of a drafter depend on the token before them, by the Markov head of DSpark or the selector of
+// DFlash 2 (see slots.h). What is not there is null, and its matrices have no rows.
+struct SlotHeads {
+  Matrix markov_w1, markov_w2;  // [vocabulary, rank], [rows of the head, rank]
+  const float* confidence;      // [hidden + rank]: how sure a slot is; null: its softmax says
+  float confidence_bias;
+  Matrix predecessor, successor, selector;  // [vocabulary, rank], likewise, [rank, hidden]
+  int32_t candidates;                       // of a slot, for the selector
+  int32_t first;                            // slot that proposes
+  const int32_t* tokens;                    // of the head's rows; null: row by row
+};
+
 // How far the states have come: they are those before token `base`, and can go on by any of the `rows` that followed.
 struct Progress {
   int32_t base, rows;
@@ -39,6 +62,7 @@ struct Layer {
   Matrix shared_gate, shared_up, shared_down;  // of an expert that every row has
   const float* shared_router;                  // [hidden]
   const DeltaNet* delta;                       // instead of attention, which then has `output` alone
+  Convolution attention_conv, mlp_conv;
   Cache cache;     // of all key-value heads, one after the other
   int32_t causal;  // whether a row sees no later row
   int32_t window;  // a row sees keys nearer than this; 0: all
@@ -54,6 +78,8 @@ struct Model {
   int32_t vocabulary, capacity;                              // capacity: positions that keys and values have room for
   float eps;
   float swiglu_limit;  // of the gate and up of `swiglu_clamped`; 0: `swiglu`
+  float embedding_scale, logit_scale;                        // what embeddings and logits are multiplied with
+  float softcap;                                             // logits become softcap * tanh(logit / softcap); 0: they stay
   const float *cosines, *sines;                              // [capacity][rotary / 2]
   Matrix embedding, head;
   const float* norm;
@@ -65,6 +91,8 @@ struct Model {
   uint8_t* workspace;      // `workspace_bytes`, aligned to 64
   DeltaShape delta;
   Progress* progress;      // null without delta nets
+  ConvolutionShape conv;
+  SlotHeads slots;
 };
 
 // One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed. With delta nets `start` is
@@ -73,9 +101,9 @@ struct Pass {
   const int32_t* ids;
   int32_t rows, start;
   float* taps;        // [rows][tap_count * hidden]
-  float* logits;      // [rows][vocabulary]
+  float* logits;      // [rows][vocabulary]; with a Markov head those before it, which it needs
   int32_t* best;      // [rows] likeliest token, of equals the lowest
-  float* confidence;  // [rows] its softmax probability
+  float* confidence;  // [rows] its softmax probability, or what slot heads say; these need it, and best
   int32_t* numbers;   // [rows] whether all logits are numbers below infinity; with best, and without confidence
   int32_t keeps;      // whether all rows are kept, so that the states of delta nets may go on at once
 };

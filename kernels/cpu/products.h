@@ -21,6 +21,7 @@ namespace ldf {
 namespace LDF_ISA {
 
 constexpr int FEW_ROWS = 2;
+constexpr int FAR = 1024;  // inputs that are met before memory answers: of short rows, panels after the next are asked for
 
 // The panels that come next, and which of the tiles this is that meet the same panels.
 struct Coming {
@@ -134,7 +135,9 @@ void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, 
 template <class Format, int most, int panels>
 void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
   const ptrdiff_t k = weights.k;
-  const Panel at = panel_of(weights, panel, Format::sizes), next = panel_of(weights, panel + panels, Format::sizes);
+  const int ahead = weights.k < FAR ? FAR / weights.k : 1;
+  const Panel at = panel_of(weights, panel, Format::sizes);
+  const Panel next = panel_of(weights, panel + panels * ahead, Format::sizes);
   const int tiles = (rows + most - 1) / most;
   for (int tile = 0; tile < tiles; tile++) {
     const ptrdiff_t row = rows * tile / tiles, group = row * (k / GROUP);

@@ -106,6 +106,27 @@ inline void swiglu_clamped(const float* gate, const float* up, float limit, int3
   }
 }
 
+// x *= factor.
+inline void multiply(float* x, float factor, int32_t size) {
+  for (int32_t i = 0; i < size; i += 16) store(x + i, mul(load(x + i), splat(factor)));
+}
+
+// x *= factor, and x = cap * tanh(x / cap) of that where there is a cap.
+inline void scale_and_cap(float* x, float factor, float cap, int32_t size) {
+  multiply(x, factor, size);
+  const Lanes one = splat(1.0f), two = splat(2.0f);
+  for (int32_t i = 0; cap > 0 && i < size; i += 16) {
+    const Lanes raised = exponential(mul(two, div(load(x + i), splat(cap))));
+    store(x + i, mul(sub(one, div(two, add(raised, one))), splat(cap)));
+  }
+}
+
+inline float dot(const float* a, const float* b, int32_t size) {
+  Lanes total = splat(0.0f);
+  for (int32_t i = 0; i < size; i += 16) total = fma(load(a + i), load(b + i), total);
+  return sum(total);
+}
+
 // x += bias.
 inline void add_bias(float* x, const float* bias, int32_t size) {
   for (int32_t i = 0; i < size; i += 16) store(x + i, add(load(x + i), load(bias + i)));

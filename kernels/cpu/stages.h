@@ -1,6 +1,7 @@
 // The stages of a block; see forward.h for their order. Each does one chunk of its work.
 #pragma once
 #include "attention.h"
+#include "candidates.h"
 #include "embedding.h"
 #include "products.h"
 #include "rows.h"
@@ -56,7 +57,9 @@ int panels_of(const Matrix& matrix) { return (matrix.n + PANEL - 1) / PANEL; }
 void embed(const Stage& s, int chunk, const int32_t* ids) {
   const Share rows = share(s.rows, chunk, s);
   for (int r = rows.begin; r < rows.end; r++) {
-    weight_row(s.model.embedding, ids[r], s.w.x + (size_t)r * s.model.hidden);
+    float* x = s.w.x + (size_t)r * s.model.hidden;
+    weight_row(s.model.embedding, ids[r], x);
+    if (s.model.embedding_scale != 1.0f) multiply(x, s.model.embedding_scale, s.model.hidden);
   }
 }
 
@@ -190,22 +193,30 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// x += (matrix * rows) * weights + bias, a chunk of the channels; weights [rows], 1 where null.
-void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
-                 const float* weights = nullptr) {
+// A chunk of the channels of a product, some at a time: `use(channel, size)` of those in `narrow` [rows][CHUNK].
+template <class Use>
+void in_parts(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, Use use) {
   const Share panels = share(panels_of(matrix), chunk, s);
   for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
     const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
     product(&matrix, &rows, s.rows, p, end, s.mine.narrow, CHUNK);
+    use(p * PANEL, (end - p) * PANEL);
+  }
+}
+
+// x += (matrix * rows) * weights + bias, a chunk of the channels; weights [rows], 1 where null.
+void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
+                 const float* weights = nullptr) {
+  in_parts(s, chunk, matrix, rows, [&](int channel, int size) {
     for (int r = 0; r < s.rows; r++) {
-      float* x = s.w.x + (size_t)r * s.model.hidden + (size_t)p * PANEL;
-      if (bias) add_bias(x, bias + (size_t)p * PANEL, (end - p) * PANEL);
-      for (int c = 0; c < (end - p) * PANEL; c += 16) {
+      float* x = s.w.x + (size_t)r * s.model.hidden + channel;
+      if (bias) add_bias(x, bias + channel, size);
+      for (int c = 0; c < size; c += 16) {
         const Lanes given = load(s.mine.narrow + (size_t)r * CHUNK + c);
         store(x + c, weights ? fma(splat(weights[r]), given, load(x + c)) : add(load(x + c), given));
       }
     }
-  }
+  });
 }
 
 // The first half of an MLP, or of an expert.
@@ -236,33 +247,59 @@ void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, c
   }
 }
 
-// Logits of this thread's normed rows, a chunk of the channels, and the best of them for each row.
-void look_through_head(const Stage& s, int chunk, const Pass& pass) {
-  const Model& m = s.model;
-  const Share panels = share(panels_of(m.head), chunk, s);
-  Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
-  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
+// Logits of this thread's normed rows, a chunk of the channels: `use(row, logits, first, count)` of some tokens of a row.
+template <class Use>
+void look_through(const Stage& s, int chunk, const Matrix& head, int vocabulary, Use use) {
+  const Share panels = share(panels_of(head), chunk, s);
   for (int p = panels.begin; p < panels.end; p += HEAD_CHUNK / PANEL) {
     const int end = p + HEAD_CHUNK / PANEL < panels.end ? p + HEAD_CHUNK / PANEL : panels.end;
-    const int first = p * PANEL, last = end * PANEL < m.vocabulary ? end * PANEL : m.vocabulary;
-    product(&m.head, &s.mine.rows, s.rows, p, end, s.mine.narrow, HEAD_CHUNK);
-    for (int r = 0; r < s.rows; r++) {
-      const float* logits = s.mine.narrow + (size_t)r * HEAD_CHUNK;
-      if (pass.logits) memcpy(pass.logits + (size_t)r * m.vocabulary + first, logits, sizeof(float) * (last - first));
-      if (!pass.best) continue;
-      best[r] = better(best[r], (pass.numbers ? likeliest_of : best_of)(logits, first, last - first));
-    }
+    const int first = p * PANEL, last = end * PANEL < vocabulary ? end * PANEL : vocabulary;
+    product(&head, &s.mine.rows, s.rows, p, end, s.mine.narrow, HEAD_CHUNK);
+    for (int r = 0; r < s.rows; r++) use(r, s.mine.narrow + (size_t)r * HEAD_CHUNK, first, last - first);
   }
 }
 
-// The best of all chunks.
+// Where a chunk keeps the best of each row, none of which has been seen.
+Best* begin_best(const Stage& s, int chunk) {
+  Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
+  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
+  return best;
+}
+
+// Logits, and the best of them for each row, or its candidates.
+void look_through_head(const Stage& s, int chunk, const Pass& pass) {
+  const Model& m = s.model;
+  const bool scaled = m.logit_scale != 1.0f || m.softcap > 0;
+  Best* best = begin_best(s, chunk);
+  for (int r = 0; r < s.rows; r++) begin_candidates(m, candidates_of(s.w, m, chunk, r));
+  look_through(s, chunk, m.head, m.vocabulary, [&](int r, float* logits, int first, int count) {
+    if (scaled) scale_and_cap(logits, m.logit_scale, m.softcap, (count + 15) / 16 * 16);
+    if (pass.logits) memcpy(pass.logits + (size_t)r * m.vocabulary + first, logits, sizeof(float) * count);
+    if (!pass.best) return;
+    if (m.slots.candidates) {
+      add_candidates(m, logits, first, count, candidates_of(s.w, m, chunk, r));
+    } else if (pass.numbers || m.slots.markov_w2.n) {
+      best[r] = better(best[r], likeliest_of(logits, first, count));
+    } else {
+      best[r] = better(best[r], best_of(logits, first, count));
+    }
+  });
+}
+
+// The best of a row of all chunks.
+Best best_of_chunks(const Workspace& w, int chunks, int row) {
+  const Best* parts = reinterpret_cast<const Best*>(w.best);
+  Best best = parts[row];
+  for (int c = 1; c < chunks; c++) best = better(best, parts[(size_t)c * MAX_ROWS + row]);
+  return best;
+}
+
+// What a pass is to find of each row.
 void conclude(const Model& m, const Pass& pass, int chunks) {
   if (!pass.best) return;
   const Workspace w = cut_workspace(m, 0, chunks, m.workspace);
-  const Best* parts = reinterpret_cast<const Best*>(w.best);
   for (int r = 0; r < pass.rows; r++) {
-    Best best = parts[r];
-    for (int c = 1; c < chunks; c++) best = better(best, parts[(size_t)c * MAX_ROWS + r]);
+    const Best best = best_of_chunks(w, chunks, r);
     pass.best[r] = best.token;
     if (pass.numbers) pass.numbers[r] = best.total == 0.0f;
     if (pass.confidence) pass.confidence[r] = 1.0f / best.total;

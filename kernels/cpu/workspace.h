@@ -8,13 +8,18 @@ constexpr int CHUNK = 64;  // channels of a product that are added to the residu
 constexpr int HEAD_CHUNK = 512;
 
 struct Scratch {  // of one thread
-  float* wide;    // [hidden, or head_dim if that is larger]
+  float* wide;    // [hidden, or head_dim or the rank of slots if that is larger]
   float* narrow;  // [MAX_ROWS][HEAD_CHUNK]
-  Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden]
+  Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden or the rank of slots]
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
   float *delta, *state;   // of delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
   int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] what a query sees
   float* sinks;           // likewise
+};
+
+struct Candidate {
+  int32_t row;  // of the head
+  float logit;
 };
 
 struct Workspace {
@@ -28,6 +33,10 @@ struct Workspace {
   Rows shared;      // [MAX_ROWS][shared]
   float* shares;    // [MAX_ROWS] the weight of the expert that every row has
   float* best;      // [threads][MAX_ROWS][3]
+  float* normed;    // [MAX_ROWS][hidden] what a convolution meets
+  float* changes;   // [MAX_ROWS][changes_of] of its coefficients
+  Candidate* candidates;  // [threads][MAX_ROWS][candidates]
+  float* selectors;       // [MAX_ROWS][selector_width] what the selector makes of a row
   Scratch mine;
   size_t bytes;
 };
@@ -64,11 +73,22 @@ class Cutter {
 
 }  // namespace
 
+// The products of a convolution for a row: of both sides and all rows that meet, by groups of channels; in whole panels.
+static inline size_t changes_of(const Model& m) {
+  const size_t changes = m.conv.kernel ? (size_t)2 * m.conv.kernel * (m.hidden / m.conv.group) : 0;
+  return (changes + PANEL - 1) / PANEL * PANEL;
+}
+
+static inline size_t selector_width(const Model& m) { return ((size_t)m.slots.selector.n + PANEL - 1) / PANEL * PANEL; }
+
+static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
 static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
   const size_t hidden = m.hidden, group = m.heads / m.kv_heads;
-  const size_t widest = m.fuse.n ? hidden * m.tap_count : hidden;
+  const size_t rank = larger(m.slots.markov_w2.k, selector_width(m));
+  const size_t widest = larger(m.fuse.n ? hidden * m.tap_count : hidden, rank);
   Scratch s;
-  s.wide = cutter.take<float>(widest > (size_t)m.head_dim ? widest : m.head_dim);
+  s.wide = cutter.take<float>(larger(widest, m.head_dim));
   s.narrow = cutter.take<float>((size_t)MAX_ROWS * HEAD_CHUNK);
   s.rows = cutter.rows(MAX_ROWS, widest);
   s.gathered = cutter.rows(m.experts ? MAX_ROWS : 0, hidden);
@@ -88,7 +108,7 @@ static inline Workspace cut_workspace(const Model& m, int thread, int threads, u
   w.x = cutter.take<float>((size_t)MAX_ROWS * m.hidden);
   w.queries = cutter.take<float>(MAX_ROWS * across);
   w.attended = cutter.take<float>(MAX_ROWS * across);
-  const size_t values = (size_t)m.delta.v_heads * m.delta.v_dim, widest = across > values ? across : values;
+  const size_t values = (size_t)m.delta.v_heads * m.delta.v_dim, widest = larger(across, values);
   w.heads = cutter.rows(MAX_ROWS, widest);
   w.gates = cutter.take<float>(m.gated || values ? MAX_ROWS * widest : 0);
   w.inner = cutter.rows((size_t)MAX_ROWS * (m.chosen ? m.chosen : 1), m.inner);
@@ -96,6 +116,10 @@ static inline Workspace cut_workspace(const Model& m, int thread, int threads, u
   w.shared = cutter.rows(MAX_ROWS, m.shared);
   w.shares = cutter.take<float>(m.shared ? MAX_ROWS : 0);
   w.best = cutter.take<float>((size_t)threads * MAX_ROWS * 3);
+  w.normed = cutter.take<float>(m.conv.kernel ? (size_t)MAX_ROWS * m.hidden : 0);
+  w.changes = cutter.take<float>(MAX_ROWS * changes_of(m));
+  w.candidates = cutter.take<Candidate>((size_t)threads * MAX_ROWS * m.slots.candidates);
+  w.selectors = cutter.take<float>(MAX_ROWS * selector_width(m));
   for (int t = 0; t < threads; t++) {
     const Scratch scratch = cut_scratch(m, cutter);
     if (t == thread) w.mine = scratch;

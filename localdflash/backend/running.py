@@ -44,4 +44,6 @@ def compose(target: Target, drafters: Sequence[Drafter], options: Options, make:
     if not options.draft:
         return make(target)
     drafters = [LookupDrafter(), *drafters]
-    return make(target, drafters, (options.costs or calibrate)(target, drafters))
+    pair = make(target, drafters, (options.costs or calibrate)(target, drafters))
+    pair.draws = options.proposals == "sampled"
+    return pair

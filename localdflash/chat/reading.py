@@ -143,10 +143,14 @@ class Reading:
     def finish(self, *, ours: bool) -> Finish:
         """Why the answer ended. Our engine calls the end of the context "length" too."""
         if self._reason == "length":
-            most = self._settings.max_tokens
+            most = self._settings.max_tokens or 0
             tokens = numbers_of(self._timings, self._usage).get("tokens", 0)
             return "context" if ours and not 0 < most <= tokens else "length"
-        return "cancelled" if self._reason == "cancelled" else "stop"
+        match self._reason:
+            case "cancelled" | "repeat" as reason:
+                return reason
+            case _:
+                return "stop"
 
     def numbers(self, *, ours: bool) -> dict[str, Any]:
         """See `Message.numbers`."""

@@ -21,13 +21,11 @@ def _content(message: Message, ours: bool) -> str:
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """The sampling fields that every server knows; those that ask for nothing are left out."""
-    fields: dict[str, object] = {
-        "temperature": settings.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if settings.top_p != 1.0:
+    """The sampling fields that every server knows; those that ask for nothing, or are left to it, are left out."""
+    fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
+    if settings.temperature is not None:
+        fields["temperature"] = settings.temperature
+    if settings.top_p not in (None, 1.0):
         fields["top_p"] = settings.top_p
     if settings.max_tokens:
         fields["max_tokens"] = settings.max_tokens
@@ -37,8 +35,12 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """These, and all that our own engine knows. Sampling gets a seed, so that asking again gives the same answer."""
-    fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
+    """These, and all that our own engine knows, of resolved settings.
+
+    Sampling gets a seed, so that asking again gives the same answer.
+    """
+    fields = openai_fields(settings) | template_fields(settings, goes_on=goes_on)
+    fields |= {"steps": True, "end_repeats": True}
     fields["reasoning_format"] = "none"  # one text, whose tokens have the sizes that the steps tell
     nothing = SamplingParams()
     for name in ("top_k", "min_p", "repetition_penalty"):

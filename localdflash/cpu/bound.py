@@ -8,9 +8,10 @@ import numpy as np
 from localdflash.cpu import library
 from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import address, bound_matrix
-from localdflash.cpu.model import MATRICES, VECTORS, Floats, PackedLayer
+from localdflash.cpu.model import CONVOLVED, MATRICES, VECTORS, Floats, PackedLayer
 from localdflash.cpu.states import DeltaStates
 from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 
 
 def rope_tables(config: DecoderConfig, capacity: int) -> tuple[Floats, Floats]:
@@ -40,6 +41,9 @@ def bound_layers(
             setattr(to, name, address(getattr(layer, name)))
         for name in MATRICES:
             setattr(to, name, bound_matrix(getattr(layer, name)))
+        for name in CONVOLVED:
+            changes, base = getattr(layer, f"{name}_changes"), getattr(layer, f"{name}_base")
+            setattr(to, f"{name}_conv", library.ConvolutionStruct(bound_matrix(changes), address(base)))
         to.causal, to.window = causal[i], windows[i]
         nets = sum(below.mixed is not None for below in layers[:i])
         if layer.mixed is not None and states:
@@ -66,6 +70,18 @@ def bound_model(config: DecoderConfig, blocks: int) -> library.ModelStruct:
     if d := config.delta:
         model.delta = library.DeltaShapeStruct(d.k_heads, d.v_heads, d.k_dim, d.v_dim, d.kernel)
     model.eps, model.swiglu_limit = config.rms_norm_eps, config.swiglu_limit
+    model.embedding_scale = model.logit_scale = 1.0
+    return model
+
+
+def bound_drafter(config: DFlashConfig) -> library.ModelStruct:
+    """The same for a drafter, of whose matrices only those have a shape that its workspace depends on."""
+    c, model = config, bound_model(config.decoder, config.decoder.num_hidden_layers)
+    model.embedding_scale, model.logit_scale, model.softcap = c.embedding_scale, c.logit_scale, c.softcap
+    model.tap_count, model.fuse.n = len(c.taps), c.decoder.hidden_size
+    model.conv_kernel, model.conv_group = c.conv_kernel, c.conv_group
+    model.slots.markov_w2.k, model.slots.selector.n = c.markov_rank, c.selector_rank
+    model.slots.candidates, model.slots.first = c.selector_top_k, c.first_slot
     return model
 
 

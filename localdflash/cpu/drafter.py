@@ -1,5 +1,6 @@
 """DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head, or the rows of it that
-a short vocabulary names, or its own.
+a short vocabulary names, or its own. What makes slots depend on the token before them is gone through there, too
+(kernels/cpu/slots.h): the Markov head of DSpark, the selector of DFlash 2.
 
 Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
 other means they cost a copy each. Only where they would fill memory are they injected before. Where every layer sees a
@@ -12,9 +13,10 @@ import numpy as np
 
 from localdflash.cpu import library
 from localdflash.cpu.arrays import aligned
-from localdflash.cpu.bound import bound_layers, bound_model, check_shape, rope_tables
+from localdflash.cpu.bound import bound_drafter, bound_layers, check_shape, rope_tables
 from localdflash.cpu.cache import KeysAndValues
 from localdflash.cpu.library import MAX_ROWS, address, bound_matrix
+from localdflash.cpu.matrices import GROUP, PANEL
 from localdflash.cpu.model import Floats, PackedDrafter
 from localdflash.cpu.short_head import rows_of
 from localdflash.cpu.target import CpuTarget
@@ -25,6 +27,8 @@ from localdflash.model.dflash_config import DFlashConfig
 
 WAITING_BYTES = 32 * 1024 * 1024
 SPARE = 128  # features kept beyond a window
+LARGEST_RANK = 4096  # of a Markov head or a selector
+FLOAT = 4  # bytes
 
 
 class CpuDFlashDrafter:
@@ -52,7 +56,6 @@ class CpuDFlashDrafter:
         self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
         rows = rows_of(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.head = packed.head or rows
-        self._norm = packed.norm * np.float32(self.config.logit_scale)  # as if the logits were multiplied
         self.model = self._bind()
         team = target.team
         self.workspace = aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
@@ -61,8 +64,15 @@ class CpuDFlashDrafter:
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
+        self._logits = np.empty(logit_bytes(self.config) // FLOAT, np.float32)
         self._pass = library.PassStruct(
-            address(self._ids), self.config.block_size, 0, None, None, address(self._best), address(self._confidence)
+            address(self._ids),
+            self.config.block_size,
+            0,
+            None,
+            address(self._logits) if len(self._logits) else None,
+            address(self._best),
+            address(self._confidence),
         )
         self._reach = reach_of(self.config)
         self._injected = 0
@@ -71,7 +81,7 @@ class CpuDFlashDrafter:
     @property
     def scratch_bytes(self) -> int:
         """Bytes held beside weights, keys and values."""
-        held = (*self.rope, self._norm, self.workspace, self._ids, self._best, self._confidence, *self._waiting)
+        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, self._logits, *self._waiting)
         return sum(array.nbytes for array in held)
 
     @property
@@ -81,17 +91,20 @@ class CpuDFlashDrafter:
         return self.packed.nbytes + head + self._tokens.nbytes
 
     def _bind(self) -> library.ModelStruct:
-        packed, c = self.packed, self.config.decoder
-        model = bound_model(c, c.num_hidden_layers)
+        packed, heads, model = self.packed, self.packed.heads, bound_drafter(self.config)
         model.capacity = self.cache.capacity
-        self.rope = rope_tables(c, self.cache.capacity)
+        self.rope = rope_tables(self.config.decoder, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
         model.embedding = bound_matrix(packed.embedding) if packed.embedding else self.target.model.embedding
         model.head = bound_matrix(self.head)
         model.vocabulary = self.head.n
-        model.norm, model.layers = address(self._norm), self._layers
-        model.tap_count = len(self.config.taps)
+        model.norm, model.layers = address(packed.norm), self._layers
         model.fuse, model.fuse_norm = bound_matrix(packed.fuse), address(packed.fuse_norm)
+        for name in ("markov_w1", "markov_w2", "predecessor", "successor", "selector"):
+            setattr(model.slots, name, bound_matrix(getattr(heads, name)))
+        model.slots.confidence = address(heads.confidence)
+        model.slots.confidence_bias = 0.0 if heads.confidence_bias is None else float(heads.confidence_bias[0])
+        model.slots.tokens = address(self._tokens) if len(self._tokens) else None
         return model
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
@@ -107,7 +120,9 @@ class CpuDFlashDrafter:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token."""
+        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
+        DFlash 2, or what DSpark's confidence head says.
+        """
         if limit < 1:
             return NOTHING
         self._inject()
@@ -165,6 +180,11 @@ def reach_of(config: DFlashConfig) -> int:
     return (config.window or 0) + SPARE if slides else 0
 
 
+def logit_bytes(config: DFlashConfig) -> int:
+    """Bytes of the logits of a block, which are kept where a Markov head corrects them."""
+    return FLOAT * config.block_size * config.proposed if config.markov_rank else 0
+
+
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
     """The most that features take before they become keys, for a target of this hidden size."""
     row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
@@ -174,13 +194,11 @@ def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
 
 def check_drafter(config: DFlashConfig) -> str:
     """Why the kernels cannot run a drafter, or ""."""
-    c = config
+    c, rank = config, config.markov_rank or config.selector_rank
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
-    if (c.embedding_scale, c.softcap) != (1.0, 0.0):
-        return "scaled embeddings or capped logits"
-    if c.kind == "dspark":
-        return "DSpark's Markov head"
-    if c.kind == "dflash2":
-        return "the convolutions and the selector of DFlash 2"
+    if rank % GROUP or rank > LARGEST_RANK:
+        return f"heads of rank {rank} (it runs multiples of {GROUP} up to {LARGEST_RANK})"
+    if c.conv_group % PANEL:
+        return f"convolutions of groups of {c.conv_group} channels (it runs multiples of {PANEL})"
     return check_shape(c.decoder)

@@ -64,6 +64,26 @@ class DeltaNetStruct(ctypes.Structure):
     ]
 
 
+class ConvolutionStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [("changes", MatrixStruct), ("base", c_void_p)]
+
+
+class SlotHeadsStruct(ctypes.Structure):
+    """See kernels.h."""
+
+    _fields_ = [
+        *((name, MatrixStruct) for name in ("markov_w1", "markov_w2")),
+        ("confidence", c_void_p),
+        ("confidence_bias", c_float),
+        *((name, MatrixStruct) for name in ("predecessor", "successor", "selector")),
+        ("candidates", c_int32),
+        ("first", c_int32),
+        ("tokens", c_void_p),
+    ]
+
+
 class ProgressStruct(ctypes.Structure):
     """See kernels.h."""
 
@@ -81,6 +101,8 @@ class LayerStruct(ctypes.Structure):
         *((name, MatrixStruct) for name in ("shared_gate", "shared_up", "shared_down")),
         ("shared_router", c_void_p),
         ("delta", POINTER(DeltaNetStruct)),
+        ("attention_conv", ConvolutionStruct),
+        ("mlp_conv", ConvolutionStruct),
         ("cache", CacheStruct),
         ("causal", c_int32),
         ("window", c_int32),
@@ -94,8 +116,7 @@ class ModelStruct(ctypes.Structure):
         *((name, c_int32) for name in ("blocks", "hidden", "heads", "kv_heads", "head_dim", "inner")),
         *((name, c_int32) for name in ("experts", "chosen", "normalise", "shared", "rotary", "gated")),
         *((name, c_int32) for name in ("vocabulary", "capacity")),
-        ("eps", c_float),
-        ("swiglu_limit", c_float),
+        *((name, c_float) for name in ("eps", "swiglu_limit", "embedding_scale", "logit_scale", "softcap")),
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("embedding", MatrixStruct),
@@ -109,6 +130,9 @@ class ModelStruct(ctypes.Structure):
         ("workspace", c_void_p),
         ("delta", DeltaShapeStruct),
         ("progress", POINTER(ProgressStruct)),
+        ("conv_kernel", c_int32),
+        ("conv_group", c_int32),
+        ("slots", SlotHeadsStruct),
     ]
 
 

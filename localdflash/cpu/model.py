@@ -1,6 +1,7 @@
 """A packed model, part by part, named as the structs of kernels/cpu/kernels.h. Imports no torch."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,12 @@ from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 
 Floats = NDArray[np.float32]
+
+
+def _held(packed: Any) -> int:
+    """Bytes of the fields of a dataclass that are there."""
+    parts = (getattr(packed, field.name) for field in fields(packed))
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,15 @@ class PackedLayer:
     rate: Floats | None = None  # [v_heads]
     shift: Floats | None = None  # [v_heads]
     delta_norm: Floats | None = None  # [v_dim]
+    attention_changes: PackedMatrix | None = None  # [2 * kernel * groups, hidden], of a convolution of DFlash 2
+    attention_base: Floats | None = None  # [2, kernel, hidden]
+    mlp_changes: PackedMatrix | None = None  # likewise, of the one around the MLP
+    mlp_base: Floats | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        parts = (getattr(self, field.name) for field in fields(self))
-        return sum(part.nbytes for part in parts if part is not None)
+        return _held(self)
 
 
 # Fields of a `PackedLayer` as the struct of a layer has them: floats, and matrices; and those of a delta net's own.
@@ -68,6 +78,8 @@ MATRICES = frozenset(
     {"query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down"}
 )
 DELTA_VECTORS = frozenset({"conv", "rate", "shift", "delta_norm"})
+CONVOLVED = ("attention", "mlp")  # sublayers of DFlash 2
+BASES = frozenset(f"{name}_base" for name in CONVOLVED)
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,28 @@ class PackedDecoder:
 
 
 @dataclass(frozen=True)
+class PackedHeads:
+    """What makes a drafter's slots depend on the token before them: DSpark's heads, or the selector of DFlash 2."""
+
+    markov_w1: PackedMatrix | None = None  # [vocabulary, rank]
+    markov_w2: PackedMatrix | None = None  # [tokens that it proposes from, rank]
+    confidence: Floats | None = None  # [1, hidden + rank]
+    confidence_bias: Floats | None = None  # [1]
+    predecessor: PackedMatrix | None = None  # [vocabulary, rank]
+    successor: PackedMatrix | None = None  # [vocabulary, rank]
+    selector: PackedMatrix | None = None  # [rank, hidden]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return _held(self)
+
+
+HEAD_VECTORS = frozenset({"confidence", "confidence_bias"})
+NO_HEADS = PackedHeads()
+
+
+@dataclass(frozen=True)
 class PackedDrafter:
     """A drafter, which borrows its target's embedding and head where it has none of its own."""
 
@@ -99,11 +133,12 @@ class PackedDrafter:
     layers: tuple[PackedLayer, ...]
     embedding: PackedMatrix | None = None  # [vocabulary, hidden]
     head: PackedMatrix | None = None  # [tokens that it proposes from, hidden]
+    heads: PackedHeads = NO_HEADS
     notice: str = ""
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         norms = self.fuse_norm.nbytes + self.norm.nbytes
-        own = sum(matrix.nbytes for matrix in (self.embedding, self.head) if matrix)
+        own = self.heads.nbytes + sum(matrix.nbytes for matrix in (self.embedding, self.head) if matrix)
         return self.fuse.nbytes + norms + own + sum(layer.nbytes for layer in self.layers)

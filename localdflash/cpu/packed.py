@@ -22,7 +22,7 @@ import msgspec
 from localdflash.cpu import library
 from localdflash.cpu.files import SEAL, SUFFIX, NotKept, Output, clean, is_intact, remove
 from localdflash.cpu.image import Header, ImageLayout, Stamp, mapped, parts_of, read_header
-from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedLayer
+from localdflash.cpu.model import PackedDecoder, PackedDrafter, PackedHeads, PackedLayer
 from localdflash.cpu.packing import Progress, header_of, pack
 from localdflash.cpu.source import CheckedFile, Config, drafter_source, target_source
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
@@ -51,15 +51,20 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
     config, parts, notice = _opened(path, DFlashConfig, partial(drafter_source, bits=bits), progress, bits)
     layers = _layers(parts, config.decoder.num_hidden_layers)
     own = parts.get("embedding"), parts.get("head")
-    return PackedDrafter(config, parts["fuse"], parts["fuse_norm"], parts["norm"], layers, *own, notice)
+    heads = PackedHeads(**{name: parts[name] for name in _names(PackedHeads) if name in parts})
+    return PackedDrafter(config, parts["fuse"], parts["fuse_norm"], parts["norm"], layers, *own, heads, notice)
 
 
 def _layers(parts: dict[str, Any], count: int) -> tuple[PackedLayer, ...]:
-    names = [field.name for field in fields(PackedLayer)]
+    names = _names(PackedLayer)
     return tuple(
         PackedLayer(**{name: parts[f"layers.{i}.{name}"] for name in names if f"layers.{i}.{name}" in parts})
         for i in range(count)
     )
+
+
+def _names(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 def _opened(

@@ -12,12 +12,13 @@ import numpy as np
 from localdflash.backend.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.cpu import library
-from localdflash.cpu.bound import bound_model, check_shape
+from localdflash.cpu.bound import bound_drafter, bound_model, check_shape
 from localdflash.cpu.cache import cache_bytes, room
-from localdflash.cpu.drafter import check_drafter, waiting_bytes
+from localdflash.cpu.drafter import check_drafter, logit_bytes, waiting_bytes
 from localdflash.cpu.matrices import GROUP, Kind, MatrixShape
-from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, target_source
+from localdflash.cpu.source import OTHERWISE, FileTensor, drafter_source, is_vector, target_source
 from localdflash.cpu.states import state_bytes
+from localdflash.cpu.tensors import drafter_shapes
 from localdflash.errors import ModelError
 from localdflash.machine.cores import clamp
 from localdflash.model.decoder_config import DecoderConfig
@@ -58,20 +59,16 @@ class CpuSizes:
         c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
         taps = len(drafting.taps) if drafting else 0
         logits = library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT
-        scratch = _rope_bytes(c, context) + logits + self._workspace(c, taps)
+        model = bound_model(c, c.num_hidden_layers)
+        model.tap_count = taps
+        scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
         parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
         if drafting:
             d, tokens = drafting.decoder, context + drafting.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
-            scratch += _rope_bytes(d, tokens) + self._workspace(d, taps, fuses=True)
-            scratch += waiting_bytes(drafting, c.hidden_size, context)
+            scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context)
+            scratch += self._library.workspace_bytes(bound_drafter(drafting), self._threads) + logit_bytes(drafting)
         return parts | {SCRATCH: scratch}
-
-    def _workspace(self, config: DecoderConfig, taps: int, fuses: bool = False) -> int:
-        model = bound_model(config, config.num_hidden_layers)
-        model.tap_count = taps
-        model.fuse.n = config.hidden_size if fuses else 0
-        return self._library.workspace_bytes(model, self._threads)
 
 
 def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
@@ -86,18 +83,12 @@ def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
 def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
         return sum(map(_bytes_of, drafter_source(path, bits).parts))
-    c = config.decoder
-    hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-    f = c.intermediate_size
-    shapes = [(q, hidden), (kv, hidden), (kv, hidden), (hidden, q), (f, hidden), (f, hidden), (hidden, f)]
-    matrices = [*shapes * c.num_hidden_layers, (hidden, len(config.taps) * hidden)]
+    kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, drafter_shapes(config)
+    vectors = [shape for name, shape in shapes.items() if is_vector(name)]
+    matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
     if any(k % GROUP for _, k in matrices):
         raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {OTHERWISE}")
-    matrices += [(c.vocab_size, hidden)] * config.own_embedding + [(config.proposed, hidden)] * config.own_head
-    biases = (q + 2 * kv + hidden) * c.attention_bias
-    norms = (2 * hidden + 2 * c.head_dim + biases) * c.num_hidden_layers + 2 * hidden
-    kind = Kind.Q4_0 if bits == 4 else Kind.Q8_0
-    return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + norms * FLOAT
+    return sum(_matrix_bytes(MatrixShape(kind, n, k)) for n, k in matrices) + sum(map(prod, vectors)) * FLOAT
 
 
 def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:

@@ -10,35 +10,23 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from localdflash.cpu.matrices import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Kind, MatrixShape
-from localdflash.cpu.model import DELTA_VECTORS, VECTORS
-from localdflash.cpu.tensors import LAYER_FIELDS, Shape, names_of, shapes_of
+from localdflash.cpu.model import BASES, DELTA_VECTORS, HEAD_VECTORS, VECTORS
+from localdflash.cpu.tensors import Shape, drafter_names, drafter_shapes, names_of, shapes_of
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_file import UNUSED, config_of_file, plain_name
 from localdflash.model.dflash_gguf import own_tensors
-from localdflash.model.gguf_config import LAYER_TENSORS, ROPE_FACTORS
+from localdflash.model.dflash_tensors import key_of
+from localdflash.model.gguf_config import ROPE_FACTORS
 from localdflash.model.target_config import blocks_of, target_config
 from localdflash.weights import gguf, safetensors, split
 from localdflash.weights.ggml_types import GGMLType
 from localdflash.weights.gguf import TensorInfo
 
 OTHERWISE = "use `--backend llama.cpp`"
-DRAFTER_FIELDS = {
-    "fc": "fuse",
-    "enc.output_norm": "fuse_norm",
-    "output_norm": "norm",
-    "token_embd": "embedding",
-    "output": "head",
-}
-SAFETENSORS_DRAFTER_FIELDS = {
-    "fc": "fuse",
-    "hidden_norm": "fuse_norm",
-    "norm": "norm",
-    "embed_tokens": "embedding",
-    "lm_head": "head",
-}
-FLOAT_PARTS = VECTORS | DELTA_VECTORS | {"norm", "fuse_norm"}
+FLOAT_PARTS = VECTORS | DELTA_VECTORS | HEAD_VECTORS | BASES | {"norm", "fuse_norm"}
+LEFT_OUT = "confidence_bias"  # by some files, which means zero
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 Config = TypeVar("Config", DecoderConfig, DFlashConfig)
@@ -80,7 +68,8 @@ def target_source(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedF
     names = names_of(header.architecture, config)
     tensors = {name: info for name, info in header.tensors.items() if not _is_unused(header, config, name)}
     paired = config.head_dim if header.architecture == "llama" else 0
-    parts = _parts(path, tensors, names, top | _layers(path, config), paired)
+    _check_heads(path, config)
+    parts = _parts(path, tensors, names, top | shapes_of(config), paired)
     return CheckedFile(path, config, parts, header.data_offset)
 
 
@@ -95,26 +84,18 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
 def drafter_source(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
     """A `dflash` GGUF, or z-lab's safetensors with config.json beside it. With 4 bits floats and Q8_0 become Q4_0."""
     config = config_of_file(path)
+    names = drafter_names(config)
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
-        tensors, data_offset, top_fields, layer = own_tensors(header), header.data_offset, DRAFTER_FIELDS, "blk"
-        fields = LAYER_FIELDS
+        tensors, data_offset = own_tensors(header), header.data_offset
     else:
         tensors, data_offset = _safetensors(path)
-        top_fields, layer = SAFETENSORS_DRAFTER_FIELDS, "layers"
-        fields = {LAYER_TENSORS[theirs]: ours for theirs, ours in LAYER_FIELDS.items()}
-    hidden = config.decoder.hidden_size
-    top: dict[str, Shape] = {"fuse": (hidden, len(config.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
-    if config.own_embedding:
-        top["embedding"] = (config.decoder.vocab_size, hidden)
-    if config.own_head:
-        top["head"] = (config.proposed, hidden)
-    names = {f"{theirs}.weight": ours for theirs, ours in top_fields.items()}
-    for index in range(config.decoder.num_hidden_layers):
-        for theirs, ours in fields.items():
-            names[f"{layer}.{index}.{theirs}.weight"] = f"layers.{index}.{ours}"
-            names[f"{layer}.{index}.{theirs}.bias"] = f"layers.{index}.{ours}_bias"
-    parts = _parts(path, tensors, names, top | _layers(path, config.decoder), 0)
+        names = {key_of(theirs): ours for theirs, ours in names.items()}
+    _check_heads(path, config.decoder)
+    shapes, found = drafter_shapes(config), {names.get(theirs) for theirs in tensors}
+    if LEFT_OUT not in found:
+        shapes.pop(LEFT_OUT, None)
+    parts = _parts(path, tensors, names, shapes, 0)
     return CheckedFile(path, config, tuple(map(_shrunk, parts)) if bits == 4 else parts, data_offset)
 
 
@@ -125,22 +106,21 @@ def _shrunk(part: FileTensor) -> FileTensor:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a drafter's safetensors file as z-lab names them, and where its data starts."""
+    """The tensors of a drafter's safetensors as z-lab names them, and where the data of a file starts at the least."""
     tensors, header = {}, safetensors.read_header(path)
     for name, info in header.tensors.items():
         if plain_name(name) in UNUSED:
             continue
         if info.dtype not in DTYPES:
             raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
-        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
+        place = info.offset, info.nbytes, info.part
+        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], *place)
     return tensors, min((info.offset for info in header.tensors.values()), default=0)
 
 
-def _layers(path: Path, config: DecoderConfig) -> dict[str, Shape]:
-    """The shape of every part of the blocks."""
+def _check_heads(path: Path, config: DecoderConfig) -> None:
     if config.head_dim % PANEL:
         raise ModelError(f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {OTHERWISE}")
-    return shapes_of(config)
 
 
 def _parts(
@@ -163,6 +143,11 @@ def _parts(
     return tuple(parts)
 
 
+def is_vector(ours: str) -> bool:
+    """Whether a part is kept as numbers in float32."""
+    return ours.rpartition(".")[2] in FLOAT_PARTS
+
+
 def _as_ggml(shape: Shape) -> Shape:
     """A shape without the leading ones, which a file may have or not."""
     return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
@@ -172,12 +157,11 @@ def _part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int) ->
     if _as_ggml(info.shape) != _as_ggml(shape):
         found, wanted = list(info.shape), list(shape)
         raise ModelError(f"{path}: tensor {info.name} has shape {found}, not {wanted}; convert the model again")
-    is_vector = ours.rpartition(".")[2] in FLOAT_PARTS
-    if info.ggml_type not in (FLOATS if is_vector else KINDS):
+    if info.ggml_type not in (FLOATS if is_vector(ours) else KINDS):
         raise ModelError(
             f"{path}: tensor {info.name} is {info.ggml_type.name}, which the CPU engine cannot read: {OTHERWISE}"
         )
-    if is_vector:
+    if is_vector(ours):
         return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
         raise ModelError(

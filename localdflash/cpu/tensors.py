@@ -1,6 +1,11 @@
-"""What the parts of a target are called in its file, and what shape they have, by architecture. Imports no torch."""
+"""What the parts of a target are called in its file, and what shape they have, by architecture; and those of a drafter.
 
+Imports no torch.
+"""
+
+from localdflash.cpu.model import CONVOLVED
 from localdflash.model.decoder_config import DecoderConfig
+from localdflash.model.dflash_config import DFlashConfig
 
 Shape = tuple[int, ...]
 
@@ -39,6 +44,26 @@ DELTA_FIELDS = {  # of a delta net, instead of attention
     "ssm_out.weight": "output",
 }
 OF_ATTENTION = frozenset({"query", "key", "value", "output", "query_norm", "key_norm"})
+DRAFTER_FIELDS = {  # of a `dflash` GGUF
+    "fc.weight": "fuse",
+    "enc.output_norm.weight": "fuse_norm",
+    "output_norm.weight": "norm",
+    "token_embd.weight": "embedding",
+    "output.weight": "head",
+    "markov_w1.weight": "markov_w1",
+    "markov_w2.weight": "markov_w2",
+    "conf_proj.weight": "confidence",
+    "conf_proj.bias": "confidence_bias",
+    "selector_predecessor.weight": "predecessor",
+    "selector_successor.weight": "successor",
+    "selector_hidden.weight": "selector",
+}
+CONVOLUTION_FIELDS = {
+    "attn_conv_proj.weight": "attention_changes",
+    "attn_conv_base": "attention_base",
+    "ffn_conv_proj.weight": "mlp_changes",
+    "ffn_conv_base": "mlp_base",
+}
 TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
 
 
@@ -60,6 +85,38 @@ def names_of(architecture: str, config: DecoderConfig) -> dict[str, str]:
         own = recurrent if config.recurrent and config.recurrent[layer] else fields
         names |= {f"blk.{layer}.{theirs}": f"layers.{layer}.{ours}" for theirs, ours in own.items()}
     return names
+
+
+def drafter_names(config: DFlashConfig) -> dict[str, str]:
+    """Our name for each tensor that a `dflash` GGUF may have."""
+    names = dict(DRAFTER_FIELDS)
+    for layer in range(config.decoder.num_hidden_layers):
+        fields = CONVOLUTION_FIELDS | {f"{theirs}.weight": ours for theirs, ours in LAYER_FIELDS.items()}
+        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in LAYER_FIELDS.items() if ours in BIASED}
+        names |= {f"blk.{layer}.{theirs}": f"layers.{layer}.{ours}" for theirs, ours in fields.items()}
+    return names
+
+
+def drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
+    """The shape of every part of a drafter, by our names."""
+    c, hidden, vocabulary = config, config.decoder.hidden_size, config.decoder.vocab_size
+    shapes: dict[str, Shape] = {"fuse": (hidden, len(c.taps) * hidden), "fuse_norm": (hidden,), "norm": (hidden,)}
+    if c.own_embedding:
+        shapes["embedding"] = (vocabulary, hidden)
+    if c.own_head:
+        shapes["head"] = (c.proposed, hidden)
+    if c.markov_rank:
+        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.proposed, c.markov_rank)}
+    if c.judges:
+        shapes |= {"confidence": (1, hidden + c.markov_rank), "confidence_bias": (1,)}
+    if c.selector_rank:
+        shapes |= dict.fromkeys(("predecessor", "successor"), (vocabulary, c.selector_rank))
+        shapes["selector"] = (c.selector_rank, hidden)
+    for layer in range(c.decoder.num_hidden_layers if c.conv_kernel else 0):
+        for name in CONVOLVED:
+            shapes[f"layers.{layer}.{name}_changes"] = (2 * c.conv_kernel * hidden // c.conv_group, hidden)
+            shapes[f"layers.{layer}.{name}_base"] = (2, c.conv_kernel, hidden)
+    return shapes | shapes_of(c.decoder)
 
 
 def shapes_of(config: DecoderConfig) -> dict[str, Shape]:

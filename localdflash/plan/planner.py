@@ -159,7 +159,7 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
         target = stand_in(pair.target, folder) if gone_parts else pair.target.path
         if drafter is None:
             return target, None
-        fetched = drafter in missing or drafter.config in missing
+        fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
         return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
     except Unreachable as error:
         known = f"{pair.memory_gb:g} GB of memory are needed" if pair.memory_gb else "its memory is not known"

@@ -45,7 +45,7 @@ def test_it_is_asked_in_openais_words() -> None:
             await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
             assert await answerer.count(QUESTION, system="", settings=everything) is None
         plainly, fully = script.asked
-        assert {*plainly} == OPENAI - {"top_p", "max_tokens", "seed"}
+        assert {*plainly} == OPENAI - {"temperature", "top_p", "max_tokens", "seed"}  # that is left to it
         assert {*fully} == OPENAI
         assert fully["messages"][0] == {"role": "system", "content": "Be brief."}
         assert fully["model"] == "first"

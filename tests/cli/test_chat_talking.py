@@ -18,7 +18,7 @@ from localdflash.chat.sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
 from localdflash.cli.headless import answer_once
-from localdflash.cli.plain import exchange
+from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine
 from localdflash.errors import EngineGone, OutOfMemory
 from localdflash.files import paths
@@ -109,9 +109,9 @@ def test_an_error_of_a_server_ends_no_conversation(
     status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
-    exchange(talk, "one")
+    exchange(lambda show, think: talk.ask("one", show, think))
     assert capsys.readouterr() == ("", "too much\n")
-    exchange(talk, "one")
+    exchange(lambda show, think: talk.ask("one", show, think))
     assert capsys.readouterr().out == "now\n"
     assert [message["content"] for message in engine.asked[1]["messages"]] == ["Be brief.", "one"]
 
@@ -151,7 +151,7 @@ def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
     talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
-    exchange(talk, "how?")
+    exchange(lambda show, think: talk.ask("how?", show, think))
     assert capsys.readouterr().out == "one way\nanother\n"
 
 

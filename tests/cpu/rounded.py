@@ -25,9 +25,9 @@ def rounded(x: Tensor) -> Tensor:
 
 
 def round_inputs(model: Decoder | DFlash) -> None:
-    """Make every product of a model see rounded rows, the router excepted."""
+    """Make every product of a model see rounded rows, router and confidence head excepted."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and not name.endswith("mlp.gate"):
+        if isinstance(module, nn.Linear) and not name.endswith(("mlp.gate", "confidence_head.proj")):
             module.register_forward_pre_hook(lambda _module, inputs: (rounded(inputs[0]),))
         if isinstance(module, Experts):
             module.forward = _RoundedExperts(module)  # type: ignore[method-assign]

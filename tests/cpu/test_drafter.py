@@ -175,11 +175,11 @@ def test_drafts_up_to_the_end_of_the_context(
 @pytest.mark.parametrize(
     "change",
     [
-        {"softcap": 30.0},
-        {"embedding_scale": 16.0},
         {"block_size": 65},
         {"markov_rank": 8},
-        {"conv_kernel": 2, "conv_group": 16, "selector_rank": 8, "selector_top_k": 4},
+        {"markov_rank": 8192},
+        {"conv_kernel": 2, "conv_group": 16, "selector_rank": 48, "selector_top_k": 4},
+        {"conv_kernel": 2, "conv_group": 8, "selector_rank": 32, "selector_top_k": 4},
     ],
 )
 def test_what_the_kernels_do_not_know_is_refused(

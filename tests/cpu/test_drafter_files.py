@@ -1,4 +1,4 @@
-"""DFlash drafters of each configuration that the CPU engine runs propose what torch does with rounded activations."""
+"""Drafters of each configuration propose on the CPU engine what torch does with rounded activations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.cpu.drafter import CpuDFlashDrafter, check_drafter
+from localdflash.backend.fit import AS_IT_IS
+from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH
+from localdflash.cpu.drafter import CpuDFlashDrafter, waiting_bytes
 from localdflash.cpu.packed import open_drafter, open_target
 from localdflash.cpu.sizes import CpuSizes
 from localdflash.cpu.target import CpuTarget
 from localdflash.cpu.team import Team
+from localdflash.errors import ModelError
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.reference.dflash_files import load
 from localdflash.reference.drafter import DFlashDrafter
@@ -31,8 +34,7 @@ from tests.support.random_drafters import (
 )
 
 pytestmark = needs_library
-RUN = [name for name in VARIANTS if not check_drafter(config_of(name, 500))]
-REFUSED = [name for name in VARIANTS if name not in RUN]
+SEQUENTIAL = [name for name in VARIANTS if config_of(name, 500).kind != "dflash"]
 
 
 def vocabulary_of(pair: Path) -> int:
@@ -59,14 +61,14 @@ def check(path: Path, pair: Path, config: DFlashConfig, new_team: Callable[..., 
     assert np.median(apart) < 0.02
 
 
-@pytest.mark.parametrize("variant", RUN)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_gguf(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     path = write_gguf(tmp_path / "d.gguf", config, random_weights(config), tiny_pair / "target.gguf")
     check(path, tiny_pair, config, new_team)
 
 
-@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", "eight taps"])
+@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", "eight taps", *SEQUENTIAL[:-1]])
 def test_speculators(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
     config = config_of(variant, vocabulary_of(tiny_pair))
     check(write_speculators(tmp_path, config, random_weights(config)), tiny_pair, config, new_team)
@@ -82,18 +84,43 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path, new_team: Callable[...
     check(path, tiny_pair, config, new_team)
 
 
-@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary"])
-def test_sizes_of_own_heads(variant: str, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+@pytest.mark.parametrize("variant", ["own embedding and head", "reduced vocabulary", *SEQUENTIAL])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_what_it_takes_is_planned(
+    variant: str, bits: int, tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]
+) -> None:
+    """Of safetensors, whose configuration alone is read."""
     config = config_of(variant, vocabulary_of(tiny_pair))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
-    path = write_speculators(tmp_path, config, random_weights(config))
-    engine = CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(), taps=(1, 3, 4))
-    drafter = CpuDFlashDrafter(open_drafter(path), engine)
-    assert CpuSizes(tiny_pair / "target.gguf", path)._drafter_bytes == drafter.weight_bytes
+    write = write_speculators if config.short else write_zlab
+    path = write(tmp_path, config, random_weights(config))
+    engine = CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(2), taps=(1, 3, 4))
+    drafter = CpuDFlashDrafter(open_drafter(path, bits=bits), engine)
+    sizes = CpuSizes(tiny_pair / "target.gguf", path, 2, bits)
+    parts = sizes.parts(engine.context, AS_IT_IS)
+    assert (parts[DRAFTER], parts[DRAFTER_KV]) == (drafter.weight_bytes, drafter.cache.nbytes)
+    scratch = engine.scratch_bytes + drafter.scratch_bytes + waiting_bytes(config, 64, engine.context)
+    assert parts[SCRATCH] == pytest.approx(scratch, rel=0.01)
 
 
-@pytest.mark.parametrize("variant", REFUSED)
-def test_what_it_does_not_run_is_named(variant: str, tiny_pair: Path) -> None:
-    said = check_drafter(config_of(variant, vocabulary_of(tiny_pair)))
-    assert ("DSpark" in said) == ("DSpark" in variant)
-    assert ("DFlash 2" in said) == (variant == "DFlash 2")
+def test_a_confidence_head_without_a_bias(tiny_pair: Path, tmp_path: Path, new_team: Callable[..., Team]) -> None:
+    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    del weights["confidence_head.proj.bias"]
+    check(write_zlab(tmp_path, config, weights), tiny_pair, config, new_team)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("DSpark", "markov_head.markov_w2.weight"),
+        ("DFlash 2", "candidate_selector.successor_codebook"),
+        ("DFlash 2", "layers.1.mlp_conv.base_kernel"),
+    ],
+)
+def test_a_missing_part_is_named(variant: str, name: str, tiny_pair: Path, tmp_path: Path) -> None:
+    config = config_of(variant, vocabulary_of(tiny_pair))
+    weights = random_weights(config)
+    del weights[name]
+    with pytest.raises(ModelError, match=f"{name} is missing"):
+        open_drafter(write_zlab(tmp_path, config, weights))

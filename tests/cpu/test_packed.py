@@ -13,12 +13,11 @@ import pytest
 from localdflash.cpu.matrices import PackedMatrix
 from localdflash.cpu.model import PackedLayer
 from localdflash.cpu.packed import open_drafter, open_target
-from localdflash.cpu.source import DRAFTER_FIELDS
-from localdflash.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS
+from localdflash.cpu.tensors import LAYER_FIELDS, MIXTURE_FIELDS, drafter_names
 from localdflash.errors import ModelError
 from localdflash.model.dflash_file import config_of_file
-from localdflash.model.dflash_tensors import TOP_TENSORS
-from localdflash.model.gguf_config import LAYER_TENSORS, decoder_config
+from localdflash.model.dflash_tensors import key_of
+from localdflash.model.gguf_config import decoder_config
 from localdflash.reference import dflash_files
 from localdflash.weights import gguf as our_gguf
 from localdflash.weights.ggml_types import GGMLType
@@ -36,6 +35,7 @@ from tests.cpu.packed_models import (
     unpacked,
     write,
 )
+from tests.support.random_drafters import config_of, random_weights, write_zlab
 
 
 def values(part: PackedMatrix | Floats) -> Floats:
@@ -99,30 +99,29 @@ def test_the_divisors_of_rope_are_kept(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.array(open_target(path).config.rope_factors, np.float32), factors)
 
 
-@pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors"])
-def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, name: str) -> None:
-    path = tiny_pair / name
-    state = {key: value.numpy() for key, value in dflash_files.load(path).state_dict().items()}
-    for key, value in state.items():
-        if value.ndim == 2:  # already so in the GGUF, and then this changes nothing
-            state[key] = (
-                dequantized(GGMLType.Q8_0, gguf.quants.quantize(value, gguf.GGMLQuantizationType.Q8_0))
-                if name.endswith("safetensors")
-                else value
-            )
+@pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors", "DSpark that judges", "DFlash 2"])
+def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Path, name: str) -> None:
+    path = tiny_pair / name if name.startswith("drafter") else write_random(tmp_path, name, tiny_pair)
+    state = dflash_files.load(path).state_dict()
     for _ in range(2):  # packed now, then from the cache
-        packed = open_drafter(path)
+        packed, left = open_drafter(path), {key: value.numpy() for key, value in state.items()}
         assert packed.config == config_of_file(path)
-        for theirs, ours in DRAFTER_FIELDS.items():
-            if theirs not in TOP_TENSORS:  # it has no embedding and no head of its own
-                assert getattr(packed, ours) is None
-                continue
-            wanted = state[f"{TOP_TENSORS[theirs]}.weight"]
-            np.testing.assert_array_equal(values(getattr(packed, ours)), wanted)
-        for i, layer in enumerate(packed.layers):
-            for theirs, ours in LAYER_FIELDS.items():
-                wanted = state[f"layers.{i}.{LAYER_TENSORS[theirs]}.weight"]
-                np.testing.assert_array_equal(values(getattr(layer, ours)), wanted)
+        for theirs, ours in drafter_names(packed.config).items():
+            *layer, field = ours.split(".")
+            holder = packed.layers[int(layer[1])] if layer else packed.heads if hasattr(packed.heads, ours) else packed
+            part, wanted = getattr(holder, field), left.pop(key_of(theirs), None)
+            if isinstance(part, PackedMatrix) and wanted is not None:  # those of a GGUF are so already
+                wanted = dequantized(GGMLType.Q8_0, gguf.quants.quantize(wanted, gguf.GGMLQuantizationType.Q8_0))
+            if wanted is None:
+                assert part is None
+            else:
+                np.testing.assert_array_equal(values(part), wanted)
+        assert not left
+
+
+def write_random(folder: Path, variant: str, pair: Path) -> Path:
+    config = config_of(variant, len(our_gguf.read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list)))
+    return write_zlab(folder, config, random_weights(config))
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -3,7 +3,7 @@
 Weights are named as in z-lab's state dicts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,29 +50,51 @@ class Oracle:
 
     def propose(self, taps: Array, anchor: int) -> tuple[list[int], list[float]]:
         """Tokens and confidence of every slot that proposes, behind a context of taps [T, n_taps * H]."""
-        first = self.config.first_slot
-        hidden = self.hidden(taps, anchor)[first:]
-        logits = hidden @ self.head.T * self.config.logit_scale
-        if self.config.softcap:
-            logits = np.tanh(logits / self.config.softcap) * self.config.softcap
         tokens, confidence = [anchor], []
-        for state, scores in zip(hidden, logits, strict=True):
-            row, sure = self.slot(tokens[-1], state, scores)
+        for state, logits in zip(*self.slots(taps, anchor), strict=True):
+            row, sure = self.slot(tokens[-1], state, logits)
             tokens.append(int(self.tokens[row]))
             confidence.append(sure)
         return tokens[1:], confidence
 
-    def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
+    def chances(self, taps: Array, anchor: int, drawn: Sequence[int]) -> list[dict[int, float]]:
+        """Token -> probability of every slot, each behind the token drawn before it."""
+        found = []
+        for before, state, logits in zip((anchor, *drawn), *self.slots(taps, anchor), strict=False):
+            rows = self.candidates(logits)
+            scores = self.scores(before, state, logits)[rows]
+            weights = np.exp(scores - scores.max())
+            found.append(dict(zip(self.tokens[rows].tolist(), (weights / weights.sum()).tolist(), strict=True)))
+        return found
+
+    def slots(self, taps: Array, anchor: int) -> tuple[Array, Array]:
+        """Hidden states and logits of the slots that propose."""
+        hidden = self.hidden(taps, anchor)[self.config.first_slot :]
+        logits = hidden @ self.head.T * self.config.logit_scale
+        if self.config.softcap:
+            logits = np.tanh(logits / self.config.softcap) * self.config.softcap
+        return hidden, logits
+
+    def scores(self, before: int, state: Array, logits: Array) -> Array:
+        """What every row of the head is worth behind the token `before`."""
         w = self.w
-        rows = np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
-        scores = logits[rows]
         if self.config.markov_rank:
-            scores = scores + (w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before])[rows]
+            return logits + w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
         if self.config.selector_rank:
             a, s = (w[f"candidate_selector.{name}_codebook"] for name in ("predecessor", "successor"))
-            for i, row in enumerate(rows):
-                projected = w["candidate_selector.hidden_projection.weight"] @ state
-                scores[i] += (a[before] * projected) @ s[self.tokens[row]]
+            wanted = a[before] * (w["candidate_selector.hidden_projection.weight"] @ state)
+            return logits + s[self.tokens] @ wanted
+        return logits
+
+    def candidates(self, logits: Array) -> NDArray[np.intp]:
+        """The rows of the head that a slot may propose, the likeliest first."""
+        return np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
+
+    def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
+        """The row of a slot behind the token `before`, and how sure it is."""
+        w = self.w
+        rows = self.candidates(logits)
+        scores = self.scores(before, state, logits)[rows]
         best = int(scores.argmax())
         sure = 1 / np.exp(scores - scores[best]).sum()
         if self.config.judges:

@@ -124,10 +124,11 @@ def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.
             gate, up = values.chunk(2, 1)
             parts = {key.replace("gate_up_proj", "gate_proj"): gate, key.replace("gate_up_proj", "up_proj"): up}
         for part, its in parts.items():
-            yield _named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
+            yield named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
 
 
-def _named(names: Any, key: str) -> str:
+def named(names: Any, key: str) -> str:
+    """The name of a parameter in llama.cpp's files."""
     for end in (".weight", ".bias"):
         if key.endswith(end):
             return f"{names.get_name(key.removesuffix(end))}{end}"

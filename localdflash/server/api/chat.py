@@ -9,6 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.answers.conversation import prepare, prompt_ids, prompt_text
+from localdflash.answers.repetition import Repetition
 from localdflash.loading.load import LoadedPair
 from localdflash.server.api.ask import ALL_THE_ROOM, Ask, MakeConstraint, choices, constraint_of, limit_of, params_of
 from localdflash.server.api.body import read
@@ -101,7 +102,8 @@ def _ask(loaded: LoadedPair, body: ChatRequest, tools: AskedTools, grammars: Gra
         prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, alternatives, param="messages")
-    return Ask(loaded, requests, stops, document=body.document, makes_text=prepared.spelling)
+    ending = Repetition if body.end_repeats else None
+    return Ask(loaded, requests, stops, document=body.document, ending=ending, makes_text=prepared.spelling)
 
 
 def _variables(body: ChatRequest) -> dict[str, str | bool]:

@@ -72,6 +72,7 @@ def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
             "n_vocab": loaded.tokenizer.vocab_size,
             "backend": loaded.backend,
             "drafter": _has_drafter(loaded),
+            "sampling": loaded.sampling,
         },
     }
 
@@ -187,6 +188,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
         "rows": loaded.rows,
+        "sampling": loaded.sampling,
         "notice": loaded.notice,
     }
 

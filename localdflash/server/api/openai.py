@@ -112,6 +112,9 @@ class ChatShape:
 
 
 def _reason(choice: Choice, parts: MessageParts) -> str:
+    """Why a chat's answer ended: "repeat" only where the request has asked for that end."""
+    if choice.finish == "stop" and choice.ending and choice.ending.ended:
+        return choice.ending.reason
     return "tool_calls" if parts.called and choice.finish == "stop" else choice.finish
 
 

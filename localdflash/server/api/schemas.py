@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from localdflash.backend.names import Backend, RowsMode
+from localdflash.backend.names import Backend, Proposals, RowsMode
 from localdflash.server.wanted import PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
@@ -149,6 +149,7 @@ class ChatRequest(OpenAI, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
+    end_repeats: bool | None = None  # an answer that repeats itself ends, see `answers.repetition`
 
 
 class CompletionRequest(OpenAI, kw_only=True):
@@ -268,4 +269,5 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
+    proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET

@@ -1,0 +1,77 @@
+// The convolutions of DFlash 2 over the rows of a block, of what goes into a sublayer and of what comes out of it:
+//
+//   out[row][c] = sum over i < kernel of (base[side][i][c] + change[row][side][i][c / group]) * x[row - i][c]
+//
+// where the changes are a product with the sublayer's normed rows. Before a block there is nothing. A group is a multiple
+// of 16 channels.
+#pragma once
+#include "stages.h"
+
+namespace ldf {
+namespace LDF_ISA {
+namespace {
+
+enum Side { INTO, OUT_OF };
+
+// 16 channels of a row after the convolution; `x` are those of the row, of rows before it they lie `stride` apart.
+Lanes convolve(const Stage& s, const Convolution& conv, Side side, int row, int channel, const float* x,
+               ptrdiff_t stride) {
+  const Model& m = s.model;
+  const int kernel = m.conv.kernel, groups = m.hidden / m.conv.group;
+  const float* base = conv.base + (size_t)side * kernel * m.hidden + channel;
+  const float* change = s.w.changes + row * changes_of(m) + side * kernel * groups + channel / m.conv.group;
+  Lanes total = splat(0.0f);
+  for (int i = 0; i < kernel && i <= row; i++) {
+    const Lanes coefficient = add(load(base + (ptrdiff_t)i * m.hidden), splat(change[i * groups]));
+    total = fma(load(x - i * stride), coefficient, total);
+  }
+  return total;
+}
+
+// The stage before a sublayer: its normed rows, and what they change.
+bool find_changes(const Stage& s, const Convolution& conv, const float* weight) {
+  const Model& m = s.model;
+  if (!m.conv.kernel) return true;
+  Once ready;
+  return together(s.turn, [&](int chunk) {
+    if (ready.first()) normed(s, weight);
+    const Share rows = share(s.rows, chunk, s);
+    for (int r = rows.begin; r < rows.end; r++) {
+      const size_t at = (size_t)r * m.hidden;
+      norm(s.w.x + at, weight, m.eps, m.hidden, s.w.normed + at);
+    }
+    const Share panels = share(panels_of(conv.changes), chunk, s);
+    float* out = s.w.changes + (size_t)panels.begin * PANEL;
+    product(&conv.changes, &s.mine.rows, s.rows, panels.begin, panels.end, out, changes_of(m));
+  });
+}
+
+// What a sublayer reads, quantized, in this thread's own rows.
+void prepare(const Stage& s, const Convolution& conv, const float* weight) {
+  const int hidden = s.model.hidden;
+  if (!s.model.conv.kernel) return normed(s, weight);
+  for (int r = 0; r < s.rows; r++) {
+    const float* x = s.w.normed + (size_t)r * hidden;
+    for (int c = 0; c < hidden; c += 16) store(s.mine.wide + c, convolve(s, conv, INTO, r, c, x + c, hidden));
+    quantize(s.mine.wide, hidden, row_from(s.mine.rows, r, hidden));
+  }
+}
+
+// x += matrix * rows + bias, as a sublayer gives it; a chunk of the channels.
+void add_sublayer(const Stage& s, int chunk, const Convolution& conv, const Matrix& matrix, const Rows& rows,
+                  const float* bias) {
+  if (!s.model.conv.kernel) return add_product(s, chunk, matrix, rows, bias);
+  in_parts(s, chunk, matrix, rows, [&](int channel, int size) {
+    for (int r = 0; r < s.rows; r++) {
+      float *given = s.mine.narrow + (size_t)r * CHUNK, *x = s.w.x + (size_t)r * s.model.hidden + channel;
+      if (bias) add_bias(given, bias + channel, size);
+      for (int c = 0; c < size; c += 16) {
+        store(x + c, add(load(x + c), convolve(s, conv, OUT_OF, r, channel + c, given + c, CHUNK)));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace LDF_ISA
+}  // namespace ldf
