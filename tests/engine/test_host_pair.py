@@ -285,7 +285,7 @@ class NoTaps:
 class Parrot:
     """Proposes the anchor again; needs no taps."""
 
-    name, is_model, autoregressive, longest = "parrot", False, False, 63
+    name, is_model, autoregressive, waiting, longest = "parrot", False, False, 0, 63
 
     def __init__(self) -> None:
         self.seen: list[int] = []
