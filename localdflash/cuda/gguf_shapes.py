@@ -19,7 +19,7 @@ def check_target(header: GGUFHeader, config: DecoderConfig) -> None:
 def _check(header: GGUFHeader, config: DecoderConfig, top: Mapping[str, Shape]) -> None:
     blocks = range(config.num_hidden_layers)
     inner = {f"blk.{i}.{name}": shape for i in blocks for name, shape in _block(config).items()}
-    for name, shape in (top | inner).items():
+    for name, shape in {**top, **inner}.items():
         info = header.tensors.get(name)
         if info is None and not name.endswith(".bias"):
             raise ModelError(f"{header.path}: tensor {name} is missing; download or convert the model again")

@@ -218,14 +218,15 @@ class Stack:
         """Add a sublayer's last product to the residual stream; `gain` and `squares` are those of the next norm."""
         ops, b, workspace = self.ops, self.buffers, self.shared.workspace
         if not convolution:
-            end = (b.hidden, b.hidden_sums, squares, workspace)
-            ops.residual(a, sums, planes, b.x, gain, norm, *end, tap=tap, bias=bias)
+            ops.residual(
+                a, sums, planes, b.x, gain, norm, b.hidden, b.hidden_sums, squares, workspace, tap=tap, bias=bias
+            )
             return
         assert b.convolution is not None
         own = b.convolution
         ops.matmul(a, sums, planes, own.out, workspace)
-        end = (b.hidden, b.hidden_sums, squares)
-        ops.convolve_out(own.out, bias, own.changes(convolution), b.x, gain, norm, *end)
+        change = own.changes(convolution)
+        ops.convolve_out(own.out, bias, change, b.x, gain, norm, b.hidden, b.hidden_sums, squares)
 
     def _transform(self, index: int, start: Tensor, taps: TapRing | None) -> None:
         norm, layer = self.norm(2 * index + 1), self.layers[index]

@@ -8,7 +8,7 @@ A draft that was drawn itself goes another way to the same distribution: see `dr
 
 from collections.abc import Sequence
 
-from localdflash.engine.draft import Draft
+from localdflash.engine.draft import Chances, Draft
 from localdflash.engine.pair import Logits
 from localdflash.engine.sampling import Sampler
 
@@ -23,7 +23,7 @@ def accept(
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
     committed: list[int] = []
-    chances = draft.chances or [None] * len(draft)
+    chances: Sequence[Chances | None] = draft.chances or [None] * len(draft)
     for proposed, drawn_from, row in zip((*draft.tokens, None), (*chances, None), logits, strict=True):
         token = sampler.draw(row, context, proposed, drawn_from)
         committed.append(token)

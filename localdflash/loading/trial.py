@@ -105,6 +105,11 @@ def _leave_with_parent() -> None:
     os._exit(1)
 
 
+def _end(child: subprocess.Popen[bytes], expired: threading.Event) -> None:
+    expired.set()
+    child.kill()
+
+
 def _key(paths: list[Path], options: Options) -> str:
     """What a verdict is about."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
@@ -127,7 +132,7 @@ def tried(paths: list[Path], options: Options) -> str | None:
         except OSError as error:
             raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
         with child:
-            timer = threading.Timer(limit, lambda: (expired.set(), child.kill()))
+            timer = threading.Timer(limit, _end, (child, expired))
             timer.start()
             try:
                 outcome = _outcome(child.stdout, options)

@@ -237,4 +237,4 @@ def test_heads_of_another_size_are_refused_before_anything_is_loaded(
     with pytest.raises(ModelError, match=r"d\.gguf: heads of 32: the CUDA engine has 64 and 128"):
         open_pair(target, path, KERNELS)
     with pytest.raises(ModelError, match=r"target\.gguf: heads of 32"):
-        open_pair(tiny_pair / "target.gguf", None, KERNELS)
+        open_pair(tiny_pair / "target.gguf", path, KERNELS)

@@ -265,7 +265,7 @@ def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) 
     assert pace < 1.05 * (best_fixed(0.5, 0.1, 0.1) / 3 + best_fixed(0.95, 0.1, 0.1) * 2 / 3)
 
 
-def answers(clock: Clock, drafter: SimulatedDrafter, prompt: int, answer: int, count: int) -> float:
+def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
     """Milliseconds of a token, what the drafter reads of each prompt included; the first half of the answers apart."""
     target: Any = SimulatedTarget(clock)
     drafters: list[Any] = [drafter]

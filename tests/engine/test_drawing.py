@@ -319,7 +319,8 @@ class Odd:
         """Nothing is remembered."""
 
     def mask(self) -> NDArray[np.bool_]:
-        return np.arange(V) != 3
+        mask: NDArray[np.bool_] = np.arange(V) != 3
+        return mask
 
     def advance(self, token: int) -> None:
         assert token != 3

@@ -38,14 +38,15 @@ def test_every_backend_reads_all_parts(backend: Runner, tiny_pair: Path, tmp_pat
     assert written(first, backend) == (written(tiny_pair / "target.gguf", backend)[0], True)
 
 
-def drafted(drafter: Path, target: Path, backend: Runner) -> list[tuple[int, ...]]:
+def drafted(drafter: Path, target: Path, backend: Runner) -> list[tuple[float, ...]]:
     """What the drafter proposes at every step of a greedy answer."""
     files = LocalPair("tiny", target, None, drafter, None, None)
     running = load_on(backend, files, Options("tiny", backend, context=128, threads=1, rows="fast"))
     with closing(running):
-        drafter, proposals = next(one for one in running.host.drafters if one.is_model), []
+        assert running.host
+        model, proposals = next(one for one in running.host.drafters if one.is_model), []
         for _ in generate(running.pair, Request(PROMPT, 16)):
-            draft = drafter.propose(running.pair.ids[-1], 8)
+            draft = model.propose(running.pair.ids[-1], 8)
             proposals.append((*draft.tokens, *draft.confidence))
     return proposals
 

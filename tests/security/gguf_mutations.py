@@ -101,10 +101,10 @@ def build(parsed: Parsed) -> bytes:
         else:
             pairs.append(pair(one.key, one.kind, payload))
     records, data = [], bytearray()
-    for one in parsed.tensors:
-        records.append(tensor(one.name, one.ne, one.kind, len(data)))
-        size = min(_size(one.ne, one.kind), MOST_BYTES)
-        data += (one.data * (size // max(len(one.data), 1) + 1))[:size]
+    for its in parsed.tensors:
+        records.append(tensor(its.name, its.ne, its.kind, len(data)))
+        size = min(_size(its.ne, its.kind), MOST_BYTES)
+        data += (its.data * (size // max(len(its.data), 1) + 1))[:size]
         data += bytes(-len(data) % 32)
     return file(*pairs, tensors=tuple(records), data=0) + data
 

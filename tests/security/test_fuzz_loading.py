@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.loading import trial
@@ -29,7 +30,7 @@ from tests.support.converted_models import VOCABULARY
 from tests.support.target_models import case_of
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = ("llama.cpp", "cpu", "torch", "cuda")
+BACKENDS: tuple[Runner, ...] = ("llama.cpp", "cpu", "torch", "cuda")
 KINDS = ("qwen3", "drafter", "llama", "qwen3moe", "gpt-oss", "qwen35moe")
 
 
@@ -39,8 +40,8 @@ class Child:
     def __init__(self) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-P", "-m", "tests.security.loading_child"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, **pipes, env=environment, text=True)
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=environment, text=True)
         self._answer()
 
     def load(self, backend: str, target: Path, drafter: Path | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,11 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
         assert ended(connection) == b""
 
 
+def waits(served: Served, count: int) -> bool:
+    """Whether as many connections as `count` wait."""
+    return len(waiting(served.server.server_state.connections)) == count
+
+
 def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "PATIENCE", 30.0)
     monkeypatch.setattr(Connection, "most", 3)
@@ -151,7 +157,7 @@ def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pyt
     silent = []
     for count in range(1, 10):
         silent.append(served.connect())
-        until(lambda count=count: len(waiting(served.server.server_state.connections)) == min(count, 3))
+        until(partial(waits, served, min(count, 3)))
     assert [ended(one) for one in silent[:6]] == [b""] * 6
     answered(asked)  # one that is answered does not wait
     with served.connect(ASK) as connection:

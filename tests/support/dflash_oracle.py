@@ -79,11 +79,13 @@ class Oracle:
         """What every row of the head is worth behind the token `before`."""
         w = self.w
         if self.config.markov_rank:
-            return logits + w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
+            bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
+            return logits + bias
         if self.config.selector_rank:
             a, s = (w[f"candidate_selector.{name}_codebook"] for name in ("predecessor", "successor"))
             wanted = a[before] * (w["candidate_selector.hidden_projection.weight"] @ state)
-            return logits + s[self.tokens] @ wanted
+            fit: Array = s[self.tokens] @ wanted
+            return logits + fit
         return logits
 
     def candidates(self, logits: Array) -> NDArray[np.intp]:

@@ -94,5 +94,5 @@ def _by_kind(values: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of each key head: its query, its key, the values of its value heads, their gates."""
     wide = V_HEADS // K_HEADS * V_DIM
     heads = values.view(K_HEADS, 2 * K_DIM + 2 * wide, -1)
-    query, key, value, gate = (part.flatten(0, 1) for part in heads.split([K_DIM, K_DIM, wide, wide], 1))
+    query, key, value, gate = (part.flatten(0, 1) for part in torch.split(heads, [K_DIM, K_DIM, wide, wide], 1))
     return torch.cat((query, key, value)), gate

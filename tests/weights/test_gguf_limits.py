@@ -21,9 +21,9 @@ def read(tmp_path: Path, *pairs: bytes) -> GGUFHeader:
 
 
 def number(name: str, value: float) -> bytes:
-    if isinstance(value, float):
-        return pair(f"qwen3.{name}", F32, struct.pack("<f", value))
-    return pair(f"qwen3.{name}", U32, u32(value))
+    if isinstance(value, int):
+        return pair(f"qwen3.{name}", U32, u32(value))
+    return pair(f"qwen3.{name}", F32, struct.pack("<f", value))
 
 
 def tokens(*spelled: str) -> bytes:

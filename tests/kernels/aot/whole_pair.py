@@ -129,8 +129,15 @@ def dspark() -> Stepper:
 
 def dflash2() -> Stepper:
     """With a drafter of DFlash 2."""
-    parts = {"conv_kernel": KERNEL, "conv_group": GROUP, "selector_rank": RANK, "selector_top_k": 16}
-    return stepper(replace(DENSE, num_hidden_layers=3), replace(QWEN3_8B_DRAFTER, taps=(0, 1), **parts), F16)
+    drafter = replace(
+        QWEN3_8B_DRAFTER,
+        taps=(0, 1),
+        conv_kernel=KERNEL,
+        conv_group=GROUP,
+        selector_rank=RANK,
+        selector_top_k=16,
+    )
+    return stepper(replace(DENSE, num_hidden_layers=3), drafter, F16)
 
 
 def run(made: Stepper, splits: Sequence[int]) -> None:
