@@ -268,7 +268,8 @@ def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) 
 def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
     """Milliseconds of a token, what the drafter reads of each prompt included; the first half of the answers apart."""
     target: Any = SimulatedTarget(clock)
-    pair, sampler, began = HostPair(target, [drafter], measured(drafter)), Sampler(SamplingParams()), 0.0
+    drafters: list[Any] = [drafter]
+    pair, sampler, began = HostPair(target, drafters, measured(drafter)), Sampler(SamplingParams()), 0.0
     for number in range(count):
         pair.forget()
         pair.prefill(TEXT[:prompt].tolist())
