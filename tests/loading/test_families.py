@@ -55,7 +55,7 @@ FAMILIES = {
     ),
     "qwen35": Family("qwen35", ("cpu", "llama.cpp")),
     "qwen35moe": Family("qwen35moe", ("cpu", "llama.cpp"), drafter={"taps": (0, 1, 2, 0, 1, 2, 0, 1)}),
-    "qwen35 with DFlash 2": Family("qwen35", ("llama.cpp",), "DFlash 2"),
+    "qwen35 with DFlash 2": Family("qwen35", ("cpu", "llama.cpp"), "DFlash 2"),
 }
 CASES = [(name, backend) for name, family in FAMILIES.items() for backend in family.backends]
 

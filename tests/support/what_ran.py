@@ -64,7 +64,7 @@ DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash over gpt-oss": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
     "dflash over gemma4": {"llama.cpp": _FAMILIES},
     "dflash over qwen3next": {},  # nothing is drafted
-    "dflash2 over qwen35": {"llama.cpp": _FAMILIES},
+    "dflash2 over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
 }
 
 
