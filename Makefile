@@ -88,7 +88,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 LLAMA_SOURCE ?=
 
 gpu-test:
-	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest tests/gpu
+	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest -c tests/bare.ini tests/gpu
 
 gpu-bench:
 	$(GPU_PYTHON) bench/gpu/run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))

@@ -71,7 +71,7 @@ def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
         on_processor, _ = texts(HostPair(loaded.host.target), prompts, asked.tokens)
     with LoadedPair(replace(options, device=asked.device)) as loaded:
         assert loaded.host
-        target, models = loaded.host.target, [drafter for drafter in loaded.host.drafters if drafter.reads_taps]
+        target, models = loaded.host.target, [drafter for drafter in loaded.host.drafters if drafter.is_model]
         plain, _ = texts(HostPair(target), prompts, asked.tokens)
         drafted, total = texts(HostPair(target, models, Always(models[0].name)), prompts, asked.tokens)
         rows, where = loaded.rows, loaded.device

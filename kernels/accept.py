@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 
 RECORD = 24  # integers in a record
@@ -68,7 +68,7 @@ def accept(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, record:
     """
     _accept[(1,)](
         draft, choice, tokens, state, record, record.shape[0], CONTEXT=CONTEXT, LIVE=LIVE, STEP=STEP, STATUS=STATUS,
-        DRAFTED_BY=DRAFTED_BY, num_warps=1, **pdl(draft.device),
+        DRAFTED_BY=DRAFTED_BY, num_warps=1, **every_launch(draft.device),
     )  # fmt: skip
 
 

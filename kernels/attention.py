@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cache import Cache, decode
-from localdflash.kernels.launch import ASM, pdl, release, wait
+from localdflash.kernels.launch import ASM, every_launch, release, wait
 
 Mask = Literal["chain", "block"]
 ROWS = 16
@@ -263,8 +263,8 @@ def attention(
     if window:
         splits = min(splits, triton.cdiv(window + ROWS - 2, CHUNK) + 1)
     assert splits * ROWS * heads * head_dim <= scratch.partial.numel(), "the scratch is too small"
-    options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK,
-               "CHUNKS": triton.next_power_of_2(splits), "WINDOW": window, "ASM": ASM} | pdl(q.device)  # fmt: skip
+    options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
+               "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, scratch.partial, scratch.stats,

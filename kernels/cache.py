@@ -66,7 +66,7 @@ def check_type(dtype: torch.dtype, device: torch.device) -> None:
     if dtype != torch.float8_e4m3fn or device.type != "cuda":
         return
     if torch.cuda.get_device_capability(device) < (8, 9):
-        raise UsageError("FP8 keys and values need compute capability 8.9 (RTX 40) or newer; use int8")
+        raise UsageError("--kv fp8 needs compute capability 8.9 (RTX 40) or newer: use --kv int8")
 
 
 def limit(dtype: torch.dtype) -> float:

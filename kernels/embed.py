@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import pointers, switches
 from localdflash.kernels.planes import SUPER, Planes
 
@@ -127,7 +127,7 @@ def embed(
     _embed[(ROWS,)](
         ids, *pointers(table), gain, x, a, sums, squares, table.n, table.padded_n, table.k, a.shape[1], tiles,
         scale, eps, BLOCKS=triton.next_power_of_2(blocks), TILES=triton.next_power_of_2(tiles), SUPER=SUPER,
-        num_warps=8, **constants, **pdl(x.device),
+        num_warps=8, **constants, **every_launch(x.device),
     )  # fmt: skip
 
 

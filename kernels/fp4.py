@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.errors import ModelError
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.planes import E2M1, Planes, unpack_fields, unpack_halves
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
 
@@ -214,7 +214,7 @@ def quantize_rows_fp4(a: Tensor, rows: Fp4Rows) -> None:
         GROUP=SPAN // groups,
         SPAN=SPAN,
         num_warps=1,
-        **pdl(a.device),
+        **every_launch(a.device),
     )
 
 
@@ -316,7 +316,7 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWo
         SPLIT_K=cut.SPLIT_K,
         STAGES=cut.STAGES,
         num_warps=cut.num_warps,
-        **pdl(out.device),
+        **every_launch(out.device),
     )
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, is_nan, key_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -27,12 +27,12 @@ class HeadScratch:
     """Winners by tile and the counter of arrived tiles, zero between launches; one for all heads of a device."""
 
     def __init__(self, device: torch.device, heads: Iterable[Planes]) -> None:
-        tiles = max(_plan(planes, device).tiles for planes in heads)
+        tiles = max(head_plan(planes, device).tiles for planes in heads)
         self.keys = torch.zeros(tiles, ROWS, dtype=torch.int64, device=device)
         self.counter = torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def _plan(planes: Planes, device: torch.device) -> SplitPlan:
+def head_plan(planes: Planes, device: torch.device) -> SplitPlan:
     """Heads are wide: the tiles alone keep a GPU busy, so K is not split."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
@@ -101,7 +101,7 @@ def head(
     is 0. a: float16 [16, padded_k]. sums: float32 [padded_k / 32, 16]. out: int32 [16]. Options: `logits` float32
     [16, n] gets them; `ids` int32 [n], ascending, maps rows of a short draft vocabulary to token ids in `out`.
     """
-    cut = _plan(planes, a.device)
+    cut = head_plan(planes, a.device)
     squares, before = (sums, sums) if norm is None else (norm.squares, norm.before)
     parts, size, eps = (0, 1, 0.0) if norm is None else (norm.parts, norm.size, norm.eps)
     stride = 0 if logits is None else logits.stride(0)
@@ -109,7 +109,7 @@ def head(
         a, sums, *pointers(planes), squares, before, out, logits, ids,
         scratch.keys, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
         scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=cut.BN, STAGES=cut.STAGES,
-        num_warps=cut.num_warps, **switches(planes), **pdl(a.device),
+        num_warps=cut.num_warps, **switches(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -22,9 +22,16 @@ def has_pdl(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
-def pdl(device: torch.device) -> dict[str, Any]:
-    """Keyword arguments of every launch: the constexpr switch `PDL`, and the launch option on a chip that has it."""
-    return {"PDL": True, "launch_pdl": True} if has_pdl(device) else {"PDL": False}
+def every_launch(device: torch.device) -> dict[str, Any]:
+    """Keyword arguments of every launch on a device."""
+    return launch_options(has_pdl(device))
+
+
+def launch_options(dependent: bool) -> dict[str, Any]:
+    """The constexpr switch `PDL`, with the launch option that goes with it; and products are fused with the sums that
+    they go into, whatever the default of a Triton is: with another one numbers would change, and texts with them.
+    """
+    return {"PDL": dependent, "enable_fp_fusion": True} | ({"launch_pdl": True} if dependent else {})
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE
 
 LOOKUP = 1  # what DRAFTED_BY says
@@ -87,7 +87,7 @@ def lookup(
     """
     _lookup[(PROGRAMS,)](
         tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT=CONTEXT, LIVE=LIVE,
-        DRAFTED_BY=DRAFTED_BY, LOOKUP=LOOKUP, LONGEST=LONGEST, PLACES=PLACES, num_warps=4, **pdl(draft.device),
+        DRAFTED_BY=DRAFTED_BY, LOOKUP=LOOKUP, LONGEST=LONGEST, PLACES=PLACES, num_warps=4, **every_launch(draft.device),
     )  # fmt: skip
 
 

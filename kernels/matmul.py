@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import ASM, pdl, release, wait
+from localdflash.kernels.launch import ASM, every_launch, release, wait
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import SUPER, Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace, arrive, gather
@@ -274,7 +274,7 @@ def matmul(
     _matmul[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, out, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, planes.n, size, eps, P=parts, **switches(planes),
-        BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
+        BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, key_of, value_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, norm_factor, norm_factor_reference, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
@@ -130,7 +130,7 @@ def route(
         workspace.partials, workspace.counters, a.shape[1], hidden, norm.eps, P=norm.parts, E=experts,
         CHOSEN=routing.chosen, NORMALISE=normalise, EXPERTS=triton.next_power_of_2(experts),
         RANKS=triton.next_power_of_2(routing.chosen), BE=ROUTER_TILE, BK=ROUTER_BLOCK, PROGRAMS=programs, num_warps=4,
-        **pdl(a.device),
+        **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def experts_down_reference(a: Tensor, sums: Tensor, planes: Planes, routing: Rou
 
 
 def _options(planes: Planes, device: torch.device) -> dict[str, Any]:
-    return EXPERT_LAUNCH | switches(planes) | pdl(device)
+    return EXPERT_LAUNCH | switches(planes) | every_launch(device)
 
 
 def _active(planes: Planes, routing: Routing) -> list[tuple[int, Tensor]]:
@@ -311,7 +311,7 @@ def combine(
     _combine[(triton.cdiv(hidden, TILE), ROWS)](
         y, routing.weights, x, gain, before.squares, a_out, sums_out, squares_out, ring, start, hidden, before.eps,
         a_out.shape[1], *ring.shape, column, CHOSEN=routing.chosen, P=before.parts, TAP=tap is not None,
-        TAP_SCALE=TAP_SCALE, BN=TILE, num_warps=1, **pdl(x.device),
+        TAP_SCALE=TAP_SCALE, BN=TILE, num_warps=1, **every_launch(x.device),
     )  # fmt: skip
 
 

@@ -31,21 +31,21 @@ class Norm:
 
 
 @triton.jit
-def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16):
-    """1 / sqrt(mean of squares + eps), float32 [BM]."""
+def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.constexpr = 0):
+    """1 / sqrt(mean of squares + eps), float32 [BM], each of the row that lies BACK rows before, or the first one."""
     p = tl.arange(0, triton.next_power_of_2(P))
-    m = tl.arange(0, BM)
+    m = tl.maximum(tl.arange(0, BM) - BACK, 0)
     squares = tl.load(squares_ptr + p[:, None] * BM + m[None, :], mask=p[:, None] < P, other=0.0)
     return tl.math.rsqrt(tl.sum(squares, 0) / H + eps)
 
 
 @triton.jit
-def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps):
-    """What a consumer multiplies its accumulator rows by, float32 [16]; P = 0 stands for no norm."""
+def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.constexpr = 0):
+    """What a consumer multiplies its accumulator rows by, float32 [16]; P = 0 stands for no norm; BACK: see `rstd`."""
     if P == 0:
         return tl.full((16,), 1.0, tl.float32)
     else:  # noqa: RET505 (a branch not taken must not be compiled)
-        return rstd(squares_ptr, P, H, eps) / rstd(before_ptr, P, H, eps)
+        return rstd(squares_ptr, P, H, eps, 16, BACK) / rstd(before_ptr, P, H, eps, 16, BACK)
 
 
 def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:

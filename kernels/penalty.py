@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 
 CHUNK = 1024  # tokens of the window at once
 
@@ -61,8 +61,9 @@ def penalise(
     """
     rows, vocab = logits.shape
     _penalise[(rows,)](
-        logits, params, ints, tokens, draft, start, seen, vocab, seen.shape[1], CHUNK=CHUNK, **pdl(logits.device)
-    )
+        logits, params, ints, tokens, draft, start, seen, vocab, seen.shape[1], CHUNK=CHUNK,
+        **every_launch(logits.device),
+    )  # fmt: skip
 
 
 def penalise_reference(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from localdflash.errors import ModelError
 from localdflash.kernels.cache import CODES, SMALLEST, Cache, check_type, limit
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -179,7 +179,7 @@ def qkv(
         planes.padded_k, planes.padded_n, size, norm_eps, eps, part.first, cache.k.shape[-3], P=parts, D=head_dim,
         Q_HEADS=part.q_heads, KV_HEADS=part.kv_heads, BIAS=bias is not None, HEAD_NORM=k_gain is not None,
         LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **switches(planes),
-        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import TILE, Norm, rstd, rstd_reference
 from localdflash.kernels.planes import Planes
@@ -41,12 +41,29 @@ def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
 
 
 @triton.jit
+def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, size, eps, width, P: tl.constexpr,
+            BN: tl.constexpr):  # fmt: skip
+    """Leave what the next norm needs of a tile of the residual stream, float32 [16, BN]; see `residual`."""
+    m = tl.arange(0, 16)
+    n = tile * BN + tl.arange(0, BN)
+    inside = n[None, :] < H
+    x = tl.where(inside, x, 0.0)
+    tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
+    scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
+    if P > 0:
+        scaled *= rstd(before_ptr, P, size, eps)[:, None]
+    rounded = scaled.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
+    store_sums(rounded.to(tl.float32), sums_ptr, tile * (BN // 32), width // 32, BN)
+
+
+@triton.jit
 def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
-              out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H, size, eps,
-              width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, TAP: tl.constexpr,
-              TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
-              ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr,
-              STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+              bias_ptr, out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H,
+              size, eps, width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+              TAP: tl.constexpr, TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
+              SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
+              SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
@@ -59,6 +76,8 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
         n = tile * BN + tl.arange(0, BN)
         inside = n[None, :] < H
         here = x_ptr + m[:, None] * H + n[None, :]
+        if BIAS:
+            x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
         if ADD:
             x += tl.load(here, mask=inside, other=0.0)
         tl.store(here, x, mask=inside)
@@ -66,14 +85,7 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
             row = (tl.load(start_ptr) + m) % ring_rows
             tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
             tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
-        x = tl.where(inside, x, 0.0)
-        tl.store(squares_ptr + tile * 16 + m, tl.sum(x * x, 1))
-        scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
-        if P > 0:
-            scaled *= rstd(before_ptr, P, size, eps)[:, None]
-        rounded = scaled.to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
-        store_sums(rounded.to(tl.float32), sums_out_ptr, tile * (BN // 32), width // 32, BN)
+        hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_out_ptr, squares_ptr, H, size, eps, width, P, BN)
 
 
 def residual(
@@ -89,13 +101,14 @@ def residual(
     workspace: SplitWorkspace,
     add: bool = True,
     tap: Tap | None = None,
+    bias: Tensor | None = None,
 ) -> None:
-    """Set x to a @ W^T, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without `before`.
+    """Set x to a @ W^T + bias, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without it.
 
-    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain float32 [H]; a_out float16
-    [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out, which are
-    zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles. squares_out
-    must not be before.squares, nor a_out be a: tiles are written while others still read.
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain and bias float32 [H]; a_out
+    float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out,
+    which are zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
+    squares_out must not be before.squares, nor a_out be a: tiles are written while others still read.
     """
     hidden = x.shape[1]
     cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
@@ -104,10 +117,11 @@ def residual(
     )
     ring, column, start = (a_out, 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
     _residual[(cut.tiles, cut.SPLIT_K)](
-        a, sums, *pointers(planes), x, gain, squares, a_out, sums_out, squares_out, ring, start, workspace.partials,
-        workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps, a_out.shape[1], *ring.shape, column,
-        P=parts, ADD=add, TAP=tap is not None, TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN,
-        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **pdl(a.device),
+        a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
+        ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
+        a_out.shape[1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
+        TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
+        num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -124,17 +138,28 @@ def residual_reference(
     workspace: SplitWorkspace | None,
     add: bool = True,
     tap: Tap | None = None,
+    bias: Tensor | None = None,
 ) -> None:
     """The same in plain torch, computed in float32; a, a_out and the ring may be float32."""
     hidden = x.shape[1]
     product = a[:, : planes.k].float() @ planes.dense.T
+    if bias is not None:
+        product = product + bias
     x.copy_(x + product if add else product)
+    hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
+    if tap is not None:
+        rows = (tap.start + torch.arange(ROWS, device=x.device)) % tap.ring.shape[0]
+        tap.ring[rows, tap.column : tap.column + hidden] = (x * TAP_SCALE).to(tap.ring.dtype)
+
+
+def hand_on_reference(
+    x: Tensor, gain: Tensor, before: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
+) -> None:
+    """Leave what the next norm needs of the residual stream x [16, H]; see `residual`."""
+    hidden = x.shape[1]
     scaled = x * gain
     if before is not None:
         scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(1)
     a_out[:, :hidden] = scaled.to(a_out.dtype)
     sums_out.copy_(a_out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
     squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(1, (-1, TILE)).sum(-1).t())
-    if tap is not None:
-        rows = (tap.start + torch.arange(ROWS, device=x.device)) % tap.ring.shape[0]
-        tap.ring[rows, tap.column : tap.column + hidden] = (x * TAP_SCALE).to(tap.ring.dtype)

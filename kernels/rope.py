@@ -19,18 +19,24 @@ class Rope:
 
 
 def rope_tables(
-    positions: int, head_dim: int, theta: float, device: torch.device, factors: Tensor | None = None
+    positions: int,
+    head_dim: int,
+    theta: float,
+    device: torch.device,
+    factors: Tensor | None = None,
+    magnitude: float = 1.0,
 ) -> Rope:
     """Tables for positions 0 .. positions - 1.
 
-    `factors` float32 [D / 2] divide the frequencies (`rope_freqs.weight` of Llama 3 files). Angles are float32, as in
+    `factors` float32 [D / 2] divide the frequencies (`rope_freqs.weight` of Llama 3 files, YaRN), and what is turned
+    becomes `magnitude` times as long (YaRN). Angles are float32, as in
     the code that the models were trained with, and computed on the CPU, so that every device has the same bits.
     """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if factors is not None:
         frequencies = frequencies / factors.cpu()
     angles = torch.arange(positions, dtype=torch.float32).unsqueeze(1) * frequencies
-    return Rope(angles.cos().to(device), angles.sin().to(device))
+    return Rope((angles.cos() * magnitude).to(device), (angles.sin() * magnitude).to(device))
 
 
 def rotate(heads: Tensor, rope: Rope, positions: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, DRAFTER, LIVE
 
 ROWS = 16
@@ -33,8 +33,9 @@ def begin(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
     tokens: int32 [slots], committed ids by position. state: int32 [8].
     """
     _begin[(1,)](
-        tokens, state, draft, fill, CONTEXT=CONTEXT, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, num_warps=1, **pdl(draft.device)
-    )
+        tokens, state, draft, fill, CONTEXT=CONTEXT, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, num_warps=1,
+        **every_launch(draft.device),
+    )  # fmt: skip
 
 
 def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
@@ -56,7 +57,9 @@ def _next_tokens(tokens, state, draft, slots, CONTEXT: tl.constexpr, LIVE: tl.co
 
 def next_tokens(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
     """Draft = the 16 tokens from CONTEXT on, all alive: a prompt that is computed 16 tokens at a time."""
-    _next_tokens[(1,)](tokens, state, draft, len(tokens), CONTEXT=CONTEXT, LIVE=LIVE, num_warps=1, **pdl(draft.device))
+    _next_tokens[(1,)](
+        tokens, state, draft, len(tokens), CONTEXT=CONTEXT, LIVE=LIVE, num_warps=1, **every_launch(draft.device)
+    )
 
 
 def next_tokens_reference(tokens: Tensor, state: Tensor, draft: Tensor) -> None:
@@ -94,7 +97,7 @@ def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: in
         DRAFTED_BY=DRAFTED_BY,
         BY=BY_DRAFTER,
         num_warps=1,
-        **pdl(draft.device),
+        **every_launch(draft.device),
     )
 
 
@@ -116,7 +119,7 @@ def _caught_up(state, CONTEXT: tl.constexpr, DRAFTER: tl.constexpr, PDL: tl.cons
 
 def caught_up(state: Tensor) -> None:
     """Count 16 more tokens as seen by the drafter, but no more than there are."""
-    _caught_up[(1,)](state, CONTEXT=CONTEXT, DRAFTER=DRAFTER, num_warps=1, **pdl(state.device))
+    _caught_up[(1,)](state, CONTEXT=CONTEXT, DRAFTER=DRAFTER, num_warps=1, **every_launch(state.device))
 
 
 def caught_up_reference(state: Tensor) -> None:

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.keys import index_of, key_of, value_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.noise import noise, noise_reference
 from localdflash.kernels.penalty import penalise, penalise_reference
 
@@ -249,12 +249,12 @@ def sample(
     tiles, groups = s.tile_peaks.shape[1], s.peaks.shape[1]
     _scan[(tiles, rows)](
         logits, params, ints, start, s.peaks, s.tile_peaks, s.tile_weights, s.tile_noisy, s.tile_keys, vocab,
-        TILE=TILE, GROUP=GROUP, num_warps=8, **pdl(logits.device),
+        TILE=TILE, GROUP=GROUP, num_warps=8, **every_launch(logits.device),
     )  # fmt: skip
     _draw[(rows,)](
         logits, params, ints, start, s.peaks, s.members, s.tile_peaks, s.tile_weights, s.tile_noisy,
         s.tile_keys, choice, vocab, groups, tiles, GROUPS=triton.next_power_of_2(groups),
-        TILES=triton.next_power_of_2(tiles), GROUP=GROUP, PART=PART, num_warps=8, **pdl(logits.device),
+        TILES=triton.next_power_of_2(tiles), GROUP=GROUP, PART=PART, num_warps=8, **every_launch(logits.device),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 from localdflash.kernels.matmul import accumulate, plan, pointers, switches
 from localdflash.kernels.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.planes import Planes
@@ -68,7 +68,7 @@ def swiglu(
         a, sums, *pointers(planes), squares, before, out, sums_out, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[1], P=parts, SCALE=SWIGLU_SCALE,
         **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps,
-        **pdl(a.device),
+        **every_launch(a.device),
     )  # fmt: skip
 
 

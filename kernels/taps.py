@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 
 ROWS = 16
 GROUP = 32  # columns under one entry of `sums`
@@ -34,7 +34,7 @@ def gather_taps(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:
     """
     (size, width), stride = ring.shape, a.shape[1]
     grid = (ROWS, triton.cdiv(stride, CHUNK))
-    _gather_taps[grid](ring, start, a, sums, size, width, stride, CHUNK=CHUNK, num_warps=4, **pdl(a.device))
+    _gather_taps[grid](ring, start, a, sums, size, width, stride, CHUNK=CHUNK, num_warps=4, **every_launch(a.device))
 
 
 def gather_taps_reference(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from localdflash.errors import UsageError
 from localdflash.kernels.keys import index_of, is_nan, key_of, value_of
-from localdflash.kernels.launch import pdl, release, wait
+from localdflash.kernels.launch import every_launch, release, wait
 
 ROWS = 16
 LARGEST_K = 16
@@ -67,7 +67,7 @@ def top_k(logits: Tensor, values: Tensor, tokens: Tensor, scratch: TopKScratch, 
     slices = triton.cdiv(n, SLICE)
     _top_k[(ROWS, slices)](
         logits, values, tokens, ids, scratch.keys, scratch.counters, n, logits.stride(0), slices, K=k, SLICE=SLICE,
-        MERGE=triton.next_power_of_2(slices * k), num_warps=4, **pdl(logits.device),
+        MERGE=triton.next_power_of_2(slices * k), num_warps=4, **every_launch(logits.device),
     )  # fmt: skip
 
 

@@ -1,1 +1,6 @@
 """localdflash: a local coding assistant that drafts with DFlash and verifies with a quantized model."""
+
+import os
+
+# Read where ggml is loaded: a failed assertion would fork a debugger, which waits for good where there is none.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localdflash.backend.names import BACKENDS, ROWS_MODES, Backend, RowsMode
+from localdflash.backend.names import BACKENDS, PROPOSALS, ROWS_MODES, Backend, Proposals, RowsMode
 from localdflash.errors import UsageError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import number, one_of, read_toml, text, whole
@@ -41,6 +41,7 @@ class ModelConfig:
     rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
     drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
     kv: str = "f16"  # keys and values of our own engines
+    proposals: Proposals = "deterministic"  # or sampled: drafts are drawn where answers are
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,7 @@ _SETTINGS: dict[str, dict[str, Convert]] = {
         "rows": one_of(*ROWS_MODES),
         "drafter_bits": _drafter_bits,
         "kv": one_of(*KV_FORMATS),
+        "proposals": one_of(*PROPOSALS),
     },
     "chat": {"pair": _pair},
     "completion": {"pair": _pair},

@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 import pytest
 
 ROOT = Path(__file__).parent.parent
-if os.environ.get("LOCALDFLASH_GPU_TESTS") != "1":  # set where tests/gpu, and nothing else, runs on a GPU
+GPU_TESTS = os.environ.get("LOCALDFLASH_GPU_TESTS")  # set where tests/gpu, and nothing else, runs
+if GPU_TESTS != "1":
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
+if not GPU_TESTS:
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,12 +65,19 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
-    if request.node.get_closest_marker("measures_rows"):
+    if GPU_TESTS or request.node.get_closest_marker("measures_rows"):
         return
     from localdflash.llamacpp import certified, ways
 
     known = certified.Certified(ways.DEFAULT, {2: 1.0})
     monkeypatch.setattr(certified, "measure", lambda *_: certified.Record(1.0, (known,)))
+
+
+@pytest.fixture(autouse=True)
+def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that tests make are loaded without a trial, which takes a process of its own."""
+    if not request.node.get_closest_marker("tries_files"):
+        monkeypatch.setattr("localdflash.loading.load.try_first", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ gpu_layers = 12
 rows = "exact"
 drafter_bits = 4
 kv = "int8"
+proposals = "sampled"
 
 [chat]
 pair = "of-the-chat"
@@ -63,6 +64,7 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("model.gpu_layers", -1, "-1"),
     ("model.rows", "fast", "fast"),
     ("model.drafter_bits", 8, "8"),
+    ("model.proposals", "deterministic", "deterministic"),
     ("model.kv", "fp8", "fp8"),
     ("chat.pair", "other", "other"),
     ("completion.pair", "hf:o/n/x.gguf", "hf:o/n/x.gguf"),
@@ -94,6 +96,7 @@ WRONG = [
     ("model.gpu_layers", "-2", "expected -1 to 100000, found -2"),
     ("model.rows", '"quick"', "expected one of auto, exact, fast, found 'quick'"),
     ("model.kv", '"f8"', "expected one of f16, int8, fp8, found 'f8'"),
+    ("model.proposals", '"drawn"', "expected one of deterministic, sampled, found 'drawn'"),
     ("server.url", '"example.org"', "expected http://... or https://..., found 'example.org'"),
     ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
     ("server.url", '"http://"', "expected http://... or https://..., found 'http://'"),
@@ -136,19 +139,19 @@ def test_without_a_file_everything_is_default(home: Path) -> None:
     assert (config.model, config.server) == (ModelConfig(), ServerConfig())
     assert (config.chat.pair, config.completion.pair) == (None, None)
     assert set(config.origins.values()) == {"default"}
-    assert len(config.origins) == 18
+    assert len(config.origins) == 19
     assert not home.exists()
 
 
 def test_the_defaults() -> None:
-    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, "auto", -1, "auto", 8, "f16")
+    assert ModelConfig() == ModelConfig("embedded", "auto", 0, 0, "auto", -1, "auto", 8, "f16", "deterministic")
     assert ServerConfig() == ServerConfig("", None, None, 15.0, None, 0, 64)
 
 
 def test_the_file_names_everything(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
-    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
+    assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8", "sampled")
     assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
     key = Path("/keys/example")
     assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)

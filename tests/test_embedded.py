@@ -99,7 +99,7 @@ def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
     assert loaded.host
     model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.host.target
     ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
-    theirs = next(d for d in loaded.host.drafters if d.reads_taps)
+    theirs = next(d for d in loaded.host.drafters if d.is_model)
     greedy = Sampler(SamplingParams())
     same = blocks = 0
     for prompt in (p for p in load(12) if p.category in ("fim_block", "function")):

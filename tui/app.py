@@ -5,9 +5,11 @@ What a user can do is listed in `localdflash.tui.commands`; what happens then is
 
 import asyncio
 import gc
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,15 +27,18 @@ from textual.content import Content
 from textual.driver import Driver
 from textual.worker import WorkerFailed
 
+from localdflash.chat.files import code_file
+from localdflash.chat.mentions import spelled
 from localdflash.chat.settings import SETTINGS
 from localdflash.chat.store import ChatStore
 from localdflash.errors import LocaldflashError
 from localdflash.text.sanitize import printable
 from localdflash.tui import state
-from localdflash.tui.actions.answers import AnswerActions
 from localdflash.tui.actions.chats import ChatActions
 from localdflash.tui.actions.code import CodeActions
+from localdflash.tui.actions.keys import KeyActions
 from localdflash.tui.actions.model import ModelActions
+from localdflash.tui.actions.project import ProjectActions
 from localdflash.tui.actions.speed import SpeedActions
 from localdflash.tui.actions.view import ViewActions
 from localdflash.tui.base import LATEST, Start, told
@@ -44,10 +49,12 @@ from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
 from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
-from localdflash.tui.welcome import Welcome
+from localdflash.tui.welcome import Welcome, tries
 
 REFRESH = 0.25  # seconds between two looks at the numbers while an answer grows
 LEAVES = 3.0  # seconds that the chat may take to leave after a signal
+AGAIN = 2.0  # seconds between two Ctrl+C that leave
+LOW = 20  # rows under which the prompt has no frame
 NARROW = 100  # columns under which the panel of speed goes below the chat
 
 PLACEHOLDER = "Ask something; / for commands, @ for files"
@@ -87,7 +94,7 @@ class ChatCommands(Provider):
         app.choose(command)
 
 
-class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelActions, ViewActions):
+class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, ProjectActions, ViewActions):
     """The chat's app."""
 
     TITLE = "localdflash"
@@ -95,9 +102,11 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
     BINDINGS: ClassVar[list[Any]] = [
         *_KEYS,
         Binding("ctrl+c", "interrupt", "Stop the answer", priority=True, show=False, system=True),
+        Binding("tab", "try", "Something to try", priority=True, show=False),
         Binding("pageup", "scroll_chat(-1)", "Scroll up", show=False),
         Binding("pagedown", "scroll_chat(1)", "Scroll down", show=False),
     ]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW, "-high")]  # noqa: RUF012
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (as textual declares it)
         (0, "-narrow"),
         (NARROW, "-wide"),
@@ -106,6 +115,8 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
     #middle { height: 1fr; }
     #chat { width: 1fr; }
     Transcript { height: 1fr; }
+    .-high Prompt { border: round $border-blurred; border-subtitle-color: $text-muted; }
+    .-high Prompt:focus { border: round $border; }
     SearchIcon { display: none; }
     ToastRack { dock: top; align: right top; margin: 0; }
     """
@@ -115,6 +126,7 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         register(self)
         self.theme = state.load().theme
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
+        self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
 
     def get_driver_class(self) -> type[Driver]:
@@ -144,7 +156,10 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         panel.display = False
         with Horizontal(id="middle"):
             with Vertical(id="chat"):
-                yield Welcome(first_run=not state.load().seen_welcome, model=self.start.pair, server=self.start.server)
+                self.welcome = Welcome(
+                    first_run=not state.load().seen_welcome, model=self.start.pair, server=self.start.server
+                )
+                yield self.welcome
                 yield self.transcript
             yield panel
         yield from self.prompt.above
@@ -175,7 +190,23 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         if self._early is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._early.append(event)
             return
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._is_typed_ahead(event):
+            return
         await super().on_event(event)
+
+    def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
+        """Whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
+        if not self.covered:
+            return False
+        from localdflash.tui.screens.dialog import Dialog
+
+        dialog = self.screen
+        if not isinstance(dialog, Dialog) or dialog.listens():
+            return False
+        if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
+            self.prompt.post_message(event)
+            return True
+        return not event.key.startswith("ctrl+")  # leaving is always possible
 
     async def _take_early(self) -> None:
         early, self._early = self._early or [], None
@@ -188,6 +219,9 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         import_module("msgspec")  # which two threads at once cannot import
         self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
+        self.look_for_project()
+        if file := await asyncio.to_thread(code_file, self.files):
+            self.welcome.offer(tries(spelled(file)))
         try:
             await self._go_on_with(self.start.session)
         finally:
@@ -246,6 +280,7 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         """See `Base`."""
         if not self.is_running:
             return
+        self.refresh_keys()
         answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
         about, growing = answerer.about, self.talk.answering
@@ -261,6 +296,7 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
                 accepted=speed.share if growing else _share(numbers),
                 ttft_ms=speed.ttft_ms if growing else numbers.get("ttft_ms"),
                 draft=self.talk.settings.draft,
+                drafter=about.drafter if about and answerer.ours else True,
                 busy=growing,
             )
         )
@@ -294,7 +330,7 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
                 return SETTINGS
             case "theme":
                 return tuple(THEMES)
-            case "draft" | "think":
+            case "draft" | "think" | "project":
                 return ("on", "off")
             case "role":
                 from localdflash.chat.roles import roles
@@ -314,17 +350,26 @@ class ChatApp(AnswerActions, ChatActions, CodeActions, SpeedActions, ModelAction
         """Disable the chat's keys, except for leaving, while another screen lies over it."""
         if self.covered and action in _OF_THE_CHAT:
             return False
+        if action == "try" and (self.covered or not self.may_try()):
+            return False
         return super().check_action(action, parameters)
+
+    @on(Prompt.Left)
+    async def _left(self) -> None:
+        await self.action_quit()
 
     @work
     async def action_interrupt(self) -> None:
-        """Copy the selection; if there is none stop the answer; if there is none say how to leave (Ctrl-C)."""
+        """Copy the selection; if there is none stop the answer; if there is none, leave at the second time (Ctrl-C)."""
         if selected := self.screen.get_selected_text():
             await self.copy_text(selected, "the selection")
         elif self.talk.answering:
             self.action_stop()
+        elif time.monotonic() - self._interrupted < AGAIN:
+            await self.action_quit()
         else:
-            self.notify("Ctrl+Q leaves", markup=False)
+            self._interrupted = time.monotonic()
+            self.notify("Ctrl+C again leaves", markup=False, timeout=AGAIN)
 
     def action_scroll_chat(self, pages: int) -> None:
         """Scroll the chat while the prompt has the focus."""

@@ -10,6 +10,7 @@ from localdflash.tui.lines import Line, StyledRun
 _ENDS = {
     "length": "cut: max_tokens is reached",
     "context": "cut: the context is full",
+    "repeat": "cut: it said the same again and again",
     "cancelled": "stopped",
     "gone": "the engine went away",
 }
@@ -20,9 +21,14 @@ def header(message: Message, number: int, model: str) -> Line:
     who: str = "you" if message.role == "user" else message.role
     if message.role == "assistant":
         named = message.numbers.get("model")
-        who = one_line(named if isinstance(named, str) and named else model or "answer")
+        who = one_line(model_name(named if isinstance(named, str) and named else model) or "answer")
     runs = (StyledRun(who, message.role), StyledRun(f" #{number}", "muted"))
     return Line(runs, decoration=len(runs), joined="")
+
+
+def model_name(pair: str) -> str:
+    """What a model is called: of a path, or of a name on the hub, the file."""
+    return pair.rstrip("/").rpartition("/")[2]
 
 
 def attachment_line(attachment: Attachment) -> StyledRun:

@@ -49,6 +49,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("code", "Copy code block N of the last answer; the last block without N.", COPY, "code", "[N]", ("alt+y",)),
     Command("attach", "Send a file along with the next message (also: @file in the text).", CODE, "attach", "PATH"),
     Command("detach", "Drop what is attached.", CODE, "detach"),
+    Command("editor", "Write the message in your editor (EDITOR).", CODE, "editor", keys=("f7",)),
     Command(
         "diff",
         "See what the last answer would change in your files, and apply it if you like.",
@@ -73,6 +74,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "Answer the last message plainly and with drafting, and compare.", SPEED, "bench", keys=("f5",)),
     Command("new", "A new chat.", CHATS, "new", keys=("ctrl+n",)),
     Command("chats", "Find and open an earlier chat.", CHATS, "chats", "[WORDS]", ("ctrl+o",), ("resume", "search")),
+    Command("find", "Find words in this chat; again: the place before.", CHATS, "find", "[WORDS]", ("ctrl+f",)),
     Command("rename", "Give this chat a name.", CHATS, "rename", "NAME"),
     Command("fork", "A new chat that goes on from message N, or from here.", CHATS, "fork", "[N]"),
     Command("export", "Write this chat to a file: .md or .json.", CHATS, "export", "PATH"),
@@ -80,6 +82,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("model", "Another model; shows what fits.", MODEL, "model", "[ID]", ("ctrl+l",)),
     Command("role", "Instructions by name that stand before the chat.", MODEL, "role", "[NAME]"),
     Command("system", "Instructions of your own that stand before the chat.", MODEL, "system", "[TEXT]"),
+    Command("project", "Whether the project's AGENTS.md goes along.", MODEL, "project", "[on|off]"),
     Command(
         "set", "Change how answers are drawn: temperature, top_p, seed, max_tokens …", MODEL, "set", "[NAME VALUE]"
     ),

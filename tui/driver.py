@@ -64,6 +64,11 @@ class Driver(LinuxDriver):
         super().close()
         self._exit.close()
 
+    def suspend_application_mode(self) -> None:
+        """See textual: the terminal is another program's for a while. The pipe of the exit is needed again."""
+        self.stop_application_mode()
+        super().close()
+
     def run_input_thread(self) -> None:
         """Read keys until the exit is set."""
         parser, decode = PasteParser(self._debug), codecs.getincrementaldecoder("utf-8")("replace").decode

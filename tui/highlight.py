@@ -145,7 +145,7 @@ def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | 
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
     if lexer is None or any(len(line) > LONGEST for line in clean):
         return None
-    text = "\n".join(clean)
+    text = "\n".join([*clean, ""])  # some lexers know a line by its line feed
     found: list[list[tuple[str, str]]] = [[]]
     deadline = monotonic() + PATIENCE_SECONDS
     try:
@@ -160,7 +160,7 @@ def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | 
         return None
     if "\n".join("".join(value for _, value in line) for line in found) != text:
         return None
-    return [tuple(_runs(line)) for line in found]
+    return [tuple(_runs(line)) for line in found[:-1]]
 
 
 def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:

@@ -3,7 +3,8 @@
 Enter sends; Shift+Enter, Alt+Enter, Ctrl+J, or Enter after a backslash begin a new line. `/` at the start suggests
 commands, `@` files and symbols (`localdflash.tui.suggesting`). Up in the first row and Down in the last go through what
 was sent before; Up in an empty prompt takes the last message back first. A long paste is attached, and Backspace in an
-empty prompt drops the last attachment. What is typed is never lost: a message that cannot be sent comes back.
+empty prompt drops the last attachment; Ctrl+D in it leaves. What is typed is never lost: a message that cannot be sent
+comes back.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from textual.widget import Widget
 from localdflash.chat.files import Files, size
 from localdflash.chat.mentions import attach, mentions, parted, spelled, spellings
 from localdflash.chat.messages import Attachment
+from localdflash.chat.shell import command_of
 from localdflash.errors import UsageError
 from localdflash.tui import commands, pasting
 from localdflash.tui.attachments import Attachments
@@ -50,6 +52,9 @@ class Prompt(SuggestingArea):
 
         text: str
         attachments: tuple[Attachment, ...] = ()
+
+    class Left(Message):
+        """Ctrl+D was pressed in an empty prompt: the user leaves."""
 
     class EditLast(Message):
         """Up was pressed in an empty prompt: the last message should come back for editing."""
@@ -96,7 +101,8 @@ class Prompt(SuggestingArea):
 
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Put a message back to be edited, before what is being typed."""
-        spelt = {spelling for one in attachments if one.kind != "paste" for spelling in spellings(one.name)}
+        named = [one.name for one in attachments if one.kind in ("file", "symbol")]
+        spelt = {spelling for name in named for spelling in spellings(name)}
         mentioned = {one.name for one in mentions(text, lambda path: False, spelt)}
         self.picked |= spelt
         for one in attachments:
@@ -115,6 +121,10 @@ class Prompt(SuggestingArea):
             self.post_message(self.Refused("name a file: /attach PATH"))
             return
         self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
+
+    def attach_output(self, output: Attachment) -> None:
+        """Attach what a program printed."""
+        self._chips.add(output)
 
     def detach(self) -> None:
         """Drop all attachments."""
@@ -151,6 +161,8 @@ class Prompt(SuggestingArea):
             return self._recall(self._sent.newer(self.text), first_row=False)
         elif key == "backspace" and not self.text and self.attachments:
             self._chips.items = self.attachments[:-1]
+        elif key == "ctrl+d" and not self.text:
+            self.post_message(self.Left())
         else:
             return False
         return True
@@ -193,13 +205,15 @@ class Prompt(SuggestingArea):
             return
         if command is not None:
             text, attachments = text.rstrip(), ()
+        elif command_of(text):
+            attachments = ()
         elif not text.strip() and not attachments:
             return
         else:
             self.detach()
         picked, self.picked = self.picked, set()
         self.put_all("")
-        if self._sending.locked() or (command is None and "@" in text):
+        if self._sending.locked() or (command is None and "@" in text and not command_of(text)):
             self.run_worker(self._send_with_files(text, attachments, picked), group="send")
         else:
             self._submit(text, attachments)

@@ -7,10 +7,11 @@ until one ends it.
 
 from collections.abc import Sequence
 
+from localdflash.text.thoughts import CLOSING, OPENING
 from localdflash.tui.blocks import Block, Item, Paragraph, Verbatim
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.parsing import PlacedBlock, parse
-from localdflash.tui.thoughts import CLOSING, OPENING, Thoughts
+from localdflash.tui.thoughts import Thoughts
 
 
 class TypedReading:

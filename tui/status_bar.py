@@ -21,6 +21,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from localdflash.text.sanitize import printable
+from localdflash.tui.captions import model_name
 from localdflash.tui.pace import motion_unwanted
 
 SEPARATOR = " · "
@@ -35,7 +36,8 @@ class Status:
     """What is known. None means unknown, and so does a `context` of 0.
 
     stage: "", starting, loading, ready or gone, as the engine names it. rate: tokens a second, of the last moments or,
-    with `average`, of the whole answer. accepted: share of the drafted tokens.
+    with `average`, of the whole answer. accepted: share of the drafted tokens. drafter: whether a model drafts,
+    besides copies from the text.
     """
 
     model: str = ""
@@ -48,6 +50,7 @@ class Status:
     accepted: float | None = None
     ttft_ms: float | None = None
     draft: bool = True
+    drafter: bool = True
     busy: bool = False
     message: str = ""
 
@@ -65,7 +68,7 @@ class StatusPart:
 
 def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """All parts, in the order of the line; `waited` is seconds since the stage began."""
-    model = status.model.rstrip("/").rpartition("/")[2]
+    model = model_name(status.model)
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
         StatusPart("message", printable(status.message), 85, "$foreground"),
@@ -98,7 +101,8 @@ def _numbers(status: Status) -> list[StatusPart]:
         tau, share = status.tau, status.accepted
         parts.append(StatusPart("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
         known = share is not None and 0 <= share <= 1
-        parts.append(StatusPart("accepted", f"{share:.0%} accepted".replace("%", " %") if known else "", 45))
+        accepted = f"{share:.0%} accepted".replace("%", " %") if known else ""
+        parts.append(StatusPart("accepted", accepted if status.drafter else "no drafter", 45))
     first = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
     return [*parts, StatusPart("first", first, 30)]
 

@@ -57,12 +57,16 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self.files, self.suggestions, self._choices = files, Suggestions(self.pick), choices
         self.picked: set[str] = set()  # mentions, as they are spelled
         self._wanted: Asked | None = None  # files that are to be looked for
+        self._shown_for: Asked | None = None  # what the rows belong to
         self._looking = False
         self._closed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
         self._untyped: str | None = None  # text that nobody typed
 
     def key_of_suggestions(self, key: str) -> bool:
         """Handle a key while suggestions are open; False if it means nothing to them."""
+        if key in ("enter", "tab") and self._shown_for != self._asked():  # keys came faster than the rows followed
+            self.close_suggestions()
+            self._suggest()
         match key, self.suggestions.chosen:
             case (("up" | "down"), PromptSuggestion()):
                 self.suggestions.move(-1 if key == "up" else 1)
@@ -81,7 +85,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
     def pick(self, suggestion: PromptSuggestion) -> None:
         """Replace what was typed by a suggestion."""
         found = self._asked()
-        if found is None:
+        if found is None or found != self._shown_for:
             return
         if suggestion.mention:
             self.picked.add(suggestion.text.rstrip())
@@ -142,9 +146,9 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self._closed_at = None
         match found.kind:
             case "command":
-                self._show(command_suggestions(found.query))
+                self._show(found, command_suggestions(found.query))
             case "argument":
-                self._show(argument_suggestions(found, self._choices))
+                self._show(found, argument_suggestions(found, self._choices))
             case "file":
                 self._wanted = found
                 if not self._looking:
@@ -156,16 +160,17 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         try:
             while (wanted := self._wanted) is not None:
                 if not self.files.listed:
-                    self._show([], "looking for files …")
+                    self._show(wanted, [], "looking for files …")
                 hits = await asyncio.to_thread(self.files.find, wanted.query)
                 if self._wanted == wanted:
                     self._wanted = None
-                    self._show([file_suggestion(hit, mentioned=not wanted.command) for hit in hits])
+                    self._show(wanted, [file_suggestion(hit, mentioned=not wanted.command) for hit in hits])
         finally:
             self._looking = False
 
-    def _show(self, rows: Sequence[PromptSuggestion], note: str = "") -> None:
+    def _show(self, of: Asked, rows: Sequence[PromptSuggestion], note: str = "") -> None:
         if self.has_focus:
+            self._shown_for = of
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:

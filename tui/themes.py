@@ -20,78 +20,112 @@ _NO_TINTS = {f"{name}-tint": "ansi_default" for name in _ANSI}
 # For `App.get_theme_variable_defaults`: what a theme of Textual's own has, so that no style sheet lacks a variable.
 VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
 
-_DARK = Theme(
-    name="localdflash-dark",
-    dark=True,
-    background="#14171c",
-    surface="#1b1f26",
-    panel="#232831",
-    foreground="#d9dee6",
-    primary="#7fb4e6",
-    secondary="#86c7b8",
-    accent="#c9a6e8",
-    warning="#e5b567",
-    error="#f28b82",
-    success="#8fcb8f",
-    variables={
-        "text-muted": "#9da8b7",
-        "block-cursor-background": "#233b53",
-        "block-cursor-foreground": "#ffffff",
-        "block-cursor-text-style": "none",
-        "block-cursor-blurred-background": "#232831",
-        "block-cursor-blurred-foreground": "#d9dee6",
-        "border": "#7fb4e6",
-        "border-blurred": "#3a424e",
-        "input-selection-background": "#2b4a68",
-        "button-color-foreground": "#14171c",
-        "scrollbar": "#3a424e",
-        "scrollbar-background": "#1b1f26",
-        "dflash": "#6cc4d8",
-        "lookup": "#e3b341",
-        "grammar": "#c9a6e8",
-        "own": "#9da8b7",
-        "dflash-tint": "#17404b",
-        "lookup-tint": "#473710",
-        "grammar-tint": "#3c2c52",
-        "own-tint": "#14171c",
-    },
-)
 
-_LIGHT = Theme(
-    name="localdflash-light",
-    dark=False,
-    background="#fbfbf9",
-    surface="#f2f2ee",
-    panel="#e8e8e3",
-    foreground="#1f2328",
-    primary="#0b5cad",
-    secondary="#0f665a",
-    accent="#7a3fa0",
-    warning="#7d5200",
-    error="#b3261e",
-    success="#1f6b33",
-    variables={
-        "text-muted": "#555d67",
-        "block-cursor-background": "#bcd8f3",
-        "block-cursor-foreground": "#10151b",
-        "block-cursor-text-style": "none",
-        "block-cursor-blurred-background": "#e8e8e3",
-        "block-cursor-blurred-foreground": "#1f2328",
-        "border": "#0b5cad",
-        "border-blurred": "#b9bcb6",
-        "input-selection-background": "#bcd8f3",
-        "button-color-foreground": "#ffffff",
-        "scrollbar": "#b9bcb6",
-        "scrollbar-background": "#f2f2ee",
-        "dflash": "#0b6074",
-        "lookup": "#7d5200",
-        "grammar": "#7a3fa0",
-        "own": "#555d67",
-        "dflash-tint": "#bfe6ee",
-        "lookup-tint": "#f5dfa5",
-        "grammar-tint": "#e6d3f3",
-        "own-tint": "#fbfbf9",
-    },
+def _own(
+    name: str,
+    grounds: tuple[str, str, str],
+    texts: tuple[str, str],
+    colours: tuple[str, str, str, str, str, str],
+    lines: tuple[str, str, str],
+    drafters: tuple[str, str, str],
+    tints: tuple[str, str, str],
+    *,
+    dark: bool = True,
+) -> Theme:
+    """A theme of ours.
+
+    `grounds`: background, surface, panel. `texts`: plain and muted. `colours`: primary, secondary, accent, warning,
+    error, success. `lines`: the row of a cursor, what is selected, a border without focus. `drafters` and `tints`:
+    DFlash, lookup, grammar.
+    """
+    background, surface, panel = grounds
+    foreground, muted = texts
+    primary, secondary, accent, warning, error, success = colours
+    cursor, selection, border = lines
+    own = dict(zip(("dflash", "lookup", "grammar"), drafters, strict=True))
+    tinted = dict(zip(("dflash-tint", "lookup-tint", "grammar-tint"), tints, strict=True))
+    return Theme(
+        name=f"localdflash-{name}",
+        dark=dark,
+        background=background,
+        surface=surface,
+        panel=panel,
+        foreground=foreground,
+        primary=primary,
+        secondary=secondary,
+        accent=accent,
+        warning=warning,
+        error=error,
+        success=success,
+        variables={
+            "text-muted": muted,
+            "block-cursor-background": cursor,
+            "block-cursor-foreground": "#ffffff" if dark else "#10151b",
+            "block-cursor-text-style": "none",
+            "block-cursor-blurred-background": panel,
+            "block-cursor-blurred-foreground": foreground,
+            "border": primary,
+            "border-blurred": border,
+            "input-selection-background": selection,
+            "button-color-foreground": background if dark else "#ffffff",
+            "scrollbar": border,
+            "scrollbar-background": surface,
+            **own,
+            "own": muted,
+            **tinted,
+            "own-tint": background,
+        },
+    )
+
+
+_OWN = (
+    _own(
+        "dark",
+        ("#14171c", "#1b1f26", "#232831"),
+        ("#d9dee6", "#9da8b7"),
+        ("#7fb4e6", "#86c7b8", "#c9a6e8", "#e5b567", "#f28b82", "#8fcb8f"),
+        ("#233b53", "#2b4a68", "#3a424e"),
+        ("#6cc4d8", "#e3b341", "#c9a6e8"),
+        ("#17404b", "#473710", "#3c2c52"),
+    ),
+    _own(
+        "light",
+        ("#fbfbf9", "#f2f2ee", "#e8e8e3"),
+        ("#1f2328", "#555d67"),
+        ("#0b5cad", "#0f665a", "#7a3fa0", "#7d5200", "#b3261e", "#1f6b33"),
+        ("#bcd8f3", "#bcd8f3", "#b9bcb6"),
+        ("#0b6074", "#7d5200", "#7a3fa0"),
+        ("#bfe6ee", "#f5dfa5", "#e6d3f3"),
+        dark=False,
+    ),
+    _own(
+        "dusk",
+        ("#1d1a26", "#252131", "#2e293c"),
+        ("#e6e0f0", "#b3a9c6"),
+        ("#c4a7f0", "#8fd0c0", "#f0a8c8", "#ecc48d", "#f7918c", "#a3d79a"),
+        ("#40325e", "#4a3b6b", "#4a4360"),
+        ("#86cfe0", "#ecc06a", "#f0a8c8"),
+        ("#1d4853", "#4f3d16", "#552c49"),
+    ),
+    _own(
+        "sand",
+        ("#faf4e6", "#f3ebd8", "#eae0c9"),
+        ("#2b2620", "#5c5444"),
+        ("#8a3b00", "#0f5f57", "#7d2f6b", "#6f4a00", "#a8231a", "#2c6118"),
+        ("#f0d3a8", "#f0d3a8", "#c9bda2"),
+        ("#0b5a6b", "#6f4a00", "#7d2f6b"),
+        ("#c3e3df", "#f2d98c", "#ecd0e4"),
+        dark=False,
+    ),
+    _own(
+        "contrast",
+        ("#000000", "#0c0c0c", "#1c1c1c"),
+        ("#ffffff", "#d0d0d0"),
+        ("#5fd7ff", "#5fffd7", "#ffafff", "#ffd75f", "#ff8787", "#87ff87"),
+        ("#00405f", "#00505f", "#8a8a8a"),
+        ("#5fd7ff", "#ffd75f", "#ffafff"),
+        ("#004a52", "#4a3c00", "#4a004a"),
+    ),
 )
 
 
@@ -102,11 +136,14 @@ def _of_the_terminal(name: str) -> Theme:
 
 # By name, in the order in which they are offered; an app registers them all.
 THEMES: Mapping[str, Theme] = {
-    theme.name: theme for theme in (_DARK, _LIGHT, _of_the_terminal("ansi-dark"), _of_the_terminal("ansi-light"))
+    theme.name: theme for theme in (*_OWN, _of_the_terminal("ansi-dark"), _of_the_terminal("ansi-light"))
 }
 
 
 def register(app: App[Any]) -> None:
-    """Register all themes with an app."""
+    """Register all themes with an app, in the colours that its terminal has."""
+    few = app.console.color_system == "256"
+    if few:
+        from localdflash.tui.few_colours import for_256
     for theme in THEMES.values():
-        app.register_theme(theme)
+        app.register_theme(for_256(theme) if few and not theme.ansi else theme)

@@ -9,9 +9,6 @@ from localdflash.tui.inline import clean
 from localdflash.tui.lines import Line, StyledRun
 from localdflash.tui.wrap import wrap
 
-OPENING = "<think>"
-CLOSING = "</think>"
-
 _BAR = StyledRun("│ ", "muted")
 
 

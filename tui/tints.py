@@ -21,12 +21,13 @@ STEP = "step"
 
 _STYLES = tuple(f"{tint}{mark}" for tint in TINTS for mark in ("", f" {STEP}"))
 _OTHER = "tint.grammar"
+_MODELS = ("draft-model", "mtp", "eagle3")  # other models in the place of DFlash
 _TAB = 4
 
 
 def tint_of(drafter: str) -> str:
     """The style of tokens that this drafter proposed; "" is the target itself."""
-    name = f"tint.{drafter or 'own'}"
+    name = f"tint.{'dflash' if drafter in _MODELS else drafter or 'own'}"
     return name if name in TINTS else _OTHER
 
 

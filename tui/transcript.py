@@ -83,13 +83,14 @@ class Transcript(Scroller, can_focus=True):
         super().__init__()
         self._pace = DisplayPace(whole=motion_unwanted(os.environ))
         self._frames: Timer | None = None
+        self._found: tuple[int, tuple[int, int]] | None = None  # the entry, and its characters
 
     # What is shown
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show another conversation, from its end."""
         self._pace.rest()
-        self._picked = None
+        self._picked = self._found = None
         if self.is_attached and self.text_selection:
             self.screen.clear_selection()
         self._column.show(messages)
@@ -238,6 +239,31 @@ class Transcript(Scroller, can_focus=True):
             self.following = False
             self._arrange(RowPlace(index, 0, above=1 << 30))
         self.refresh()
+
+    def find(self, words: str) -> tuple[int, int] | None:
+        """Show and select the next place above where these words stand, the last one at first, and again after the
+        topmost; which of how many it is, counted from the top, or None.
+        """
+        pattern = re.compile(re.escape(words), re.IGNORECASE)
+        places = [
+            (index, found.span())
+            for index in range(len(self._column.entries))
+            for found in pattern.finditer(self._column.copied(index, 0, None))
+        ]
+        if not places:
+            return None
+        above = [place for place in places if self._found is None or place < self._found]
+        self._found = (above or places)[-1]
+        index, (start, end) = self._found
+        self.following = False
+        self._column.lay_out(index)
+        self._arrange(RowPlace(index, start, above=self._rows // 3))
+        self.screen.selections = {self: Selection(Offset(start, index), Offset(end, index))}
+        return places.index(self._found) + 1, len(places)
+
+    def forget_found(self) -> None:
+        """Begin at the end again when something is looked for."""
+        self._found = None
 
     def _chosen(self) -> ChatEntry | None:
         """The picked message, or else the last one."""

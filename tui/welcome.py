@@ -1,31 +1,102 @@
-"""What an empty chat shows: at the first run what is running and what to expect of it, later two lines."""
+"""What an empty chat shows: what this is, three things to try, and the keys that lead on.
 
+The first run says more: where answers come from, and what to expect of them. A low terminal shows what to try alone.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
 from localdflash.text.sanitize import printable
 
 _EMBEDDED = "embedded"
+TITLE = Content.assemble(("localdflash", "bold $primary"), ", a coding assistant")
+WHAT = "A small drafter proposes tokens, the model checks several at once: the same text, sooner."
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
-_KEYS = (
-    ("Help", "F1: all commands and keys. / begins a command, @ adds a file."),
-    ("Leaving", "Ctrl+Q. Esc stops an answer. Chats are kept here, unless --no-log."),
-)
-_LATER = (
-    ("Help", "F1 lists commands and keys; / begins a command, @ adds a file."),
-    ("Chats", "Ctrl+O opens an earlier one; Ctrl+Q leaves."),
-)
+_SEE = ("Look", "F2 shows how each token came, F3 and F5 how fast; F1 lists all.")
+_FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless --no-log.")
+_LATER = ("Chats", "Ctrl+O opens an earlier one; Ctrl+D leaves.")
 
 
-class Welcome(Static):
+def tries(file: str = "") -> tuple[str, str, str]:
+    """Three things to ask; `file` is one of this folder, as it is mentioned."""
+    return (
+        "Write a Python function that counts the words of a file.",
+        f"Explain {file}" if file else "Explain what zip(*rows) does in Python.",
+        "Write a test for a function that reverses a string.",
+    )
+
+
+class Try(Static):
+    """One of the three; a click picks it."""
+
+    class Picked(Message):
+        """The user wants to ask this."""
+
+        def __init__(self, text: str) -> None:
+            self.text = text
+            super().__init__()
+
+    def __init__(self, number: int) -> None:
+        super().__init__(markup=False)
+        self.number, self.text = number, ""
+
+    def offer(self, text: str) -> None:
+        """Show what to ask."""
+        self.text = text
+        label = "Try" if self.number == 1 else ""
+        self.update(Content.assemble((f"{label:<8}", "bold $primary"), "  ", text))
+
+    def on_click(self, event: events.Click) -> None:
+        """Pick it."""
+        event.stop()
+        self.post_message(self.Picked(self.text))
+
+
+class Welcome(Vertical):
     """The lines; the app hides them once there is a message. `server` is the URL of another server in use, or ""."""
 
-    DEFAULT_CSS = "Welcome { height: auto; padding: 1 2; color: $text-muted; }"
+    DEFAULT_CSS = """
+    Welcome {
+        height: auto; padding: 1 2 0 2; color: $text-muted;
+        Static { height: auto; }
+        #title { color: $foreground; }
+        #what { margin-bottom: 1; }
+        Try { color: $foreground; }
+        Try:hover { background: $panel; }
+        #about { margin-top: 1; }
+    }
+    .-low Welcome { padding: 0 1; #what, #about { display: none; } }
+    """
+    SCOPED_CSS: ClassVar[bool] = False
 
     def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
-        lines = (*_what_runs(model, server), *_KEYS) if first_run else _LATER
-        rows = [Content.assemble((f"{name:<8}", "bold $foreground"), "  ", text) for name, text in lines]
-        super().__init__(Content("\n").join(rows), id="welcome", markup=False)
+        super().__init__(id="welcome")
+        self._lines = (*_what_runs(model, server), _SEE, _FIRST) if first_run else (_SEE, _LATER)
+        self.tries = [Try(number) for number in (1, 2, 3)]
+
+    def compose(self) -> ComposeResult:
+        """See textual."""
+        yield Static(TITLE, id="title", markup=False)
+        yield Static(WHAT, id="what", markup=False)
+        yield from self.tries
+        rows = [Content.assemble((f"{name:<8}", "bold"), "  ", text) for name, text in self._lines]
+        yield Static(Content("\n").join(rows), id="about", markup=False)
+
+    def on_mount(self) -> None:
+        """Offer what needs no file."""
+        self.offer(tries())
+
+    def offer(self, texts: Iterable[str]) -> None:
+        """Offer these to try."""
+        for one, text in zip(self.tries, texts, strict=True):
+            one.offer(text)
 
 
 def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:

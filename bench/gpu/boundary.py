@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bench.gpu.setup import BenchReport, Setup
 from bench.gpu.timing import captured, microseconds
-from localdflash.kernels.launch import has_pdl, release, wait
+from localdflash.kernels.launch import has_pdl, launch_options, release, wait
 
 KERNELS = 200
 NODES = (50, 200, 400, 800)
@@ -28,8 +28,7 @@ def _tick(counter, PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: 
 
 def tick(counter: Tensor, programs: int, dependent: bool) -> None:
     """Add one to counter, int32 [1]; all programs but one do nothing."""
-    options = {"PDL": True, "launch_pdl": True} if dependent else {"PDL": False}
-    _tick[(programs,)](counter, num_warps=4, **options)
+    _tick[(programs,)](counter, num_warps=4, **launch_options(dependent))
 
 
 def run(setup: Setup, report: BenchReport) -> None:

@@ -31,6 +31,7 @@ OPTIONS = {
     "threads": 0,
     "context": 0,
     "draft": True,
+    "drafter": "",
     "drafter_bits": 8,
     "native_fp4": False,
     "kv": "f16",

@@ -42,6 +42,7 @@ KEYS = {
     "f4": "\x1bOS",
     "f5": "\x1b[15~",
     "f6": "\x1b[17~",
+    "f7": "\x1b[18~",
     "shift+enter": "\x1b[13;2u",
 }
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")

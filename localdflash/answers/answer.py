@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from localdflash.engine.generate import Request, generate
 from localdflash.errors import ContextOverflow
 from localdflash.loading.load import LoadedPair
-from localdflash.text.stream import AnswerText, Ending
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
+from localdflash.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Prepared:
     stops: tuple[str, ...] = ()
     ending: Callable[[], Ending] | None = None
     truncated: bool = False  # a part of the prompt was left out, for it did not fit
+    spelling: Callable[[Tokenizer], Spelling] = Detokenizer
 
 
 def bound(request: Request, context: int) -> None:
@@ -40,7 +42,7 @@ class Answer:
         self.ids: list[int] = []
         self._pair = loaded.pair
         ending = prepared.ending() if prepared.ending else None
-        self._text = AnswerText(loaded.tokenizer, request.ends, prepared.stops, ending)
+        self._text = AnswerText(prepared.spelling(loaded.tokenizer), request.ends, prepared.stops, ending)
 
     @property
     def finish(self) -> str:

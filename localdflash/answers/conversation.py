@@ -1,6 +1,7 @@
 """Turn the messages of a chat into the request of its next answer."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from localdflash.answers.answer import Prepared
 from localdflash.engine.generate import Request
@@ -8,7 +9,9 @@ from localdflash.engine.pair import Cancelled, never
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import ModelError
 from localdflash.loading.load import LoadedPair
-from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_chat
+from localdflash.text.answer_format import AtOnce, Start, format_of, template_switches
+from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
+from localdflash.text.user_text import PromptStretch
 
 
 def prepare(
@@ -20,15 +23,18 @@ def prepare(
     variables: Mapping[str, str | bool] | None = None,
     cancelled: Cancelled = never,
     goes_on: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
+    at_once: AtOnce = "",
 ) -> Prepared:
     """The request of the answer to these messages; `variables` are switches of the model's chat template.
 
-    With `goes_on` the last message is an answer to be continued. ModelError if the model has no template; also raises
-    what `encode_chat` does.
+    With `goes_on` the last message is an answer to be continued; with `at_once` it has no thoughts before it, for a
+    grammar that knows none. `tools` are described to the model, if its template knows tools. ModelError if the model
+    has no template; also raises what `render` does.
     """
-    tokenizer = loaded.tokenizer
-    ids = prompt_ids(loaded, messages, variables=variables, goes_on=goes_on)
-    return Prepared(Request(ids, max_tokens, params, tokenizer.ends, cancelled))
+    prompt, start = _begin(loaded, messages, variables, goes_on, at_once, tools)
+    ids = _ids(loaded, prompt, start)
+    return Prepared(Request(ids, max_tokens, params, loaded.tokenizer.ends, cancelled), spelling=start.spelling)
 
 
 def prompt_ids(
@@ -37,11 +43,44 @@ def prompt_ids(
     *,
     variables: Mapping[str, str | bool] | None = None,
     goes_on: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[int]:
     """The ids that the model reads; see `prepare`."""
+    return _ids(loaded, *_begin(loaded, messages, variables, goes_on, "", tools))
+
+
+def prompt_text(
+    loaded: LoadedPair,
+    messages: Sequence[TemplateMessage],
+    *,
+    variables: Mapping[str, str | bool] | None = None,
+    goes_on: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The text that the model reads; see `prepare`."""
+    prompt, start = _begin(loaded, messages, variables, goes_on, "", tools)
+    return "".join(piece.text for piece in (*prompt, *start.prompt))
+
+
+def _begin(
+    loaded: LoadedPair,
+    messages: Sequence[TemplateMessage],
+    variables: Mapping[str, str | bool] | None,
+    goes_on: bool,
+    at_once: AtOnce,
+    tools: Sequence[Mapping[str, Any]],
+) -> tuple[list[PromptStretch], Start]:
+    """The prompt as the template makes it, and how the answer begins."""
+    tokenizer, template = loaded.tokenizer, template_of(loaded)
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
-    ids = encode_chat(loaded.tokenizer, template_of(loaded), asked, variables=variables)
-    return ids + encode_answer(loaded.tokenizer, begun) if begun else ids
+    known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
+    prompt = render(template, asked, variables=known, tools=tools)
+    return prompt, format_of(tokenizer).start(prompt, begun, at_once=at_once)
+
+
+def _ids(loaded: LoadedPair, prompt: Sequence[PromptStretch], start: Start) -> list[int]:
+    tokenizer = loaded.tokenizer
+    return encode_prompt(tokenizer, prompt) + encode_answer(tokenizer, start.prompt)
 
 
 def template_of(loaded: LoadedPair) -> str:

@@ -14,6 +14,7 @@ NO_DRAFTER = "none"
 AS_IT_IS = "as it is"
 STEP = 256  # tokens: llama.cpp's and the CUDA engine's contexts grow in such steps
 LEAST = 512  # tokens: a shorter context than this is chosen for no one
+FAR = 4  # times the free memory
 COMFORTABLE = 4096  # tokens for which a drafter shrinks or goes where none were asked for
 
 # Bits per weight of whole files by llama.cpp's quantizer, as its authors publish them for 8B models.
@@ -89,12 +90,17 @@ def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int)
     """The most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
 
     Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
+    What is `FAR` too much is halved at once: planning millions of tokens takes a second each time.
     """
-    if budget.holds(sizes.parts(most, drafter)):
+    parts = sizes.parts(most, drafter)
+    if budget.holds(parts):
         return most
-    fits = too_many = -(-most // STEP)
-    while fits == too_many or (fits and not budget.holds(sizes.parts(fits * STEP, drafter))):
-        too_many, fits = fits, fits * 7 // 8
+    fits = -(-most // STEP)
+    while True:
+        memory, needed = budget.tight(parts)
+        too_many, fits = fits, fits // 2 if needed > FAR * memory.free else fits * 7 // 8
+        if not fits or budget.holds(parts := sizes.parts(fits * STEP, drafter)):
+            break
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
         if budget.holds(sizes.parts(middle * STEP, drafter)):

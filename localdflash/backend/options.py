@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localdflash.backend.names import Backend, RowsMode
+from localdflash.backend.names import Backend, Proposals, RowsMode
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 
@@ -29,6 +29,8 @@ class Options:
     device: str = "auto"  # of llama.cpp: "cpu", "gpu" (the best one), or a GPU's name; auto: a GPU if it holds half
     gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head counted as one; -1: what fits
     rows: RowsMode = "auto"  # of llama.cpp: "exact" is certified identity at any price, "fast" is none
+    drafter: str = ""  # another one than the pair's: a path, or an hf: name
     kv: str = "f16"  # keys and values of our own engines: f16 or int8, on CUDA also fp8
+    proposals: Proposals = "deterministic"  # or sampled, where answers are: see engine/drawing.py
     progress: Progress | None = None
     costs: Costs | None = None  # what a verify and a draft cost on a processor; None: they are measured at load

@@ -31,6 +31,12 @@ class Running:
     notices: Sequence[str] = ()  # lines for the user
     rows: str = ""  # what is certified of llama.cpp's rows, and what that costs
     host: HostPair | None = None  # the pair itself, where it is composed in Python
+    on_device: Sequence[str] = ()  # what drafts where it is not, by name
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What drafts, by name."""
+        return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options, make: type[HostPair] = HostPair) -> HostPair:
@@ -38,4 +44,6 @@ def compose(target: Target, drafters: Sequence[Drafter], options: Options, make:
     if not options.draft:
         return make(target)
     drafters = [LookupDrafter(), *drafters]
-    return make(target, drafters, (options.costs or calibrate)(target, drafters))
+    pair = make(target, drafters, (options.costs or calibrate)(target, drafters))
+    pair.draws = options.proposals == "sampled"
+    return pair

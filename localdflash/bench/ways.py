@@ -70,7 +70,7 @@ class HostWays:
     @property
     def blocks(self) -> Pair | None:
         """See `BenchWays`."""
-        drafters = [drafter for drafter in self._drafting.drafters if drafter.reads_taps]
+        drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
         if not drafters:
             return None
         return HostPair(self._drafting.target, drafters, Always())
@@ -115,6 +115,10 @@ class Always(Controller):
     def promise(self, drafter: str, limit: int) -> float:
         """See `Controller`."""
         return math.inf
+
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`."""
+        return limit
 
     def best_prefix(self, draft: Draft) -> tuple[int, float]:
         """See `Controller`."""

@@ -62,6 +62,7 @@ class About:
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
     rows: str = ""  # what llama.cpp's are, and what that costs
+    sampling: Mapping[str, float] = field(default_factory=dict)  # fields of SamplingParams that its makers recommend
 
 
 class Answerer:
@@ -177,6 +178,7 @@ class Answerer:
             try:
                 about = await self.ready()
                 if not reading:
+                    settings = settings.resolved(about.sampling, about.context) if self.ours else settings
                     reading = _reading(settings, asked)
                     body = self._body(about, messages, settings, system, goes_on)
                 async with aclosing(self._chunks(body)) as chunks:
@@ -209,7 +211,7 @@ class Answerer:
         system: str,
         goes_on: bool,
     ) -> dict[str, object]:
-        body: dict[str, object] = {"messages": spoken(messages, system)}
+        body: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
         if isinstance(self._source, NamedServer):
             body["model"] = about.pair
         if self.ours:
@@ -344,6 +346,11 @@ def _about(told: Mapping[str, Any]) -> About:
             str(told.get("notice") or ""),
             {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
             str(told.get("rows") or ""),
+            {
+                str(name): value
+                for name, value in (told.get("sampling") or {}).items()
+                if isinstance(value, int | float)
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("the engine tells nothing sensible of itself: is it of this version?") from None

@@ -31,6 +31,7 @@ SCHEMA = 1
 _ENDS = {
     "length": "cut at the limit",
     "context": "cut: the context was full",
+    "repeat": "cut: it said the same again and again",
     "cancelled": "stopped",
     "gone": "cut off",
 }

@@ -251,6 +251,17 @@ class Files:
             self._say(line)
 
 
+def code_file(files: Files) -> str:
+    """A file of code at the top of the folder, the first by name that may be used; "" if there is none."""
+    from localdflash.text.syntax import language_of
+
+    try:
+        names = sorted(one.name for one in os.scandir(files.root) if not one.name.startswith(".") and one.is_file())
+    except OSError:
+        return ""
+    return next((name for name in names if language_of(name) and files.relative(name)), "")
+
+
 def size(count: int) -> str:
     """A number of bytes as people say it."""
     if count < 1024:

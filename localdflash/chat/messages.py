@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
-AttachmentKind = Literal["file", "symbol", "paste"]
-# Why an answer ended; "" while it grows. "gone": the engine went away in the middle of it.
-Finish = Literal["", "stop", "length", "context", "cancelled", "gone"]
+AttachmentKind = Literal["file", "symbol", "paste", "output"]
+# Why an answer ended; "" while it grows. "repeat": it said the same again and again. "gone": the engine went away in
+# the middle of it.
+Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Text sent with a message: a file, one definition of it (`name` is then path:name), or a paste."""
+    """Text sent with a message: a file, one definition of it (`name` is then path:name), a paste, or what a program
+    printed.
+    """
 
     kind: AttachmentKind
     name: str

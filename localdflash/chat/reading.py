@@ -11,6 +11,7 @@ from localdflash.chat.messages import Finish, StepRecord
 from localdflash.chat.settings import ChatSettings
 from localdflash.errors import LocaldflashError
 from localdflash.server.refusals import error_of, refusal
+from localdflash.text.thoughts import ThoughtWriter
 
 NONE = ("", "none")  # how a step says that nothing was drafted
 
@@ -119,7 +120,7 @@ class Reading:
 
     def begin_again(self) -> None:
         """Start over: the answer is asked for again."""
-        self._thinks = False
+        self._writer = ThoughtWriter()
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
@@ -135,21 +136,21 @@ class Reading:
         return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
 
     def _text(self, delta: ChunkDelta) -> str:
-        """The text of an event; thoughts are put between marks, as models write them."""
-        thought, text = delta.reasoning_content or delta.reasoning or "", delta.content or ""
-        if thought and not self._thinks:
-            self._thinks, thought = True, f"<think>\n{thought}"
-        if text and self._thinks:
-            self._thinks, text = False, f"\n</think>\n\n{text}"
-        return thought + text
+        """The text of an event; thoughts that come apart are put before the answer, as `thoughts` writes them."""
+        thought = self._writer.thought(delta.reasoning_content or delta.reasoning or "")
+        return thought + (self._writer.said(delta.content) if delta.content else "")
 
     def finish(self, *, ours: bool) -> Finish:
         """Why the answer ended. Our engine calls the end of the context "length" too."""
         if self._reason == "length":
-            most = self._settings.max_tokens
+            most = self._settings.max_tokens or 0
             tokens = numbers_of(self._timings, self._usage).get("tokens", 0)
             return "context" if ours and not 0 < most <= tokens else "length"
-        return "cancelled" if self._reason == "cancelled" else "stop"
+        match self._reason:
+            case "cancelled" | "repeat" as reason:
+                return reason
+            case _:
+                return "stop"
 
     def numbers(self, *, ours: bool) -> dict[str, Any]:
         """See `Message.numbers`."""

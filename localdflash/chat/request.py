@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from localdflash.chat.messages import Message, prompt_text
 from localdflash.chat.settings import ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.text.thoughts import split
 
 
-def spoken(messages: Sequence[Message], system: str) -> list[dict[str, str]]:
-    """The messages as an engine reads them."""
+def spoken(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
+    """The messages as an engine reads them; one that is not ours gets no thoughts of earlier answers."""
     before = [{"role": "system", "content": system}] if system else []
-    return [*before, *({"role": message.role, "content": prompt_text(message)} for message in messages)]
+    return [*before, *({"role": message.role, "content": _content(message, ours)} for message in messages)]
+
+
+def _content(message: Message, ours: bool) -> str:
+    text = prompt_text(message)
+    return text if ours or message.role != "assistant" else split(text)[1]
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """The sampling fields that every server knows; those that ask for nothing are left out."""
-    fields: dict[str, object] = {
-        "temperature": settings.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if settings.top_p != 1.0:
+    """The sampling fields that every server knows; those that ask for nothing, or are left to it, are left out."""
+    fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
+    if settings.temperature is not None:
+        fields["temperature"] = settings.temperature
+    if settings.top_p not in (None, 1.0):
         fields["top_p"] = settings.top_p
     if settings.max_tokens:
         fields["max_tokens"] = settings.max_tokens
@@ -31,8 +35,13 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """These, and all that our own engine knows. Sampling gets a seed, so that asking again gives the same answer."""
-    fields = {**openai_fields(settings), **template_fields(settings, goes_on=goes_on), "steps": True}
+    """These, and all that our own engine knows, of resolved settings.
+
+    Sampling gets a seed, so that asking again gives the same answer.
+    """
+    fields = openai_fields(settings) | template_fields(settings, goes_on=goes_on)
+    fields |= {"steps": True, "end_repeats": True}
+    fields["reasoning_format"] = "none"  # one text, whose tokens have the sizes that the steps tell
     nothing = SamplingParams()
     for name in ("top_k", "min_p", "repetition_penalty"):
         if (value := getattr(settings, name)) != getattr(nothing, name):
@@ -47,6 +56,9 @@ def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
 def template_fields(settings: ChatSettings, *, goes_on: bool = False) -> dict[str, object]:
     """The fields that decide the prompt besides the messages."""
     fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
-    if not settings.thinking:
-        fields["chat_template_kwargs"] = {"enable_thinking": False}
-    return fields
+    return fields | {"chat_template_kwargs": template_variables(settings)}
+
+
+def template_variables(settings: ChatSettings) -> dict[str, str | bool]:
+    """The switches of the model's chat template."""
+    return {"enable_thinking": settings.thinking}

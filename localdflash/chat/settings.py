@@ -1,27 +1,48 @@
 """The sampling settings of a chat, by the names that `/set` takes."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.files.strict_toml import did_you_mean
+
+ANSWER_SHARE = 4  # an answer may take one part in so many of the context, where nobody says
+AUTO = "auto"
+_DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer. `max_tokens` 0 means all the room that is left in the context."""
+    """Settings of the next answer; what is None, but for the seed, `resolved` fills in.
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    `max_tokens` 0 means all the room that is left in the context.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
-    max_tokens: int = 0
+    max_tokens: int | None = None
     thinking: bool = True
     draft: bool = True
+
+    def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
+        """The settings with what nobody set: as `sampling` of the model says, or else greedily and without bounds; an
+        answer takes a share of the context (0: unknown, and all of it).
+        """
+        usual = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
+        open_ = {name: usual[name] for name in (*_DRAWN, "max_tokens") if getattr(self, name) is None}
+        return replace(self, **open_)
+
+    @property
+    def params(self) -> SamplingParams:
+        """How tokens are drawn; the settings are resolved."""
+        return SamplingParams(**{name: getattr(self, name) for name in (*_DRAWN, "seed")})
 
     def changed(self, name: str, value: str) -> Self:
         """The settings with one of them set from what a user typed; UsageError says what is allowed."""
@@ -32,6 +53,10 @@ class ChatSettings:
             return replace(self, **{name: read(value.strip())})
         except ValueError:
             raise UsageError(f"{name}: expected {expected}, found {value.strip()!r}") from None
+
+
+def _auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda value: None if value.lower() == AUTO else read(value)
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -65,13 +90,13 @@ def _switch(value: str) -> bool:
 
 
 _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "temperature": ("a number from 0 to 10", _number(0, 10)),
-    "top_k": ("a whole number, 0 for all", _whole(2**31 - 1)),
-    "top_p": ("a number above 0, up to 1", _number(1e-6, 1)),
-    "min_p": ("a number from 0 to 1", _number(0, 1)),
-    "repetition_penalty": ("a number from 0.1 to 10", _number(0.1, 10)),
+    "temperature": ("a number from 0 to 10, or auto", _auto(_number(0, 10))),
+    "top_k": ("a whole number, 0 for all, or auto", _auto(_whole(2**31 - 1))),
+    "top_p": ("a number above 0, up to 1, or auto", _auto(_number(1e-6, 1))),
+    "min_p": ("a number from 0 to 1, or auto", _auto(_number(0, 1))),
+    "repetition_penalty": ("a number from 0.1 to 10, or auto", _auto(_number(0.1, 10))),
     "seed": ("a whole number, or none", _seed),
-    "max_tokens": ("a whole number, 0 for all the room there is", _whole(2**31 - 1)),
+    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _auto(_whole(2**31 - 1))),
     "thinking": ("on or off", _switch),
     "draft": ("on or off", _switch),
 }

@@ -57,8 +57,10 @@ class Talk(Generic[A]):
     def __init__(self, answerer: A, chats: Path | None, folder: str, tell: Callable[[str], None]) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
+        self.project = ""  # the project's instructions, where they go along
         self._chat, self._saver = Chat(), Saver(chats, folder, tell)
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
+        self.summary = ""  # what goes to the model instead of them
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
         self.used: int | None = None  # tokens of the context that the messages take, where that is known
         self.speed = Acceptance()  # of the answer under way, or the last one
@@ -84,6 +86,14 @@ class Talk(Generic[A]):
     @system.setter
     def system(self, text: str) -> None:
         self._chat.system = text
+
+    @property
+    def before(self) -> str:
+        """All that stands before the chat: the project's instructions, the chat's own, and a summary of what is left
+        out.
+        """
+        summary = f"Summary of the conversation up to here:\n\n{self.summary}" if self.summary else ""
+        return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
     def unsaved(self) -> bool:
@@ -116,13 +126,13 @@ class Talk(Generic[A]):
 
     def new(self) -> None:
         """Start another chat, empty, with the same instructions."""
-        self._chat, self.left_out, self.used = Chat(system=self.system), 0, None
+        self._chat, self.left_out, self.summary, self.used = Chat(system=self.system), 0, "", None
 
     async def open(self, session: int) -> None:
         """Open an earlier chat as it was left."""
         info = await self.kept(ChatStore.info, session)
         self._show(await self.kept(ChatStore.path, session), session, info.system)
-        self.left_out, self.used = 0, None
+        self.left_out, self.summary, self.used = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
         """Show a chat as the store has it."""
@@ -238,7 +248,7 @@ class Talk(Generic[A]):
         if not self.messages or self.answering:
             return
         counted, sent = list(self.messages), self.messages[self.left_out :]
-        used = await self.answerer.count(sent, system=self.system, settings=self.settings)
+        used = await self.answerer.count(sent, system=self.before, settings=self.settings)
         if not self.answering and self.messages == counted:
             self.used = used
 
@@ -261,7 +271,7 @@ class Talk(Generic[A]):
         await self.save(growing.chat)
         saved, pause = time.monotonic(), SAVE_EVERY
         self.speed = Acceptance()
-        events = self.answerer.answer(sent, self.settings, system=self.system, goes_on=goes_on)
+        events = self.answerer.answer(sent, self.settings, system=self.before, goes_on=goes_on)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:

@@ -1,7 +1,7 @@
 """`localdflash bench`: measure speed, acceptance and identity with plain decoding, as one JSON object.
 
-Other measurements of the same engine: as clients feel it (`--server`), as a person who types does (`--typing`), and
-how good its infillings are (`--infill`).
+Other measurements of the same engine: other drafters for the same target (`--against`), as clients feel it
+(`--server`), as a person who types does (`--typing`), and how good its infillings are (`--infill`).
 """
 
 import json
@@ -78,6 +78,13 @@ KEYS = 150  # of a file: about half a minute
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Infill the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) instead, and RUN THEIR TESTS.",
 )
+@click.option(
+    "--against",
+    "drafters",
+    metavar="SPEC",
+    multiple=True,
+    help="Compare the pair's drafter with this one (see --drafter), each alone on llama.cpp; may be repeated.",
+)
 @pair_options
 @click.pass_context
 def command(
@@ -97,6 +104,7 @@ def command(
     picture: Path | None,
     seed: int,
     tasks_file: Path | None,
+    drafters: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Run the prompt set with drafting and without, in turn. Exit code 1 if an output differs.
@@ -111,12 +119,15 @@ def command(
     the language server; --limit files.
 
     With --infill: exact matches, edit similarity and pass@1; --limit tasks, spread over the file.
+
+    With --against: the pair's drafter and others, each alone: tokens a second over plain decoding, with as many nodes
+    as pay and with drafts of one length, and tokens a verify; --limit prompts of each kind.
     """
-    if of_server + by_typing + (tasks_file is not None) > 1:
-        raise UsageError("--server, --typing and --infill are different measurements: take one of them")
+    if of_server + by_typing + (tasks_file is not None) + bool(drafters) > 1:
+        raise UsageError("--server, --typing, --infill and --against are different measurements: take one of them")
     if not by_typing and (files or revision is not None):
         raise UsageError("files and --commit are for --typing: add it")
-    others = of_server or by_typing or tasks_file
+    others = of_server or by_typing or tasks_file or drafters
     talks = not others and chats(options["pair"], suite)
     if picture and not (by_typing or talks):
         raise UsageError("--picture is for --typing and for pairs that chat")
@@ -130,6 +141,8 @@ def command(
         return _bench_typing(ctx, files, revision, limit, manner, json_file, picture, options)
     if tasks_file:
         return _bench_infill(ctx, tasks_file, limit, json_file, options)
+    if drafters:
+        return _bench_drafters(ctx, drafters, suite, limit, repeats or 1, json_file, options)
     if talks:
         return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
     from localdflash.backend.options import Options
@@ -179,6 +192,40 @@ def _bench_chat(
     if picture:
         draw(result, picture)
     return show(result)
+
+
+def _bench_drafters(
+    ctx: click.Context,
+    drafters: tuple[str, ...],
+    suite: str,
+    limit: int | None,
+    repeats: int,
+    json_file: Path | None,
+    options: dict[str, Any],
+) -> int:
+    from localdflash.backend.options import Options
+    from localdflash.bench import drafters as bench
+
+    ask = bench.chats(limit) if chats(options["pair"], suite) else bench.completions(limit)
+    result = {"command": _command(ctx), **bench.run(Options(**options), drafters, ask, repeats, _progress)}
+    print(file=sys.stderr)
+    _write(json_file, result)
+    print_table(
+        ("DRAFTER", "KIND", "PLAIN TOK/S", "TOK/S", "/ PLAIN", "FIXED / PLAIN", "TAU", "FIXED TAU", "IDENTICAL"),
+        [
+            (
+                Path(row["drafter"]).name,
+                row["kind"],
+                f"{row['tok_s']['plain']:.0f}",
+                f"{row['tok_s']['drafting']:.0f}",
+                *(f"{row[what][way]:.2f}" for what in ("over_plain", "tau") for way in ("drafting", "forced")),
+                row["identical"],
+            )
+            for row in result["drafters"]
+        ],
+    )
+    counts = [row["identical"].split("/") for row in result["drafters"]]
+    return 0 if all(same == asked for same, asked in counts) else 1
 
 
 def _bench_server(ctx: click.Context, completions: int, json_file: Path | None, options: dict[str, Any]) -> int:

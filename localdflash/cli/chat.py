@@ -2,30 +2,36 @@
 
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from localdflash.chat.settings import ChatSettings
 from localdflash.cli import GlobalOptions
 from localdflash.cli.options import chat_pair_options, daemon_option, given, sampling_options, take_sampling, wanted
 from localdflash.config import load_config
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 from localdflash.files import paths
 
 if TYPE_CHECKING:
-    from localdflash.chat.settings import ChatSettings
+    from localdflash.chat.messages import Attachment
     from localdflash.chat.sources import ServerSource
 
 Session = int | Literal["latest"] | None
 ESCAPE = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
+FEW_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer than 256, or with all
 ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 
 
 @click.command()
-@click.option("-p", "--prompt", help="Answer this prompt and exit. Without it, text piped to stdin is the prompt.")
+@click.option(
+    "-p",
+    "--prompt",
+    help="Answer this prompt and exit; text piped to stdin goes along. Without it, that text is the prompt.",
+)
 @click.option("--system", default="", help="Instructions before the conversation (the system prompt).")
 @click.option("--role", metavar="NAME", help="Named instructions, as /role lists them.")
 @click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the latest chat of this folder.")
@@ -35,7 +41,7 @@ ANSWER = 256  # tokens of the longest answer that is printed, where nobody says
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
-    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen all there is room for]",
+    help=f"Most tokens of an answer. [default: {ANSWER}; on a full screen a quarter of the context]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer with its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Print pieces of the answer as they come, a line of JSON each.")
@@ -69,13 +75,10 @@ def command(
 
     What is printed: the answer on stdout, everything else on stderr.
     """
-    params = take_sampling(options)
+    sampling = take_sampling(options)
     session = _session(goes_on, resume, no_log)
     system = _system(system, role)
-    if prompt is None and not (sys.stdin and sys.stdin.isatty()):
-        from localdflash.cli.headless import piped
-
-        prompt = piped()
+    prompt, beside = _given(prompt)
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty: pass text with -p or on stdin")
     if prompt is None and (as_json or jsonl):
@@ -89,15 +92,14 @@ def command(
         if "pair" not in given(ctx, options):
             options["pair"] = with_offer(options["pair"])
         with early_keys_kept():
-            settings = _settings(params, max_tokens or 0, draft=not no_draft)
+            settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
     from localdflash.cli.headless import answer_once
-    from localdflash.cli.plain import converse
     from localdflash.cli.talking import by_engine, here
 
     form: Literal["text", "json", "jsonl"] = "json" if as_json else "jsonl" if jsonl else "text"
-    settings = _settings(params, max_tokens or ANSWER)
+    settings = ChatSettings(**sampling, max_tokens=max_tokens or ANSWER)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
     opened = (
         here(options, no_draft, chats, settings, system)
@@ -107,7 +109,20 @@ def command(
     with opened as talking:
         if session is not None:
             talking.go_on(session, system)
-        return converse(talking) if prompt is None else answer_once(talking, prompt, form)
+        if prompt is not None:
+            return answer_once(talking, prompt, form, beside)
+        from localdflash.cli.plain import converse
+
+        return converse(talking)
+
+
+def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
+    """What is asked, and what goes along with it: None where the user is to be asked."""
+    if prompt is None and sys.stdin and sys.stdin.isatty():
+        return None, ()
+    from localdflash.cli.headless import piped, piped_beside
+
+    return (piped(), ()) if prompt is None else (prompt, piped_beside())
 
 
 def chats_file() -> Path:
@@ -115,24 +130,20 @@ def chats_file() -> Path:
     return paths.data_folder() / "chats.db"
 
 
-def _settings(params: SamplingParams, max_tokens: int, *, draft: bool = True) -> "ChatSettings":
-    from localdflash.chat.settings import ChatSettings
-
-    drawn = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty)
-    return ChatSettings(*drawn, params.seed, max_tokens=max_tokens, draft=draft)
-
-
 def _on_screen(
     ctx: click.Context,
     options: dict[str, Any],
-    settings: "ChatSettings",
+    settings: ChatSettings,
     chats: Path | None,
     system: str,
     session: Session,
     no_daemon: bool,
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE)
+    if not os.environ.get("COLORTERM") and not re.search(FEW_COLOURS, os.environ.get("TERM", "")):
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
+    from localdflash.cli.output import say
     from localdflash.tui.app import ChatApp
     from localdflash.tui.base import Start
 
@@ -142,6 +153,8 @@ def _on_screen(
     app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
     app.run()
+    if chats and app.talk.session:
+        say(f"localdflash chat --resume {app.talk.session} goes on with this chat")
     gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
     return app.return_code or 0
 

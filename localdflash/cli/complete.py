@@ -1,5 +1,6 @@
 """`localdflash complete FILE:LINE:COL`: print the text to insert at a cursor."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -60,11 +61,12 @@ def command(
 
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """
-    params = take_sampling(options)
+    params = SamplingParams(**take_sampling(options))
     path, line, column = parse_place(place)
+    alone = is_ignored(path)
     text = read_text(path)
     offset = offset_of(text, line, column)
-    others = context_of(path, text, line - 1) if explain else []
+    others = context_of(path, text, line - 1) if explain and not alone else []
     place_of = FillPlace(path.name, text, offset, others, max_tokens, params, one_line)
     interrupt = Interrupt()
     if no_daemon or no_draft:
@@ -166,6 +168,25 @@ def offset_of(text: str, line: int, column: int) -> int:
     return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
 
 
+def is_ignored(path: Path) -> bool:
+    """Whether git ignores a file, which is then completed by hand and without other code; UsageError for one that may
+    not be put into a prompt at all.
+    """
+    from localdflash.workspace.index import Workspace
+    from localdflash.workspace.refusal import Refusal
+
+    root = repository_of(path) or Path(os.path.realpath(path)).parent
+    why = Workspace([root], lambda _: None).refusal(path)
+    if why not in (None, Refusal.GIT):
+        raise UsageError(f"{path}: never put into a prompt: {why.value}")
+    return why is Refusal.GIT
+
+
+def repository_of(path: Path) -> Path | None:
+    """The top folder of the repository that a file lies in."""
+    return next((folder for folder in path.absolute().parents if (folder / ".git").exists()), None)
+
+
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
     """Other code of the file's repository for the prompt; none if the file is in no repository."""
     from localdflash.workspace.context import OpenFile
@@ -174,7 +195,7 @@ def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
     from localdflash.workspace.index import Workspace
 
     path = path.absolute()
-    root = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+    root = repository_of(path)
     if root is None:
         return []
     workspace = Workspace([root], lambda _: None)

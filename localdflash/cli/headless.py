@@ -1,15 +1,18 @@
 """One answer for a script: the text on stdout, everything else on stderr."""
 
 import json
+import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from localdflash.chat.messages import Message
+from localdflash.chat.messages import Attachment, Message
 from localdflash.cli.output import print_json, say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
+from localdflash.text.thoughts import split
 
 Form = Literal["text", "json", "jsonl"]
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
@@ -24,28 +27,62 @@ def piped() -> str:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
 
 
-def answer_once(talking: Talking, prompt: str, form: Form) -> int:
+def piped_beside() -> tuple[Attachment, ...]:
+    """What is piped, or read from a file, beside a prompt of its own; nothing where stdin is neither, or empty."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+        return ()
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):  # a terminal, /dev/null
+        return ()
+    text = piped()
+    return (Attachment("output", "stdin", text),) if text.strip() else ()
+
+
+def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence[Attachment] = ()) -> int:
     """Print an answer; return the exit code."""
     match form:
         case "text":
-            print_answer(talking, prompt)
+            print_answer(lambda show, think: talking.ask(prompt, show, think, attachments))
         case "json":
-            answer = talking.ask(prompt, lambda _: None)
-            print_json({"answer": answer.text, **_told(answer)})
+            answer = talking.ask(prompt, lambda _: None, attachments=attachments)
+            thoughts, said, _ = split(answer.text)
+            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
         case "jsonl":
-            answer = talking.ask(prompt, lambda text: print(json.dumps({"text": text}), flush=True))
+            answer = talking.ask(prompt, _line("text"), _line("thoughts"), attachments)
             print(json.dumps(_told(answer)), flush=True)
     return 130 if talking.interrupt.set else 0
 
 
-def print_answer(talking: Talking, prompt: str) -> Message:
-    """Print an answer as it comes, and say so if it is shorter than the model would have made it."""
+def _line(name: str) -> Show:
+    """A function that prints text as a JSON line under this name."""
+    return lambda text: print(json.dumps({name: text}), flush=True)
+
+
+def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
+    """Print an answer as it comes, without what was thought before it; say so if it is shorter than the model would
+    have made it. `ask` gets what shows text, and what is told of thoughts.
+    """
     show = _printing()
-    answer = talking.ask(prompt, show)
+    answer = ask(show, _Thinking().tell)
     show("\n")
+    if answer.finish == "repeat":
+        say("[cut: it said the same again and again]")
     if answer.finish == "length" and "tokens" in answer.numbers:
         say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
     return answer
+
+
+class _Thinking:
+    """Says on a terminal, once, why nothing comes yet."""
+
+    def __init__(self) -> None:
+        self._told = not sys.stderr.isatty()
+
+    def tell(self, _thoughts: str) -> None:
+        if not self._told:
+            self._told = True
+            say("[thinking]")
 
 
 def _printing() -> Show:

@@ -12,10 +12,13 @@ from localdflash.cli.plan import plan
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
+from localdflash.errors import ModelError
+from localdflash.model.drafter_kind import has_head
 from localdflash.pairs import records
 from localdflash.pairs.pair import DrafterSource, FileSource, PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files, shipped_file
 from localdflash.pairs.run_types import run_types
+from localdflash.weights.gguf import read_header
 
 if TYPE_CHECKING:
     from localdflash.plan.here import Here
@@ -142,7 +145,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     elif pair.match and pair.match.drafter:
         yield "drafter", f"none here; `localdflash models pull {pair.id}` fetches {pair.match.drafter.name}"
     else:
-        yield "drafter", "none"
+        yield "drafter", "none but the head of the target's own file (mtp)" if _has_head(pair) else "none"
     if pair.match:
         yield "  because", pair.match.why
     yield from [("missing", how_to_get(source)) for source in missing_files(pair)] or [("files", "here")]
@@ -187,6 +190,13 @@ def _shape(drafter: DrafterSource) -> str:
     block = f", block {drafter.block_size}" if drafter.block_size else ""
     taps = f", taps {' '.join(map(str, drafter.taps))}" if drafter.taps else ""
     return f"{drafter.kind}, {drafter.format}{block}{taps}"
+
+
+def _has_head(pair: PairEntry) -> bool:
+    try:
+        return not missing_files(pair) and has_head(read_header(pair.target.path))
+    except ModelError:
+        return False
 
 
 def _here(pair: PairEntry) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from localdflash.backend.names import BACKENDS, ROWS_MODES
+from localdflash.backend.names import BACKENDS, PROPOSALS, ROWS_MODES
 from localdflash.config import DRAFTER_BITS, KV_FORMATS, Config, load_config
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.pairs import defaults
@@ -39,6 +39,13 @@ def _pair(default: Callable[[Config], str], shown: str) -> Callable[[Command], C
 
 
 _RUN = (
+    click.option(
+        "--drafter",
+        metavar="SPEC",
+        default="",
+        help="Another drafter than the pair's: a path or hf:owner/name/file. DFlash and its kin; in llama.cpp EAGLE-3,"
+        " or any small GGUF model of the same vocabulary.",
+    ),
     _setting(
         "--backend",
         "model.backend",
@@ -85,30 +92,35 @@ _RUN = (
         "Bits of a drafter's matrices on the cpu and cuda backends: 4 is faster, and accepts a little less.",
         type=click.Choice(DRAFTER_BITS),
     ),
+    _setting(
+        "--proposals",
+        "model.proposals",
+        "How a drafter chooses its tokens where answers are sampled: the likeliest, or sampled as well, which is exact,"
+        " too, but a seed's text then depends on what was drafted (backends torch and llama.cpp).",
+        type=click.Choice(PROPOSALS),
+    ),
     click.option(
         "--native-fp4",
         is_flag=True,
         help="Multiply FP4 weights by FP4 activations on Blackwell RTX; changes the text, drafted or not.",
     ),
 )
-_SAMPLING = (
-    click.option(
-        "--temperature",
-        type=float,
-        default=0.0,
-        show_default=True,
-        help="Randomness of sampling; 0 always takes the likeliest token.",
+_SAMPLING: tuple[tuple[str, type, str], ...] = (
+    (
+        "temperature",
+        float,
+        "Randomness of sampling; 0, the default but where a chat's model has one, always takes the likeliest token.",
     ),
-    click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0 keeps all."),
-    click.option("--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this total probability."),
-    click.option("--min-p", type=float, default=0.0, help="Keep tokens at least this likely, relative to the best."),
-    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1 makes repeating less likely."),
-    click.option("--seed", type=int, default=None, help="Makes a sampled answer repeatable."),
+    ("top_k", int, "Keep the k likeliest tokens; 0 keeps all."),
+    ("top_p", float, "Keep the likeliest tokens up to this total probability."),
+    ("min_p", float, "Keep tokens at least this likely, relative to the best."),
+    ("repetition_penalty", float, "Above 1 makes repeating less likely."),
+    ("seed", int, "Makes a sampled answer repeatable."),
 )
 
 
 def pair_options(command: Command) -> Command:
-    """Add the options that say which pair to run, and how: pair, backend, threads, context, device, kv, bits."""
+    """Add the options that say which pair to run, and how: pair, drafter, backend, threads, context and more."""
     return _pair(operator.attrgetter("model.pair"), "setting model.pair")(_run_options(command))
 
 
@@ -140,23 +152,20 @@ def daemon_option(command: Command) -> Command:
 
 
 def sampling_options(command: Command) -> Command:
-    """Add the options that say how tokens are drawn: the fields of `SamplingParams`."""
-    for option in reversed(_SAMPLING):
-        command = option(command)
+    """Add the options that say how tokens are drawn: the fields of `SamplingParams`, None where they are not given."""
+    for name, kind, about in reversed(_SAMPLING):
+        command = click.option(f"--{name.replace('_', '-')}", type=kind, help=about)(command)
     return command
 
 
-def sampling(
-    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int | None
-) -> SamplingParams:
-    """The sampling parameters that these options give."""
-    return SamplingParams(temperature, top_k, top_p, min_p, repetition_penalty, seed=seed)
-
-
-def take_sampling(options: dict[str, Any]) -> SamplingParams:
-    """Remove the sampling options from a command's; what stays is for `localdflash.loading.load.Options`."""
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-    return sampling(**{name: options.pop(name) for name in names})
+def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the sampling options from a command's, and return those that were given, by field of `SamplingParams`,
+    checked; what stays is for `localdflash.loading.load.Options`.
+    """
+    taken = {name: options.pop(name) for name, _, _ in _SAMPLING}
+    found = {name: value for name, value in taken.items() if value is not None}
+    SamplingParams(**found)
+    return found
 
 
 def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> Wanted:
@@ -164,7 +173,7 @@ def wanted(ctx: click.Context, options: dict[str, Any], role: PairRole | None = 
 
     `role`: what the pair is for; the pair of another role stays as it is.
     """
-    options = {**options, "pair": _absolute(options["pair"])}
+    options = {**options, "pair": _absolute(options["pair"]), "drafter": _absolute(options["drafter"])}
     return Wanted(options, given(ctx, options), load_config().server.idle_minutes, role)
 
 
@@ -174,7 +183,7 @@ def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
 
 
 def _absolute(pair: str) -> str:
-    """A pair's name as a process in another folder would need it."""
-    if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or os.sep in pair):
+    """The name of a pair or a drafter as a process in another folder would need it."""
+    if pair.startswith("hf:") or not (pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair):
         return pair
     return str(Path(pair).expanduser().absolute())

@@ -35,7 +35,7 @@ class CpuDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
         self.config = packed.config

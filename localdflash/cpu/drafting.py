@@ -63,7 +63,8 @@ class NativeLookup:
     """See `LookupDrafter`."""
 
     name = LookupDrafter.name
-    reads_taps = False
+    is_model = autoregressive = False
+    waiting = 0
     longest = MAX_NODES
 
     def __init__(self, drafting: Drafting, documents: Sequence[Sequence[int]] = ()) -> None:
@@ -129,6 +130,10 @@ class NativeController(Controller):
         """See `Controller`."""
         return {name: self._calls.draft_ms(source) for name, source in self._sources.items() if name in self._drafters}
 
+    def drafting_ms(self, drafter: str, nodes: int) -> float:
+        """See `Controller`; a block takes the same for any number."""
+        return float(self._calls.draft_ms(self._sources[drafter]))
+
     @property
     def plain_rate(self) -> float:
         """See `Controller`."""
@@ -149,7 +154,15 @@ class NativeController(Controller):
         """See `Controller`."""
         return float(self._calls.promise(self._sources[drafter], limit))
 
-    def may_probe(self, drafter: str, limit: int, rate: float) -> bool:
+    def nodes(self, drafter: str, limit: int) -> int:
+        """See `Controller`; a block takes the same for any number."""
+        return limit
+
+    def pays_to_read(self, drafter: str, waiting: int, rate: float, promised: float) -> bool:
+        """See `Controller`."""
+        return True
+
+    def may_probe(self, drafter: str, limit: int, rate: float, waiting: int = 0) -> bool:
         """See `Controller`."""
         return bool(self._calls.may_probe(self._sources[drafter], limit, rate))
 
@@ -157,6 +170,9 @@ class NativeController(Controller):
         """See `Controller`."""
         claimed = np.array(confidence, np.float64)
         self._calls.judge(self._sources[drafter], address(claimed), len(claimed), right)
+
+    def learn_answer(self, tokens: int) -> None:
+        """See `Controller`; nothing waits to be read here."""
 
     def learn_verify(self, rows: int, ms: float) -> None:
         """See `Controller`."""
@@ -170,6 +186,6 @@ class NativeController(Controller):
         """See `Controller`."""
         self._calls.learn_rest(ms)
 
-    def learn_draft(self, drafter: str, ms: float) -> None:
+    def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """See `Controller`."""
         self._calls.learn_draft(self._sources[drafter], ms)

@@ -67,7 +67,7 @@ class CpuPair(HostPair):
     def __init__(
         self, target: CpuTarget, drafters: Sequence[Drafter] = (), controller: Controller | None = None
     ) -> None:
-        self._model = next((drafter for drafter in drafters if drafter.reads_taps), None)
+        self._model = next((drafter for drafter in drafters if drafter.is_model), None)
         self._drafting: Drafting | None = None
         if type(controller) is Controller and drafters and isinstance(drafters[0], LookupDrafter):
             self._drafting = Drafting(target.team.library, controller, self._model.name if self._model else "")

@@ -106,14 +106,15 @@ def _shrunk(part: FileTensor) -> FileTensor:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a drafter's safetensors file as z-lab names them, and where its data starts."""
+    """The tensors of a drafter's safetensors as z-lab names them, and where the data of a file starts at the least."""
     tensors, header = {}, safetensors.read_header(path)
     for name, info in header.tensors.items():
         if plain_name(name) in UNUSED:
             continue
         if info.dtype not in DTYPES:
             raise ModelError(f"{path}: tensor {name} is {info.dtype}, which the CPU engine cannot read")
-        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], info.offset, info.nbytes)
+        place = info.offset, info.nbytes, info.part
+        tensors[plain_name(name)] = TensorInfo(name, info.shape, DTYPES[info.dtype], *place)
     return tensors, min((info.offset for info in header.tensors.values()), default=0)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from localdflash.cuda import gguf_shapes
 from localdflash.cuda.checkpoint import CheckpointSource
 from localdflash.cuda.device import features
 from localdflash.cuda.memory import (
+    check_heads,
     check_kinds,
     choose_context,
     drafter_bytes,
@@ -23,7 +25,6 @@ from localdflash.cuda.native_fp4 import NativeFp4
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.runner import Runner, chunks
-from localdflash.cuda.short_head import rows_of
 from localdflash.cuda.stack import ROWS, SharedBuffers, padded
 from localdflash.cuda.stepper import SLACK, Stepper, Way
 from localdflash.cuda.ways import Ways
@@ -32,9 +33,11 @@ from localdflash.cuda.weights import (
     GGUFSource,
     Heads,
     LayerWeights,
+    Markov,
     Mixture,
     ModuleSource,
     Progress,
+    Selector,
     TargetWeights,
     TensorSource,
     load_drafter,
@@ -42,13 +45,16 @@ from localdflash.cuda.weights import (
 )
 from localdflash.errors import ModelError, OutOfMemory, UsageError
 from localdflash.kernels import attention, head, matmul, moe
+from localdflash.kernels.cache import check_type
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.split_k import SplitPlan, SplitWorkspace
 from localdflash.kernels.state import CONTEXT
+from localdflash.kernels.top_k import LARGEST_K
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig, check_fit
 from localdflash.model.dflash_gguf import config_of_gguf
 from localdflash.model.gguf_config import decoder_config
+from localdflash.reference.dflash_files import check_gguf
 from localdflash.reference.dflash_files import load as load_module
 from localdflash.weights import gguf
 
@@ -103,9 +109,14 @@ def load_pair(
     """
     if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
         raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
+    check_type(KV_TYPES[settings.kv], device)
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
+    if ops is KERNELS:
+        check_heads(config, str(target))
+        if file:
+            check_heads(file.config.decoder, str(drafter))
     exact = device.type == "cpu" and ops is not KERNELS
     dtype = torch.float32 if exact else torch.float16
     kv = torch.float32 if exact else KV_TYPES[settings.kv]
@@ -114,7 +125,7 @@ def load_pair(
     context = choose_context(memory, settings.context, config.context_length, free)
     try:
         weights = load_target(files.source, config, context + SLACK, files.llama)
-        drafting = _load_drafter(file, weights, context + SLACK) if file else None
+        drafting = load_drafter(file.source, file.config, weights, context + SLACK, dtype) if file else None
         plans: list[SplitPlan] = []
         if settings.native_fp4:
             native = NativeFp4()
@@ -140,6 +151,7 @@ def _read_target(path: Path, device: torch.device, progress: Progress | None) ->
     header = gguf.read_header(path)
     config = decoder_config(header)
     check_kinds(header)
+    gguf_shapes.check_target(header, config)
     head = header.tensors["token_embd.weight" if config.tie_word_embeddings else "output.weight"]
     head_nbytes = tensor_bytes(head.ggml_type, head.shape)
     source, llama = GGUFSource(header, device, progress), header.architecture == "llama"
@@ -152,6 +164,7 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
     if path.suffix == ".gguf":
         header = gguf.read_header(path)
         config = config_of_gguf(header)
+        check_gguf(header, config)
         source, nbytes = GGUFSource(header, device), gguf_drafter_bytes(header)
     else:
         module = load_module(path)
@@ -160,26 +173,21 @@ def _read_drafter(path: Path, target: _TargetFiles, device: torch.device, settin
     c = target.config
     check_drafter(config, str(path))
     check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-    if config.short:
+    if config.short and not config.own_head:
         nbytes += short_head_bytes(target.head_nbytes, c.vocab_size, len(config.short))
     return _DrafterFile(config, source, nbytes)
 
 
 def check_drafter(config: DFlashConfig, where: str) -> None:
     """ModelError for a drafter that the kernels do not run."""
-    if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors:
-        raise ModelError(
-            f"{where}: the CUDA engine runs no drafters of DSpark or DFlash 2, with YaRN, or with an embedding or"
-            " a head of their own: use `--backend llama.cpp`"
-        )
-
-
-def _load_drafter(file: _DrafterFile, target: TargetWeights, positions: int) -> DrafterWeights:
-    short = None
-    if file.config.short:
-        ids = torch.tensor(file.config.short, dtype=torch.int32)
-        short = rows_of(target.head, ids), ids.to(target.final_gain.device)
-    return load_drafter(file.source, file.config, target, positions, short)
+    cases = (
+        (config.block_size > ROWS, f"blocks of {config.block_size} rows, more than {ROWS}"),
+        (config.selector_top_k > LARGEST_K, f"{config.selector_top_k} candidates for a slot, more than {LARGEST_K}"),
+        (len(set(config.taps)) < len(config.taps), "a tap that is told twice"),
+    )
+    for is_so, what in cases:
+        if is_so:
+            raise ModelError(f"{where}: the CUDA engine runs no drafters with {what}: use `--backend llama.cpp`")
 
 
 def _shared(
@@ -195,26 +203,32 @@ def _shared(
     heads = [target.head]
     if drafter:
         c = drafter.config.decoder
-        plans += [*_plans(drafter.layers, c, device), matmul.plan(drafter.fuse.n, drafter.fuse.padded_k, device)]
+        plans += [*_plans(drafter.layers, c, device), _plan(drafter.fuse, device)]
         plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
         shapes.append(c)
         heads.append(drafter.head)
+        if isinstance(drafter.chooser, Markov):
+            heads.append(drafter.chooser.bias)
+        if isinstance(drafter.chooser, Selector):
+            plans.append(_plan(drafter.chooser.projection, device))
     most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
     scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
     return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads))
 
 
 def _plans(layers: tuple[LayerWeights, ...], config: DecoderConfig, device: torch.device) -> Iterator[SplitPlan]:
-    def plan(planes: Planes) -> SplitPlan:
-        return matmul.plan(planes.n, planes.padded_k, device)
-
     for layer in layers:
         yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
-        yield plan(layer.output)
+        yield from (_plan(each.projection, device) for each in (layer.attention_conv, layer.mlp_conv) if each)
+        yield _plan(layer.output, device)
         if isinstance(layer.mlp, Mixture):
             yield moe.router_plan(config.num_experts, padded(config.hidden_size))
         else:
-            yield from (plan(planes) for planes in (layer.mlp.gate_up, layer.mlp.down))
+            yield from (_plan(planes, device) for planes in (layer.mlp.gate_up, layer.mlp.down))
+
+
+def _plan(planes: Planes, device: torch.device) -> SplitPlan:
+    return matmul.plan(planes.n, planes.padded_k, device)
 
 
 def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:

@@ -7,7 +7,6 @@ tensor must have a place in the decoder, and every place a tensor: that is check
 This is a feature of the engine, ids in and ids out: the registry and the tokenizer know only GGUF targets so far.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,15 +23,14 @@ from localdflash.cuda.repack.checkpoints import AGAIN, BLOCK, linear_planes
 from localdflash.cuda.repack.planes import in_turn, join, layout, stack
 from localdflash.cuda.weights import Progress
 from localdflash.errors import ModelError
-from localdflash.files.regular import open_model
 from localdflash.kernels.planes import Planes
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
 from localdflash.weights import safetensors
 from localdflash.weights.safetensors import SafetensorInfo, SafetensorsHeader
+from localdflash.weights.safetensors_index import read_index, read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-LARGEST_JSON = 16 << 20  # bytes; the index of a mixture of experts is large
 METHODS = (
     *("gptq", "awq", "auto-round", "intel/auto-round"),
     *("compressed-tensors", "fp8", "fbgemm_fp8", "modelopt"),
@@ -71,11 +69,11 @@ class CheckpointSource:
     """A folder's tensors by their GGUF names; see `TensorSource`. ModelError tells what is missing or not supported."""
 
     def __init__(self, folder: Path, device: torch.device, progress: Progress | None = None) -> None:
-        document = _read_json(folder / "config.json")
+        document = read_object(folder / "config.json")
         self.config = decoder_config_of_json(document, str(folder / "config.json"))
         self._quantization = _quantization(document, folder)
         self._folder, self._device, self._progress = folder, device, progress
-        headers = [safetensors.read_header(file) for file in _shards(folder)]
+        headers = [safetensors.read_part(file) for file in _shards(folder)]
         self._files = {name: header.path for header in headers for name in header.tensors}
         self._layers = _by_layer(headers)
         self._matrices, self._vectors = dict(_matrices(self.config)), dict(_vectors(self.config))
@@ -283,27 +281,8 @@ def _shards(folder: Path) -> list[Path]:
         if not single.exists() and len(found) != 1:
             raise ModelError(f"{folder}: expected {SINGLE} or {INDEX}; {AGAIN}")
         return [single if single.exists() else found[0]]
-    weight_map = _read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{folder / INDEX}: weight_map is missing; {AGAIN}")
-    names = {str(name) for name in weight_map.values()}
-    for name in sorted(names):
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{folder / INDEX}: {name[:80]!r} is no safetensors file beside it; {AGAIN}")
+    names = sorted(set(read_index(folder / INDEX).values()))
+    for name in names:
         if not (folder / name).exists():
             raise ModelError(f"{folder}: the shard {name} is missing; {AGAIN}")
-    return [folder / name for name in sorted(names)]
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    with open_model(path) as (stream, size):
-        if size > LARGEST_JSON:
-            raise ModelError(f"{path}: larger than {LARGEST_JSON >> 20} MiB; {AGAIN}")
-        text = stream.read()
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; {AGAIN}") from None
-    if not isinstance(document, dict):
-        raise ModelError(f"{path}: expected a JSON object; {AGAIN}")
-    return document
+    return [folder / name for name in names]

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
-from localdflash.model.gguf_config import LARGEST_SIZE, MOST_LAYERS
+from localdflash.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
 
 MODEL_TYPES = ("qwen3", "qwen3_moe", "llama")
 INSTEAD = "use a GGUF of the model with `--backend llama.cpp`"

@@ -5,10 +5,14 @@ torch. Everything else asks torch.
 """
 
 import ctypes
+import os
+import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localdflash.backend.fit import MemoryBudget
@@ -94,6 +98,17 @@ def find_device() -> "torch.device":
         wanted = ".".join(map(str, OLDEST))
         raise NoDevice(f"{name} has compute capability {found}: {wanted} is needed ({OLDEST_NAME} or newer)")
     return device
+
+
+def missing_tools() -> str:
+    """What Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
+    if sys.platform == "win32":  # triton-windows brings both
+        return ""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return "Python's headers are not there for Triton: install them (python3-dev, python3-devel)"
+    return ""
 
 
 def gpu_budget() -> MemoryBudget:

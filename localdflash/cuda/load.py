@@ -15,6 +15,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
 from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper
+from localdflash.engine.lookup import LookupDrafter
 from localdflash.model.fingerprint import mismatch
 from localdflash.pairs.pair import LocalPair
 
@@ -34,6 +35,7 @@ def load(files: LocalPair, options: Options) -> Running:
         notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
     return Running(
         pair=pair,
+        on_device=[LookupDrafter.name, *(["dflash"] if stepper.block else [])] if options.draft else [],
         context=stepper.context,
         device="cuda",
         vocab_size=None,

@@ -14,6 +14,7 @@ from localdflash.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.planes import COLUMNS
+from localdflash.kernels.qkv import HEAD_DIMS
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_gguf import own_tensors
@@ -34,6 +35,7 @@ PLANES = {
     GGMLType.NVFP4: (5.0, 16),
 }
 INT8, INT4 = (8.25, 32), (4.25, 32)
+GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,18 @@ def predict_bytes(
         per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
         width = len(drafter.taps) * config.hidden_size
         fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
-        fixed += ROWS * config.hidden_size * 6
+        fixed += ROWS * config.hidden_size * 6 + _slot_bytes(drafter)
     return Memory(target_bytes, drafter_bytes, fixed, per_token)
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
-    once = own_tensors(header)
+    once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
+    tables = sum(table_bytes(name, *once.pop(name).shape) for name in GATHERED if name in once)
+    bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
     twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
-    return sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
+    matrices = sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
+    return matrices + tables + sum(prod(info.shape) * 4 for info in bases)
 
 
 def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
@@ -106,7 +111,20 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     )
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
-    return sum(matrix_bytes(*kind, n, k) for n, k in [*shapes, (h, len(config.taps) * h)])
+    shapes += [(h, len(config.taps) * h)]
+    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.proposed, h)] * config.own_head
+    shapes += [(config.proposed, config.markov_rank), (config.selector_rank, h)]
+    convolutions, sides = 2 * c.num_hidden_layers, 2 * config.conv_kernel
+    if sides:
+        shapes += [(sides * h // config.conv_group, h)] * convolutions
+    ranks = config.markov_rank, config.selector_rank, config.selector_rank
+    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(GATHERED, ranks, strict=True))
+    return sum(matrix_bytes(*kind, n, k) for n, k in shapes) + tables + convolutions * sides * h * 4
+
+
+def table_bytes(name: str, tokens: int, rank: int) -> int:
+    """Bytes of a table whose rows are gathered; DSpark's are as wide as the planes that they are multiplied by."""
+    return tokens * (_up(rank, 128) if name.startswith("markov") else rank) * 2
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
@@ -137,10 +155,23 @@ def _scratch_bytes(config: DecoderConfig) -> int:
     return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
 
 
+def _slot_bytes(drafter: DFlashConfig) -> int:
+    """Bytes of what stands between the drafter's layers and its tokens: logits where slots follow one another."""
+    logits = ROWS * drafter.proposed * 4 if drafter.kind != "dflash" else 0
+    return logits + (ROWS * drafter.decoder.hidden_size * 6 if drafter.conv_kernel else 0)
+
+
 def _activation_bytes(config: DecoderConfig) -> int:
     c = config
     widths = c.hidden_size * 3 + c.num_attention_heads * c.head_dim * 2 + c.intermediate_size
     return ROWS * (widths * 2 + (2 * c.num_hidden_layers + 1) * c.hidden_size // 32)
+
+
+def check_heads(config: DecoderConfig, where: str) -> None:
+    """ModelError for heads of a size that the kernels do not have."""
+    if config.head_dim not in HEAD_DIMS:
+        sizes = " and ".join(map(str, HEAD_DIMS))
+        raise ModelError(f"{where}: heads of {config.head_dim}: the CUDA engine has {sizes}: use --backend llama.cpp")
 
 
 def check_kinds(header: GGUFHeader) -> None:

@@ -7,7 +7,25 @@ the whole pair; under Triton's interpreter the kernels run on a CPU too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localdflash.kernels import accept, attention, embed, head, lookup, moe, qkv, residual, rounds, sample, swiglu, taps
+from localdflash.kernels import (
+    accept,
+    attention,
+    convolve,
+    embed,
+    head,
+    lookup,
+    markov,
+    matmul,
+    moe,
+    qkv,
+    residual,
+    rounds,
+    sample,
+    selector,
+    swiglu,
+    taps,
+    top_k,
+)
 
 Op = Callable[..., None]
 
@@ -25,7 +43,14 @@ class Ops:
     experts_gate_up: Op
     experts_down: Op
     combine: Op
+    matmul: Op
+    convolve_in: Op
+    convolve_out: Op
     head: Op
+    markov_anchor: Op
+    markov_slot: Op
+    top_k: Op
+    select: Op
     sample: Op
     gather_taps: Op
     begin: Op
@@ -46,7 +71,14 @@ KERNELS = Ops(
     experts_gate_up=moe.experts_gate_up,
     experts_down=moe.experts_down,
     combine=moe.combine,
+    matmul=matmul.matmul,
+    convolve_in=convolve.convolve_in,
+    convolve_out=convolve.convolve_out,
     head=head.head,
+    markov_anchor=markov.markov_anchor,
+    markov_slot=markov.markov_slot,
+    top_k=top_k.top_k,
+    select=selector.select,
     sample=sample.sample,
     gather_taps=taps.gather_taps,
     begin=rounds.begin,
@@ -66,7 +98,14 @@ REFERENCES = Ops(
     experts_gate_up=moe.experts_gate_up_reference,
     experts_down=moe.experts_down_reference,
     combine=moe.combine_reference,
+    matmul=matmul.matmul_reference,
+    convolve_in=convolve.convolve_in_reference,
+    convolve_out=convolve.convolve_out_reference,
     head=head.head_reference,
+    markov_anchor=markov.markov_anchor_reference,
+    markov_slot=markov.markov_slot_reference,
+    top_k=top_k.top_k_reference,
+    select=selector.select_reference,
     sample=sample.sample_reference,
     gather_taps=taps.gather_taps_reference,
     begin=rounds.begin_reference,

@@ -109,13 +109,22 @@ def chunks(length: int, slots: int) -> int:
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """CUDA errors as `DeviceFailed`; out of memory is not one of them."""
+    """CUDA errors that stick to the process, so that every later call has them too, as `DeviceFailed`."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        if "CUDA" not in str(error):
+        if "CUDA" not in str(error) or not _is_lost():
             raise
         first = str(error).splitlines()[0]
         raise DeviceFailed(f"the GPU failed and this process cannot use it any more ({first}); start again") from error
+
+
+def _is_lost() -> bool:
+    """Whether the GPU answers no call of this process any more."""
+    try:
+        torch.cuda.synchronize()
+    except (RuntimeError, AssertionError):
+        return True
+    return False

@@ -64,7 +64,7 @@ class CudaSizes:
         assert self._path is not None
         gguf = self._path.suffix == ".gguf"
         size = gguf_drafter_bytes(read_header(self._path)) if gguf else drafter_bytes(config, BITS[drafter])
-        if not config.short:
+        if not config.short or config.own_head:
             return size
         rows, tied = len(config.short), self._config.tie_word_embeddings
         head = self.header.tensors["token_embd.weight" if tied else "output.weight"]

@@ -1,4 +1,5 @@
-"""A stack of decoder layers over 16 rows: what target and drafter have in common, in five launches a layer.
+"""A stack of decoder layers over 16 rows: what target and drafter have in common, in five launches a layer; in eleven
+where DFlash 2's convolutions stand before and behind each sublayer.
 
 Norms are not launches of their own. Whoever writes the residual stream also writes it times the next norm's gain and
 its sums of squares; whoever reads that divides by the root. To stay inside float16, rows are scaled by the norm before
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
-from localdflash.cuda.weights import LayerWeights, Mixture
+from localdflash.cuda.weights import Convolution, LayerWeights, Mixture
 from localdflash.kernels import attention
 from localdflash.kernels.cache import Cache
+from localdflash.kernels.convolve import Changes
 from localdflash.kernels.head import HeadScratch
 from localdflash.kernels.moe import Routing
 from localdflash.kernels.norm import Norm
@@ -66,11 +68,28 @@ class MixtureBuffers:
         self.out = torch.zeros(ROWS, c.num_experts_per_tok, c.hidden_size, device=device)
 
 
+class ConvolutionBuffers:
+    """What stands between a sublayer with convolutions and the residual stream."""
+
+    def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
+        hidden = convolution.base.shape[2]
+        self.change = torch.zeros(ROWS, convolution.projection.n, device=device)
+        self.a, self.sums = activations(hidden, device, dtype)
+        self.out = torch.zeros(ROWS, hidden, device=device)
+
+    def changes(self, convolution: Convolution) -> Changes:
+        """The coefficients of the sublayer whose input was projected last."""
+        return Changes(convolution.base, self.change, convolution.group)
+
+
 class Buffers:
     """Static activations of one stack: graphs replay over them."""
 
-    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, convolution: Convolution | None, device: torch.device, dtype: torch.dtype
+    ) -> None:
         c = config
+        self.convolution = ConvolutionBuffers(convolution, device, dtype) if convolution else None
         heads, layers = c.num_attention_heads * c.head_dim, c.num_hidden_layers
         self.x = torch.zeros(ROWS, c.hidden_size, device=device)
         self.hidden, self.hidden_sums = activations(c.hidden_size, device, dtype)
@@ -111,7 +130,7 @@ class Stack:
         self.live = live  # int32 [1], rows whose experts are read
         self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
         self.shared = shared
-        self.buffers = Buffers(config, final_gain.device, dtype)
+        self.buffers = Buffers(config, layers[0].attention_conv, final_gain.device, dtype)
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
     def norm(self, index: int) -> Norm:
@@ -140,12 +159,13 @@ class Stack:
     def _attend(self, index: int, start: Tensor, mask: Mask, splits: int) -> None:
         ops, b, layer, cache, shared = self.ops, self.buffers, self.layers[index], self.caches[index], self.shared
         norm = self.norm(2 * index)
+        a, sums, left = self._enter(layer.attention_conv, norm)
         for heads in layer.qkv:
             ops.qkv(
-                b.hidden,
-                b.hidden_sums,
+                a,
+                sums,
                 heads.planes,
-                norm,
+                left,
                 heads.part,
                 layer.q_gain,
                 layer.k_gain,
@@ -169,42 +189,58 @@ class Stack:
             window=mask.window,
             splits=splits,
         )
-        ops.residual(
-            b.heads,
-            b.heads_sums,
-            layer.output,
-            b.x,
-            layer.mlp_gain,
-            norm,
-            b.hidden,
-            b.hidden_sums,
-            b.squares[2 * index + 1],
-            shared.workspace,
-        )
+        out, gain = (b.heads, b.heads_sums, layer.output), layer.mlp_gain
+        self._leave(*out, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
+
+    def _enter(self, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
+        """What a sublayer reads, its sums, and the norm that it has to finish."""
+        ops, b = self.ops, self.buffers
+        if not convolution:
+            return b.hidden, b.hidden_sums, norm
+        assert b.convolution is not None
+        own, workspace = b.convolution, self.shared.workspace
+        ops.matmul(b.hidden, b.hidden_sums, convolution.projection, own.change, workspace, norm)
+        ops.convolve_in(b.hidden, norm, own.changes(convolution), own.a, own.sums)
+        return own.a, own.sums, None
+
+    def _leave(
+        self,
+        a: Tensor,
+        sums: Tensor,
+        planes: Planes,
+        convolution: Convolution | None,
+        gain: Tensor,
+        norm: Norm,
+        squares: Tensor,
+        tap: Tap | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Add a sublayer's last product to the residual stream; `gain` and `squares` are those of the next norm."""
+        ops, b, workspace = self.ops, self.buffers, self.shared.workspace
+        if not convolution:
+            ops.residual(
+                a, sums, planes, b.x, gain, norm, b.hidden, b.hidden_sums, squares, workspace, tap=tap, bias=bias
+            )
+            return
+        assert b.convolution is not None
+        own = b.convolution
+        ops.matmul(a, sums, planes, own.out, workspace)
+        change = own.changes(convolution)
+        ops.convolve_out(own.out, bias, change, b.x, gain, norm, b.hidden, b.hidden_sums, squares)
 
     def _transform(self, index: int, start: Tensor, taps: TapRing | None) -> None:
-        norm, mlp = self.norm(2 * index + 1), self.layers[index].mlp
+        norm, layer = self.norm(2 * index + 1), self.layers[index]
         tap = None
         if taps and index in taps.blocks:
             tap = Tap(taps.ring, taps.blocks.index(index) * self.config.hidden_size, start)
-        if isinstance(mlp, Mixture):
-            self._mix(index, norm, mlp, tap)
+        if isinstance(layer.mlp, Mixture):
+            self._mix(index, norm, layer.mlp, tap)
             return
-        ops, b, shared = self.ops, self.buffers, self.shared
-        ops.swiglu(b.hidden, b.hidden_sums, mlp.gate_up, norm, b.mlp, b.mlp_sums, shared.workspace)
-        ops.residual(
-            b.mlp,
-            b.mlp_sums,
-            mlp.down,
-            b.x,
-            self.next_gains[index],
-            norm,
-            b.hidden,
-            b.hidden_sums,
-            b.squares[2 * index + 2],
-            shared.workspace,
-            tap=tap,
-        )
+        b, mlp = self.buffers, layer.mlp
+        a, sums, left = self._enter(layer.mlp_conv, norm)
+        self.ops.swiglu(a, sums, mlp.gate_up, left, b.mlp, b.mlp_sums, self.shared.workspace)
+        out, gain = (b.mlp, b.mlp_sums, mlp.down), self.next_gains[index]
+        self._leave(*out, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tap)
 
     def _mix(self, index: int, norm: Norm, mlp: Mixture, tap: Tap | None) -> None:
         ops, b, shared, mixture = self.ops, self.buffers, self.shared, self.buffers.mixture

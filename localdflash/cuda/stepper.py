@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from localdflash.cuda.ops import Ops
+from localdflash.cuda.slots import Slots, chooser_of
 from localdflash.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
 from localdflash.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
 from localdflash.kernels.cache import Cache
@@ -76,6 +77,16 @@ class DrafterBlock:
             )
             for i in range(c.num_hidden_layers)
         ]
+        shape = (ROWS, config.proposed)
+        self.slots = Slots(
+            torch.zeros(shape, device=device) if weights.chooser else None,
+            weights.head_ids,
+            stepper.draft,
+            stepper.choice,
+            config.first_slot,
+            min(config.drafts, ROWS - 1),
+        )
+        self.chooser = chooser_of(weights, self.stack, dtype)
         width = len(config.taps) * c.hidden_size
         self.ring = TapRing(torch.zeros(TAP_SLOTS, width, device=device, dtype=dtype), config.taps)
         self.taps, self.taps_sums = activations(width, device, dtype)
@@ -215,19 +226,22 @@ class Stepper:
         """Write the drafter's proposals into the slots after the anchor."""
         block = self.block
         assert block is not None
-        config, stack = block.weights.config, block.stack
+        config, stack, slots = block.weights.config, block.stack, block.slots
         self.ops.begin(self.tokens, self.state, self.draft, config.mask_token_id)
-        stack.embed(self.draft, self.target.embedding, config.embedding_scale)
+        stack.embed(self.draft, block.weights.embedding, config.embedding_scale)
         stack.forward(self.field(CONTEXT), block.masks, splits)
         self.ops.head(
             stack.buffers.hidden,
             stack.buffers.hidden_sums,
             block.weights.head,
             stack.final_norm,
-            self.choice,
+            slots.choice,
             self.shared.head_scratch,
+            logits=slots.logits,
             scale=config.logit_scale,
             softcap=config.softcap,
-            ids=block.weights.head_ids,
+            ids=slots.ids,
         )
-        self.ops.propose(self.choice, self.state, self.draft, config.first_slot, min(config.drafts, ROWS - 1))
+        if block.chooser:
+            block.chooser.choose(slots)
+        self.ops.propose(slots.choice, self.state, slots.draft, slots.first, slots.count)

@@ -5,22 +5,24 @@ rows alternate, and down is multiplied by 16 because SwiGLU hands over a sixteen
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.cuda.repack.planes import load_planes, scaled
 from localdflash.cuda.repack.quantize import quantize
+from localdflash.cuda.short_head import rows_of
+from localdflash.errors import ModelError
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.rope import Rope, rope_tables
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.model.dflash_config import DFlashConfig
-from localdflash.model.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
-from localdflash.model.gguf_config import LAYER_TENSORS
+from localdflash.model.dflash_tensors import key_of
 from localdflash.reference.dflash_model import DFlash
 from localdflash.reference.gguf_decoder import rotate_half_order
 from localdflash.weights import gguf
@@ -39,7 +41,7 @@ class TensorSource(Protocol):
         """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
 
     def vector(self, name: str) -> Tensor | None:
-        """A small tensor in float32; None if the model has none."""
+        """A tensor that is not multiplied as planes, in float32; None if the model has none."""
 
 
 class GGUFSource:
@@ -91,18 +93,10 @@ class ModuleSource:
 
     def vector(self, name: str) -> Tensor | None:
         """See `TensorSource`."""
-        return self._find(name).to(self._device) if self._key(name) in self._state else None
+        return self._find(name).to(self._device) if key_of(name) in self._state else None
 
     def _find(self, name: str) -> Tensor:
-        return self._state[self._key(name)]
-
-    @staticmethod
-    def _key(name: str) -> str:
-        stem, _, kind = name.rpartition(".")
-        parts = stem.split(".")
-        if parts[0] == "blk":
-            return f"layers.{parts[1]}.{LAYER_TENSORS[parts[2]]}.{kind}"
-        return f"{DRAFTER_TENSORS[stem]}.{kind}"
+        return self._state[key_of(name)]
 
 
 @dataclass(frozen=True)
@@ -132,6 +126,15 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """DFlash 2's convolutions around a sublayer; see localdflash.kernels.convolve."""
+
+    base: Tensor  # [2, kernel, H]
+    projection: Planes  # [2 * kernel * H / group, H]
+    group: int
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One block of a decoder."""
 
@@ -140,8 +143,11 @@ class LayerWeights:
     q_gain: Tensor | None  # [D]
     k_gain: Tensor | None
     output: Planes
+    output_bias: Tensor | None  # [H]
     mlp_gain: Tensor  # [H]
     mlp: Dense | Mixture
+    attention_conv: Convolution | None = None
+    mlp_conv: Convolution | None = None
 
 
 @dataclass(frozen=True)
@@ -157,8 +163,25 @@ class TargetWeights:
 
 
 @dataclass(frozen=True)
+class Markov:
+    """DSpark's head; see localdflash.kernels.markov."""
+
+    table: Tensor  # [V, K], by the token before
+    bias: Planes  # [rows of the head, rank], rank padded to K
+
+
+@dataclass(frozen=True)
+class Selector:
+    """DFlash 2's selector; see localdflash.kernels.selector."""
+
+    predecessors: Tensor  # [V, rank]
+    successors: Tensor  # [V, rank]
+    projection: Planes  # [rank, H]
+
+
+@dataclass(frozen=True)
 class DrafterWeights:
-    """A DFlash drafter; embedding and head are the target's."""
+    """A drafter of the DFlash family; embedding and head are the target's where it has none of its own."""
 
     config: DFlashConfig
     fuse: Planes  # [H, n_taps * H]
@@ -168,21 +191,22 @@ class DrafterWeights:
     layers: tuple[LayerWeights, ...]
     final_gain: Tensor
     rope: Rope
+    embedding: Planes  # [V, H]
     head: Planes
     head_ids: Tensor | None  # int32 [rows of a short head]
+    chooser: Markov | Selector | None
 
 
 def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
     """All weights of a target; `llama`: the file's q and k rows are in interleaved order."""
     embedding = source.planes(["token_embd.weight"])
-    factors = torch.tensor(config.rope_factors) if config.rope_factors else None
     return TargetWeights(
         config=config,
         embedding=embedding,
         layers=tuple(_layers(source, config, llama)),
         final_gain=_needed(source, "output_norm.weight"),
         head=embedding if config.tie_word_embeddings else source.planes(["output.weight"]),
-        rope=rope_tables(positions, config.head_dim, config.rope_theta, embedding.base.device, factors),
+        rope=_rope(config, positions, embedding.base.device),
     )
 
 
@@ -191,11 +215,11 @@ def load_drafter(
     config: DFlashConfig,
     target: TargetWeights,
     positions: int,
-    short: tuple[Planes, Tensor] | None,
+    dtype: torch.dtype,
 ) -> DrafterWeights:
-    """All weights of a drafter for a loaded target; `short`: a head of fewer rows, and their token ids."""
-    c = config.decoder
-    layers = tuple(_layers(source, c, llama=False))
+    """All weights of a drafter for a loaded target; `dtype`: that of activations."""
+    c, device = config.decoder, target.final_gain.device
+    layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
     return DrafterWeights(
         config=config,
@@ -205,10 +229,51 @@ def load_drafter(
         context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),
         layers=layers,
         final_gain=_needed(source, "output_norm.weight"),
-        rope=rope_tables(positions, c.head_dim, c.rope_theta, target.final_gain.device),
-        head=short[0] if short else target.head,
-        head_ids=short[1] if short else None,
+        rope=_rope(c, positions, device),
+        embedding=source.planes(["token_embd.weight"]) if config.own_embedding else target.embedding,
+        head=_drafter_head(source, config, target),
+        head_ids=torch.tensor(config.short, dtype=torch.int32, device=device) if config.short else None,
+        chooser=_chooser(source, config, dtype),
     )
+
+
+def _drafter_head(source: TensorSource, config: DFlashConfig, target: TargetWeights) -> Planes:
+    """The drafter's own head, or the rows of the target's that it proposes from."""
+    if config.own_head:
+        return source.planes(["output.weight"])
+    return rows_of(target.head, torch.tensor(config.short)) if config.short else target.head
+
+
+def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
+    """What chooses the tokens of a block behind one another. DSpark's confidence head is left where it is: 16 rows
+    are verified however many are drafted.
+    """
+    if config.markov_rank:
+        bias, table = source.planes(["markov_w2.weight"]), _needed(source, "markov_w1.weight").to(dtype)
+        return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
+    if config.selector_rank:
+        predecessors, successors = (
+            _needed(source, f"selector_{name}.weight").to(dtype) for name in ("predecessor", "successor")
+        )
+        return Selector(predecessors, successors, source.planes(["selector_hidden.weight"]))
+    return None
+
+
+def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
+    """The layer with DFlash 2's convolutions, if the drafter has them."""
+    if not config.conv_kernel:
+        return layer
+
+    def convolution(name: str) -> Convolution:
+        stem = f"blk.{index}.{name}_conv"
+        return Convolution(_needed(source, f"{stem}_base"), source.planes([f"{stem}_proj.weight"]), config.conv_group)
+
+    return replace(layer, attention_conv=convolution("attn"), mlp_conv=convolution("ffn"))
+
+
+def _rope(config: DecoderConfig, positions: int, device: torch.device) -> Rope:
+    factors = torch.tensor(config.rope_factors) if config.rope_factors else None
+    return rope_tables(positions, config.head_dim, config.rope_theta, device, factors, config.rope_magnitude)
 
 
 def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterator[LayerWeights]:
@@ -220,6 +285,7 @@ def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterato
             q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
             k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
             output=source.planes([f"{prefix}attn_output.weight"]),
+            output_bias=source.vector(f"{prefix}attn_output.bias"),
             mlp_gain=_needed(source, f"{prefix}ffn_norm.weight"),
             mlp=_mixture(source, prefix) if config.num_experts else _dense(source, prefix),
         )
@@ -266,5 +332,6 @@ def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Ite
 
 def _needed(source: TensorSource, name: str) -> Tensor:
     vector = source.vector(name)
-    assert vector is not None, name  # the decoder's config was read from the same header, which was checked
+    if vector is None:
+        raise ModelError(f"tensor {name} is missing; convert the model again")
     return vector

@@ -29,12 +29,14 @@ def torch(name: str) -> Check:
 
 def cuda(name: str) -> Check:
     """Check which path the CUDA engine takes on this chip, or why there is none."""
-    from localdflash.cuda.device import driver_present, features, find_device
+    from localdflash.cuda.device import driver_present, features, find_device, missing_tools
 
     if not driver_present():
         return Check(name, "ok", "not used because there is no NVIDIA driver: the processor runs every pair")
     try:
         device = find_device()
+        if missing := missing_tools():
+            raise NoDevice(missing)
     except NoDevice as error:
         what, _, remedy = str(error).partition(": ")
         return Check(name, "warning", f"not used because {what}; the processor runs every pair", remedy)

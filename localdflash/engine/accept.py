@@ -2,11 +2,13 @@
 
 Walk from the anchor: draw y from the target's processed distribution, go on to the drafted token if it equals y, else
 stop; y is the bonus. Every committed token is a draw of the target, so drafts cannot change the distribution.
+
+A draft that was drawn itself goes another way to the same distribution: see `drawing`.
 """
 
 from collections.abc import Sequence
 
-from localdflash.engine.draft import Draft
+from localdflash.engine.draft import Chances, Draft
 from localdflash.engine.pair import Logits
 from localdflash.engine.sampling import Sampler
 
@@ -21,8 +23,9 @@ def accept(
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
     committed: list[int] = []
-    for proposed, row in zip((*draft.tokens, None), logits, strict=True):
-        token = sampler.draw(row, context)
+    chances: Sequence[Chances | None] = draft.chances or [None] * len(draft)
+    for proposed, drawn_from, row in zip((*draft.tokens, None), (*chances, None), logits, strict=True):
+        token = sampler.draw(row, context, proposed, drawn_from)
         committed.append(token)
         if token != proposed or token in ends or len(committed) == limit:
             break

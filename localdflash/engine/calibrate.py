@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Drafter, Target
+from localdflash.engine.pair import Drafter, Taps, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 16  # tokens in the cache while measuring
-LONG, FEW = 2048, 4  # tokens that a cache is said to have, and rows, to see what a longer context costs
+LONG, FEW = 2048, 4  # tokens that a cache is said to have, and rows or nodes, to see what more of them cost
+LEAST = 1e-3  # milliseconds: no node that is a forward is free
 ROUNDS = 3
 TURN, ONCE = 3e-3, 8e-3  # seconds: how long a call is repeated for, and what is long enough not to be
 
@@ -21,23 +22,33 @@ Key = TypeVar("Key")
 def calibrate(
     target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
 ) -> Controller:
-    """A controller with the costs measured now. A drafter that reads no taps counts as free."""
+    """A controller with the costs measured now. A drafter that is no model counts as free."""
     rows = min(CONTEXT, target.context // 2, target.max_rows)
     ids = [1] * rows
     taps = target.extend(ids)
-    models = [drafter for drafter in drafters if drafter.reads_taps]
+    models = [drafter for drafter in drafters if drafter.is_model]
     for drafter in models:
         drafter.observe(ids, taps)
     widths = [w for w in widths if w <= min(target.max_rows, target.context - rows)]
     verify_ms = _fastest({width: _verify(target, width) for width in widths}, rounds)
     _rising(verify_ms)
-    draft_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
-    draft_ms |= _fastest({drafter.name: _propose(drafter, target.max_rows) for drafter in models}, rounds)
+    free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
+    draft_ms, node_ms = _drafts(models, target.max_rows, rounds)
+    reads = {drafter.name: _read(drafter, ids, taps) for drafter in models if drafter.autoregressive}
+    read_ms = {name: max(ms - draft_ms[name], 0.0) / rows for name, ms in _fastest(reads, rounds).items()}
     for drafter in models:
         drafter.rollback(0)
     growth = _growth(target, verify_ms, rows)
     target.crop(0)
-    return Controller(verify_ms, draft_ms, growth)
+    return Controller(verify_ms, free | draft_ms, growth, node_ms, read_ms)
+
+
+def _drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """What a draft costs, by drafter, or its first node; and what every further one does where each is a forward."""
+    one = {drafter.name: _propose(drafter, 1 if drafter.autoregressive else limit) for drafter in drafters}
+    few = {drafter.name: _propose(drafter, FEW) for drafter in drafters if drafter.autoregressive}
+    first, longer = _fastest(one, rounds), _fastest(few, rounds)
+    return first, {name: max(ms - first[name], LEAST) / (FEW - 1) for name, ms in longer.items()}
 
 
 def _growth(target: Target, verify_ms: Mapping[int, float], rows: int) -> dict[int, float] | None:
@@ -72,6 +83,15 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
 
 def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
     return lambda: drafter.propose(1, limit)
+
+
+def _read(drafter: Drafter, ids: Sequence[int], taps: Taps | None) -> Callable[[], None]:
+    def run() -> None:
+        drafter.rollback(0)
+        drafter.observe(ids, taps)
+        drafter.propose(1, 1)
+
+    return run
 
 
 def _fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:

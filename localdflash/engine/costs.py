@@ -1,4 +1,5 @@
 """What a verify costs by its number of rows and the context: a shape measured at load, times the pace of the moment.
+And what a draft costs: one forward for all nodes, or one for each.
 
 The pace follows the machine (other programs, heat), which makes every width slower or faster together; so a width that
 was not run lately is not judged by what it cost under other conditions. The context does not: each row attends to all
@@ -12,6 +13,8 @@ import numpy as np
 OWN, SHARED = 0.2, 0.2  # how far a width, and the pace, go to a new measurement
 MOST = 2.0  # a measurement that is further off than this factor counts as this far
 STRIDE = 128  # tokens by which the context grows before the shape follows it
+USUAL = 9  # tokens that a step leaves to be read: a draft that was accepted, and one more
+SLOWER, FASTER = 0.05, 0.3  # weight of a draft's new timing: what disturbs a measurement only ever makes it longer
 
 
 class VerifyCosts:
@@ -62,3 +65,32 @@ def _every_width(measured: Mapping[int, float]) -> list[float]:
     widths = sorted(measured)
     times: list[float] = np.interp(range(widths[-1] + 1), widths, [measured[width] for width in widths]).tolist()
     return times
+
+
+class DraftCost:
+    """`first` is the time of the first node, or of a whole block; `each` that of every further one; `read` that of a
+    token which has to be read before.
+    """
+
+    def __init__(self, first: float = 0.0, each: float = 0.0, read: float = 0.0) -> None:
+        self.first, self.each, self.read = first, each, read
+
+    def ms(self, nodes: int) -> float:
+        """Expected time of a draft of so many nodes."""
+        return self.first + self.each * (nodes - 1)
+
+    def reading_ms(self, waiting: int) -> float:
+        """Expected time to read what waits, but for the few tokens that each step leaves: those are in `first`."""
+        return self.read * max(waiting - USUAL, 0)
+
+    def learn(self, nodes: int, ms: float) -> None:
+        """Count a measured draft; outliers (a busy machine) are capped, so one changes little.
+
+        It changes both times by the same factor: one draft does not tell them apart.
+        """
+        usual = self.ms(nodes)
+        learned = usual + (FASTER if ms < usual else SLOWER) * (min(ms, 3 * usual + 0.01) - usual)
+        if self.each:
+            self.first, self.each = self.first * learned / usual, self.each * learned / usual
+        else:
+            self.first = learned

@@ -12,7 +12,8 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Cancelled, Copying, Drafter, SavedSequence, Step, Target, never
+from localdflash.engine.drawing import nodes_to_verify
+from localdflash.engine.pair import Cancelled, Copying, Drafter, Draw, Drawing, SavedSequence, Step, Target, never
 from localdflash.engine.sampling import Constraint, Sampler
 from localdflash.errors import ContextOverflow, UsageError
 
@@ -32,6 +33,8 @@ class _Open:
 class HostPair:
     """See `Pair`. With `controller=None` it decodes plainly: the same target, nothing drafted.
 
+    With `draws` drafts are drawn wherever tokens are, by a drafter that can: see `drawing`.
+
     A failure midway drops the whole sequence, so that target and drafters never disagree on how much is committed.
     """
 
@@ -46,14 +49,22 @@ class HostPair:
         self.controller = controller
         self.ends: frozenset[int] = frozenset()
         self.drafting = True
+        self.draws = False
+        self._drawing = next((one for one in self.drafters if isinstance(one, Drawing) and one.draws), None)
         self.ids: list[int] = []
         self._open: dict[str, _Open] = {}
+        self._answered = 0  # tokens since the prompt
         self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
 
     @property
     def cached(self) -> Sequence[int]:
         """See `Pair`."""
         return self.ids[: self.target.length]
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether a drafter says what it draws its tokens from."""
+        return self._drawing is not None
 
     @property
     def room(self) -> int:
@@ -66,6 +77,9 @@ class HostPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
+        if self.controller and self._answered:
+            self.controller.learn_answer(self._answered)
+            self._answered = 0
         wanted = list(ids[:-1])
         kept = common_prefix(self.cached, wanted)
         try:
@@ -107,7 +121,7 @@ class HostPair:
         began = time.perf_counter()
         limit = min(room, self.target.max_rows) - 1
         looks = self._looks(sampler.constraint)
-        draft = self._draft(anchor, limit, sampler.constraint) if looks else NOTHING
+        draft = self._draft(anchor, limit, sampler) if looks else NOTHING
         drafted = time.perf_counter()
         verification = self.target.verify(anchor, draft)
         committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
@@ -119,6 +133,7 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(fresh, taps)
         self.ids += committed
+        self._answered += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
         if looks:
             self._judge()
@@ -140,7 +155,47 @@ class HostPair:
         self.controller.learn_verify(rows, ms - apart)
         self.controller.learn_looking(tokens, ms, ms - apart - verify_ms)
 
-    def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
+    def _draft(self, anchor: int, limit: int, sampler: Sampler) -> Draft:
+        if self.draws and self._drawing and not sampler.greedy:
+            return self._drawn(self._drawing, anchor, limit, sampler)
+        return self._likeliest(anchor, limit, sampler.constraint)
+
+    def _drawn(self, drafter: Drawing, anchor: int, limit: int, sampler: Sampler) -> Draft:
+        """A drawn draft, unless a copy promises more. No token that was drawn may decide that, so that a copy is not
+        held against it; and what a probe drew is verified whole, which alone tells what the drafter is worth.
+        """
+        assert self.controller is not None
+        constraint, asked = sampler.constraint, min(limit, drafter.longest)
+        best, rate = self._copied(anchor, limit, constraint)
+        least = self.controller.plain_rate if best.confidence and best.confidence[0] < GUESS else rate
+        hopeful = self.controller.promise(drafter.name, asked) > least
+        if limit < 1 or not (hopeful or self.controller.may_probe(drafter.name, asked, least)):
+            return best
+        draft = self._propose(drafter, anchor, asked, sampler.propose)
+        nodes = nodes_to_verify(self.controller, draft, rate) if hopeful else len(draft)
+        if constraint:  # the first token that may not come is corrected like any other
+            nodes = min(nodes, constraint.allowed(draft.tokens) + 1)
+        if not nodes:
+            return best
+        draft = draft.first(nodes)
+        self._open[draft.drafter] = _Open(draft, len(self.ids))
+        return draft
+
+    def _copied(self, anchor: int, limit: int, constraint: Constraint | None) -> tuple[Draft, float]:
+        """The best draft of those that cost nothing, and the rate that it promises."""
+        assert self.controller is not None
+        best, rate = NOTHING, self.controller.plain_rate
+        if limit < 1:
+            return best, rate
+        if constraint:
+            best, rate = self._better(_forced(constraint, limit), best, rate)
+        for drafter in self.drafters:
+            if not drafter.is_model:
+                draft = self._propose(drafter, anchor, limit)
+                best, rate = self._better(_allowed(draft, constraint), best, rate)
+        return best, rate
+
+    def _likeliest(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
         """The draft that promises most; drafters that cost a forward are asked only if that can pay."""
         assert self.controller is not None
         best, rate = NOTHING, self.controller.plain_rate
@@ -151,12 +206,10 @@ class HostPair:
         copied, agreed = NOTHING, False
         for drafter in self.drafters:
             asked = min(limit, drafter.longest)
-            if drafter.reads_taps and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
+            if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
                 continue
-            draft = self._propose(drafter, anchor, limit)
-            if constraint:
-                draft = draft.first(constraint.allowed(draft.tokens))
-            if not drafter.reads_taps:
+            draft = _allowed(self._propose(drafter, anchor, asked), constraint)
+            if not drafter.is_model:
                 copied = draft
                 continue
             best, rate = self._better(draft, best, rate)
@@ -172,13 +225,18 @@ class HostPair:
         nodes, promised = self.controller.best_prefix(copied)
         return promised if nodes else 0.0
 
-    def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
+    def _propose(self, drafter: Drafter, anchor: int, limit: int, draw: Draw | None = None) -> Draft:
         assert self.controller is not None
+        if drafter.is_model:
+            limit = self.controller.nodes(drafter.name, limit)
         began = time.perf_counter()
-        draft = drafter.propose(anchor, limit)
-        if drafter.reads_taps:
+        if draw and isinstance(drafter, Drawing):
+            draft = drafter.propose_drawn(anchor, limit, draw)
+        else:
+            draft = drafter.propose(anchor, limit)
+        if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            self.controller.learn_draft(drafter.name, ms)
+            self.controller.learn_draft(drafter.name, ms, max(len(draft), 1))
             self._drafting_ms += ms
         return draft.first(limit) if len(draft) > limit else draft
 
@@ -194,9 +252,11 @@ class HostPair:
 
     def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
         assert self.controller is not None
-        if self.controller.promise(drafter.name, limit) > rate:
+        waiting = drafter.waiting if drafter.autoregressive else 0
+        promised = self.controller.promise(drafter.name, limit)
+        if promised > rate and self.controller.pays_to_read(drafter.name, waiting, rate, promised):
             return True
-        return self.controller.may_probe(drafter.name, limit, rate)
+        return self.controller.may_probe(drafter.name, limit, rate, waiting)
 
     def _judge(self) -> None:
         """Tell the controller how each open draft did, once the committed tokens decide it."""
@@ -249,6 +309,10 @@ class HostPair:
             self.forget()
             raise
         self.ids = list(state.ids)
+
+
+def _allowed(draft: Draft, constraint: Constraint | None) -> Draft:
+    return draft.first(constraint.allowed(draft.tokens)) if constraint else draft
 
 
 def _forced(constraint: Constraint, limit: int) -> Draft:

@@ -25,7 +25,8 @@ class LookupDrafter:
     """See `Drafter`."""
 
     name = "lookup"
-    reads_taps = False
+    is_model = autoregressive = False
+    waiting = 0
     longest = MAX_NODES
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.engine.common_prefix import common_prefix
-from localdflash.engine.draft import Draft
+from localdflash.engine.draft import Chances, Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
-Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a DFlash drafter
+Taps = NDArray[np.float32]  # [rows, n_taps * H], the target's hidden states that feed a drafter
 Cancelled = Callable[[], bool]
+Draw = Callable[[NDArray[np.float32], NDArray[np.int64]], tuple[int, Chances]]  # see `Sampler.propose`
 
 
 def never() -> bool:
@@ -115,8 +116,13 @@ class Drafter(Protocol):
     """A model or an index that proposes. It has observed the first `length` committed tokens."""
 
     name: str
-    reads_taps: bool
+    is_model: bool  # whether a draft costs a forward; an index is free
+    autoregressive: bool  # whether it costs one for every node
     longest: int  # nodes that it can propose
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that it has to read before it proposes, where that costs something: one that goes by nodes."""
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         """Take committed tokens that follow what was observed so far, the anchor excluded."""
@@ -132,6 +138,16 @@ class Drafter(Protocol):
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """Replace what has been observed by a saved state over these ids."""
+
+
+@runtime_checkable
+class Drawing(Drafter, Protocol):
+    """A drafter that can draw its tokens, and say what it drew them from, given those before: see `drawing`."""
+
+    draws: bool  # whether this one can
+
+    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
+        """Return a draft as `propose` does, of tokens that `draw` chose, with their chances."""
 
 
 @runtime_checkable

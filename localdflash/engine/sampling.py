@@ -1,7 +1,8 @@
 """From a row of logits to one token: penalty, temperature, top-k, top-p, min-p, draw.
 
 The order is fixed. One uniform number is used per committed token, whether it was drafted or not: with one seed,
-drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same.
+drafting and plain decoding give the same text at any temperature, as long as the target's logits are the same. Only
+where drafts are drawn, too (see `drawing`), a seed's text depends on what was drafted.
 
 A constraint (a grammar) masks the logits. Drafts are walked by drawing and every draw is committed, so the constraint
 advances with each draw and is never taken back.
@@ -15,9 +16,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localdflash.engine.draft import Chances
+from localdflash.engine.drawing import draw_from, take_or_correct
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import LocaldflashError
 
+DRAFTS = 1  # beside the seed: the stream of random numbers that drafts are drawn by
 NOT_NUMBERS = "the model gave logits that are not numbers: the file may be damaged"
 
 
@@ -64,6 +68,7 @@ class Sampler:
         self._greedy = params.temperature == 0.0
         self._penalising = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
+        self._drafting = np.random.default_rng(None if params.seed is None else (params.seed, DRAFTS))
 
     @property
     def window(self) -> int:
@@ -76,12 +81,34 @@ class Sampler:
         return self.constraint is not None or self._alternatives is not None
 
     @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return self._greedy
+
+    @property
     def takes_the_likeliest(self) -> bool:
         """Whether a draw is the likeliest token, and nothing else of the logits counts."""
         return self._greedy and not self._penalising and not self.reads_logits
 
-    def draw(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
-        """The next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
+    def propose(self, logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> tuple[int, Chances]:
+        """Draw one of a drafter's tokens [n] by its logits [n], filtered as the target's; its index, and what it was
+        drawn from.
+        """
+        indices, probabilities = self.distribution(logits.astype(np.float64))
+        drawn = draw_from(probabilities, self._drafting)
+        return int(indices[drawn]), Chances(tokens[indices], probabilities)
+
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        ids: Sequence[int],
+        proposed: int | None = None,
+        drawn_from: Chances | None = None,
+    ) -> int:
+        """The next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers.
+
+        With what a proposed token was `drawn_from`, that one is taken or corrected.
+        """
         best = int(logits.argmax())  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise LocaldflashError(NOT_NUMBERS)
@@ -89,7 +116,7 @@ class Sampler:
         if self._greedy and not self._penalising and mask is None:
             token = best
         else:
-            token = self._draw(logits.astype(np.float64), ids, mask)
+            token = self._draw(logits.astype(np.float64), ids, mask, proposed, drawn_from)
         if self._alternatives is not None:
             if mask is not None and self.constraint and self.constraint.conditional:
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
@@ -98,21 +125,28 @@ class Sampler:
             self.constraint.advance(token)
         return token
 
-    def _draw(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
+    def _draw(
+        self,
+        scores: NDArray[np.float64],
+        ids: Sequence[int],
+        mask: NDArray[np.bool_] | None,
+        proposed: int | None,
+        drawn_from: Chances | None,
+    ) -> int:
         if self._penalising:
             self._penalise(scores, ids)
-        if mask is None:
-            return self._draw_from(scores)
-        allowed = np.flatnonzero(mask)
-        return int(allowed[self._draw_from(scores[allowed])])
-
-    def _draw_from(self, scores: NDArray[np.float64]) -> int:
+        allowed = None if mask is None else np.flatnonzero(mask)
+        if allowed is not None:
+            scores = scores[allowed]
         if self._greedy:
-            return int(scores.argmax())
+            best = int(scores.argmax())
+            return best if allowed is None else int(allowed[best])
         tokens, probabilities = self.distribution(scores)
-        edges = np.cumsum(probabilities)
-        drawn = np.searchsorted(edges, self._random.random() * edges[-1], side="right")
-        return int(tokens[min(int(drawn), len(tokens) - 1)])
+        if allowed is not None:
+            tokens = allowed[tokens]
+        if proposed is not None and drawn_from is not None:
+            return take_or_correct(proposed, drawn_from, Chances(tokens, probabilities), self._random)
+        return int(tokens[draw_from(probabilities, self._random)])
 
     def _penalise(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
         seen = np.unique(np.asarray(ids[-self.window :], np.int64))

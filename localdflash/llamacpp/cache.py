@@ -22,7 +22,7 @@ from localdflash.llamacpp import library
 from localdflash.llamacpp.ways import MOST, MOST_WITH_STATES
 
 KEYS_LEFT_OUT = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-FORM = 2  # of what `save` returns
+FORM = 3  # of what targets and drafters save
 OWN, HOLDING = 0, 1  # sequences
 
 

@@ -21,10 +21,11 @@ import llama_cpp.llama_cpp as api
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import NOTHING, Chances, Draft
+from localdflash.engine.pair import Draw, Taps
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.llamacpp import library
+from localdflash.llamacpp.cache import SequenceCache, hold_two
 from localdflash.llamacpp.short_head import check_short_head
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.machine.cores import physical_cores
@@ -55,12 +56,16 @@ def _sureness(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np
     return sure
 
 
+def _of_chances(name: str, tokens: Sequence[int], chances: Sequence[Chances]) -> Draft:
+    return Draft(name, tokens, [float(chance.probabilities.max()) for chance in chances], chances)
+
+
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
     """The parameters of a drafter's context, beside a target's context handle, for so many tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + config.block_size
     params.n_batch = params.n_ubatch = max(INJECT_ROWS, config.block_size)
-    params.n_seq_max = 1
+    hold_two(params)
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.no_perf, params.op_offload = True, False
     params.ctx_other = target
@@ -73,7 +78,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive, waiting = True, False, 0
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)
@@ -90,11 +95,12 @@ class LlamaCppDFlashDrafter:
         # One for all layers: where only some are causal, none is.
         layers = range(self.config.decoder.num_hidden_layers)
         api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
-        self._memory = api.llama_get_memory(self.handle)
+        self._cache = SequenceCache(self.model, self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = library.logits_reader()
         self._heads_address = library.heads_reader()
         self._selects = self.config.kind == "dflash2"
+        self.draws = self.config.kind != "dspark"  # whose slots the graph chooses itself
         if self._selects or self.config.judges:
             library.set_heads(self.handle, all_rows=self._selects)
         self._vocab_size = target.vocab_size
@@ -102,7 +108,6 @@ class LlamaCppDFlashDrafter:
         self.longest = self.config.drafts
         self._watch = target.watch
         self.length = 0
-        self._injected = 0
         self._waiting: list[NDArray[np.float32]] = []
 
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
@@ -111,26 +116,38 @@ class LlamaCppDFlashDrafter:
             raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
         self._waiting.append(taps)
         self.length += len(ids)
-        if (self.length - self._injected) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+        if (self.length - self._cache.length) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
         DFlash 2, or what DSpark's confidence head says.
         """
-        slots = self.config.block_size
         if limit < 1:
             return NOTHING
+        self._decode_block(anchor)
+        draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
+        self._cache.crop(self.length)
+        return draft
+
+    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
+        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
+        if limit < 1:
+            return NOTHING
+        self._decode_block(anchor)
+        draft = self._by_selector(limit, draw) if self._selects else self._drawn(limit, draw)
+        self._cache.crop(self.length)
+        return draft
+
+    def _decode_block(self, anchor: int) -> None:
+        slots = self.config.block_size
         self._inject()
         api.llama_batch_ext_clear(self._batch)
         for slot in range(slots):
             token = self.config.mask_token_id if slot else anchor
             self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
             api.llama_batch_ext_set_output_logits(self._batch, slot, not self._selects)
-        self._decode()
-        draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
-        api.llama_memory_seq_rm(self._memory, 0, self.length, -1)
-        return draft
+        self._decode(slots)
 
     def _likeliest(self, limit: int) -> Draft:
         """Of a block that was decoded, the first slots' best tokens."""
@@ -145,15 +162,30 @@ class LlamaCppDFlashDrafter:
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
-    def _by_selector(self, limit: int) -> Draft:
-        """Of a block that was decoded, the first slots' best candidates, each behind the one before."""
-        count, before, tokens, confidence = self.config.selector_top_k, 0, list[int](), list[float]()
+    def _drawn(self, limit: int, draw: Draw) -> Draft:
+        """Of a block that was decoded, a token for each of the first slots."""
+        logits = self._rows(self._logits_address, self._vocab_size)[:limit]
+        ids = self._tokens.astype(np.int64) if len(self._tokens) else np.arange(self._vocab_size)
+        chances = [draw(row, ids) for row in _scaled(logits[:, ids], self.config)]
+        tokens = [int(ids[index]) for index, _ in chances]
+        return _of_chances(self.name, tokens, [chance for _, chance in chances])
+
+    def _by_selector(self, limit: int, draw: Draw | None = None) -> Draft:
+        """Of a block that was decoded, the first slots' best candidates, or some that are drawn, each behind the one
+        before.
+        """
+        count, before = self.config.selector_top_k, 0
+        tokens, confidence, chances = list[int](), list[float](), list[Chances]()
         for row in self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit]:
             scores = row[count:][before * count :][:count]
-            before = int(scores.argmax())
+            if draw:
+                before, chance = draw(scores, row[:count].astype(np.int64))
+                chances.append(chance)
+            else:
+                before = int(scores.argmax())
+                confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
             tokens.append(int(row[before]))
-            confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
-        return Draft(self.name, tokens, confidence)
+        return _of_chances(self.name, tokens, chances) if draw else Draft(self.name, tokens, confidence)
 
     def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
         """What the last decode gave for the slots that propose; valid until the next one."""
@@ -164,28 +196,22 @@ class LlamaCppDFlashDrafter:
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        if length < self._injected:
-            api.llama_memory_seq_rm(self._memory, 0, length, -1)
-            self._injected, self._waiting = length, []
+        if length < self._cache.length:
+            self._cache.crop(length)
+            self._waiting = []
         elif self._waiting:
-            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+            self._waiting = [np.concatenate(self._waiting)[: length - self._cache.length]]
         self.length = length
 
     def save(self) -> bytes:
         """See `Drafter`."""
         self._inject()
-        size = api.llama_state_seq_get_size(self.handle, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        return bytes(memoryview(buffer)[: api.llama_state_seq_get_data(self.handle, buffer, size, 0)])
+        return self._cache.save()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
-        api.llama_memory_clear(self._memory, True)
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if not api.llama_state_seq_set_data(self.handle, buffer, len(state), 0):
-            raise LocaldflashError("llama.cpp refused a drafter's saved state")
-        self.length = self._injected = len(ids)
-        self._waiting = []
+        self._cache.load(state, len(ids))
+        self.length, self._waiting = len(ids), []
 
     def close(self) -> None:
         """Free context and model; must come before the target's own `close`."""
@@ -207,17 +233,17 @@ class LlamaCppDFlashDrafter:
             for row in chunk:
                 pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
                 index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
-                self._place(index, self._injected + index)
-            self._decode()
-            self._injected += len(chunk)
+                self._place(index, self._cache.length + index)
+            self._decode(len(chunk))
 
     def _place(self, index: int, position: int) -> None:
         if index < 0:
             raise LocaldflashError(f"llama.cpp refused a drafter's batch (code {index})")
         api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
 
-    def _decode(self) -> None:
+    def _decode(self, rows: int) -> None:
         with self._watch:
             status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
         if status:
             raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {library.last_message()}")
+        self._cache.decoded(rows)

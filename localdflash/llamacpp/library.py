@@ -134,17 +134,18 @@ def load_model(
     simulate: bool = False,
     repack: bool = True,
     placement: Placement = PROCESSOR,
+    mtp: bool = False,
 ) -> Any:
     """A `llama_model` pointer for a GGUF file whose header was checked first; ModelError if it cannot be loaded.
 
     `simulate` reads no weights and allocates nothing: contexts of such a model say how much memory they would take.
-    Without `repack` the weights stay as the file has them.
+    Without `repack` the weights stay as the file has them. `mtp`: with blocks that predict tokens further ahead.
     """
     check_header(path)
     quiet()
     params = api.llama_model_default_params()
     kept = _placed(params, placement)
-    params.vocab_only, params.use_extra_bufts = vocab_only, repack
+    params.vocab_only, params.use_extra_bufts, params.load_mtp = vocab_only, repack, mtp
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
     _MESSAGES.clear()
@@ -220,12 +221,12 @@ def tap_reader() -> Callable[[Any, int], int | None]:
     )
 
 
-def set_heads(context: Any, all_rows: bool) -> None:
-    """Make a drafter's `context` keep what its graph computes behind the logits: DSpark's confidence, the candidates of
-    DFlash 2; of all rows, or of those with logits.
+def set_heads(context: Any, all_rows: bool, on: bool = True) -> None:
+    """Make a `context` keep what its graph has beside the logits: DSpark's confidence, the candidates of DFlash 2, the
+    state that another head goes on from; of all rows, or of those with logits.
     """
     _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
-        context, True, not all_rows
+        context, on, not all_rows
     )
 
 

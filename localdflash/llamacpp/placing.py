@@ -17,8 +17,9 @@ from localdflash.backend.parts import Parts, gigabytes
 from localdflash.errors import ModelError, OutOfMemory
 from localdflash.llamacpp.devices import devices, find_gpu
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
-from localdflash.llamacpp.sizes import LlamaCppSizes, block_count
+from localdflash.llamacpp.sizes import LlamaCppSizes
 from localdflash.llamacpp.target import check_context
+from localdflash.model.drafter_kind import block_count
 from localdflash.weights.gguf import read_header
 
 Needs = Callable[[Placement], Sizes]

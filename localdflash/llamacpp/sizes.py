@@ -21,13 +21,17 @@ from localdflash.engine.checkpoints import MOST as CHECKPOINTS
 from localdflash.errors import ModelError
 from localdflash.llamacpp import library
 from localdflash.llamacpp.cache import has_states
+from localdflash.llamacpp.chained import eagle3_params, mtp_params
+from localdflash.llamacpp.draft_model import context_of
 from localdflash.llamacpp.drafter import check_drafter
 from localdflash.llamacpp.drafter import context_params as drafter_params
 from localdflash.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.llamacpp.target import context_params as target_params
-from localdflash.llamacpp.ways import DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
+from localdflash.llamacpp.ways import AS_IT_COMES, DEFAULT, MOST, MOST_WITH_STATES, PLANNED_ON_GPU
 from localdflash.model.dflash_config import DFlashConfig
 from localdflash.model.dflash_file import config_of_file
+from localdflash.model.drafter_kind import block_count, head_bytes, kind_of
+from localdflash.model.eagle3 import TAPS as EAGLE3_TAPS
 from localdflash.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
@@ -106,11 +110,6 @@ def cache_share(header: GGUFHeader, placement: Placement) -> float:
     return sum(weights[max(blocks + 1 - placement.layers, 0) :]) / max(sum(weights), 1.0) if placement.layers else 0.0
 
 
-def block_count(header: GGUFHeader) -> int:
-    """The blocks of a model."""
-    return header.require(f"{header.architecture}.block_count", int)
-
-
 class LlamaCppSizes:
     """See `Sizes`. A context manager: it holds the files' vocabularies, but no weights."""
 
@@ -122,17 +121,19 @@ class LlamaCppSizes:
             self.trained: int = api.llama_model_n_ctx_train(self._target)
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
             self._hidden: int = api.llama_model_n_embd(self._target)
-            self._config = config_of_file(drafter) if drafter else None
+            self._kind = kind_of(target, drafter) if drafter else None
+            self._config = config_of_file(drafter) if drafter and self._kind == "dflash" else None
             if drafter and self._config:
                 check_drafter(self._config, drafter)
             of_gguf = drafter and drafter.suffix == ".gguf"
-            self._drafter = self._model(drafter, placement.whole()) if drafter and of_gguf else None
+            mtp = self._kind == "mtp"
+            self._drafter = self._model(drafter, placement.whole(), mtp) if drafter and of_gguf else None
             self._drafter_header = read_header(drafter) if drafter and of_gguf else None
             self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
 
-    def _model(self, path: Path, placement: Placement) -> Any:
-        model = library.load_model(path, simulate=True, placement=placement)
+    def _model(self, path: Path, placement: Placement, mtp: bool = False) -> Any:
+        model = library.load_model(path, simulate=True, placement=placement, mtp=mtp)
         self._closing.callback(api.llama_model_free, model)
         return model
 
@@ -145,21 +146,48 @@ class LlamaCppSizes:
             handle, said = self._plan(self._target, target_params(context, way=way), freeing)
             logits = MOST * self._vocab * FLOAT
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
-            parts = _parts(names, placed, api.llama_model_size(self._target), said, logits)
-            if drafter == NO_DRAFTER or self._config is None:
+            weights = api.llama_model_size(self._target) - head_bytes(self._header)
+            parts = _parts(names, placed, weights, said, logits)
+            if drafter == NO_DRAFTER or self._kind is None:
                 return parts
-            taps = 2 * MOST * len(self._config.taps) * self._hidden * FLOAT
-            if self._drafter is None or self._drafter_header is None:
-                added = torch_drafter(self._config, context, self._vocab, self._hidden, self._tied())
-                added[SCRATCH] += taps
-                beside = IN_MEMORY if self._placement.layers else ""
-                return _sum(parts, {name + beside: size for name, size in added.items()})
-            params = drafter_params(self._config, handle, context)
-            _, said = self._plan(self._drafter, params, freeing)
-            # the library's, and two copies while probabilities are taken
-            logits = 3 * self._config.block_size * self._vocab * FLOAT
-            names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.whole())
-            return _sum(parts, _parts(names, placed, api.llama_model_size(self._drafter), said, logits + taps))
+            return _sum(parts, self._of_drafter(context, handle, freeing))
+
+    def _of_drafter(self, context: int, target: Any, freeing: ExitStack) -> Parts:
+        """The parts of the drafter beside a planned context of the target."""
+        if self._config and (self._drafter is None or self._drafter_header is None):
+            added = torch_drafter(self._config, context, self._vocab, self._hidden, self._tied())
+            added[SCRATCH] += self._taps(len(self._config.taps))
+            beside = IN_MEMORY if self._placement.layers else ""
+            return {name + beside: size for name, size in added.items()}
+        assert self._drafter is not None
+        assert self._drafter_header is not None
+        names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.whole())
+        params, read = self._drafter_params(context, target)
+        _, said = self._plan(self._drafter, params, freeing)
+        if self._kind != "mtp":
+            return _parts(names, placed, api.llama_model_size(self._drafter), said, read)
+        parts = _parts(names, placed, head_bytes(self._header), said, read)
+        return {name: size for name, size in parts.items() if name != DRAFTER or not self._placement.layers}
+
+    def _drafter_params(self, context: int, target: Any) -> tuple[Any, int]:
+        """The parameters of the drafter's context, and the bytes that the host reads results from."""
+        row = self._vocab * FLOAT
+        match self._kind:
+            case "mtp":
+                return mtp_params(context), row + self._taps(1)
+            case "eagle3":
+                return eagle3_params(target, context), row + self._taps(EAGLE3_TAPS)
+            case "draft-model":
+                assert self._drafter_header
+                return target_params(context_of(self._drafter_header, context), way=AS_IT_COMES, drafts=False), row
+        assert self._config
+        # the library's logits, and two copies while probabilities are taken
+        read = 3 * self._config.block_size * row + self._taps(len(self._config.taps))
+        return drafter_params(self._config, target, context), read
+
+    def _taps(self, count: int) -> int:
+        """Bytes of the target's hidden states, in the library and as a copy."""
+        return 2 * MOST * count * self._hidden * FLOAT
 
     def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, Said]:
         """Make a context that allocates nothing, and return what llama.cpp reports of it."""

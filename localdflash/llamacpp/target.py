@@ -31,6 +31,7 @@ TAPPED = frozenset((
     "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
 ))
 # fmt: on
+HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # of these, with the output of the last block, too
 
 
 def context_params(context: int, threads: int = 0, way: Way = DEFAULT, drafts: bool = True) -> Any:
@@ -52,7 +53,16 @@ def check_taps(architecture: str) -> None:
     """ModelError where asking llama.cpp for hidden states would end the process."""
     if architecture not in TAPPED:
         raise ModelError(
-            f"llama.cpp gives no hidden states of {architecture}, which DFlash reads: the model runs without it"
+            f"llama.cpp gives no hidden states of {architecture}, which the drafter reads: the model runs without it"
+        )
+
+
+def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
+    """ModelError where llama.cpp does not give the output of the last of so many blocks."""
+    if blocks - 1 in taps and architecture not in HEADED:
+        raise ModelError(
+            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads: the model runs"
+            " without it"
         )
 
 
@@ -63,8 +73,9 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `watch` is held
-    while llama.cpp computes. Without `drafts` it need not take back more rows than fillers.
+    """See `Target`. `taps` are ids of blocks whose output is kept (0-based; of the last block it is what another head
+    than the model's goes on from, which some architectures norm and others do not); `watch` is held while llama.cpp
+    computes. Without `drafts` it need not take back more rows than fillers. `mtp` loads blocks that predict further.
     """
 
     def __init__(
@@ -77,9 +88,10 @@ class LlamaCppTarget:
         placement: Placement = PROCESSOR,
         watch: Watch = UNWATCHED,
         drafts: bool = True,
+        mtp: bool = False,
     ) -> None:
         self.way, self.placement, self.watch = way, placement, watch
-        self.model = library.load_model(path, repack=way.flags.repack, placement=placement)
+        self.model = library.load_model(path, repack=way.flags.repack, placement=placement, mtp=mtp)
         trained = api.llama_model_n_ctx_train(self.model)
         check_context(path, context, trained)
         self.context = context or trained
@@ -120,16 +132,28 @@ class LlamaCppTarget:
     def set_taps(self, blocks: Sequence[int]) -> None:
         """Keep the outputs of these blocks, and of no others."""
         if blocks:
-            check_taps(library.metadata(self.model, "general.architecture") or "?")
-        for block in blocks:
-            if not 0 <= block < self.layers - 1:
-                raise ModelError(f"tap {block}: the target has blocks 0 to {self.layers - 2} to tap")
+            self._check_taps(blocks)
         for block in set(self.taps) - set(blocks):
-            library.set_tap(self.handle, block + 1, False)
+            self._keep_output(block, False)
         for block in blocks:
-            library.set_tap(self.handle, block + 1, True)
+            self._keep_output(block, True)
         self.taps = tuple(blocks)
         self._tap_address = library.tap_reader() if blocks else None
+        self._last_address = library.heads_reader() if blocks else None
+
+    def _check_taps(self, blocks: Sequence[int]) -> None:
+        architecture = library.metadata(self.model, "general.architecture") or "?"
+        check_taps(architecture)
+        last = self.layers - 1 if architecture in HEADED else self.layers - 2
+        for block in blocks:
+            if not 0 <= block <= last:
+                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
+
+    def _keep_output(self, block: int, on: bool) -> None:
+        if block == self.layers - 1:
+            library.set_heads(self.handle, all_rows=True, on=on)
+        else:
+            library.set_tap(self.handle, block + 1, on)
 
     def extend(self, ids: Sequence[int]) -> Taps | None:
         """See `Target`."""
@@ -202,14 +226,15 @@ class LlamaCppTarget:
         return (*ids, *(ids[-1],) * (self.way.width(len(ids)) - len(ids)))
 
     def _read_taps(self, rows: int) -> Taps | None:
-        if self._tap_address is None:
+        if self._tap_address is None or self._last_address is None:
             return None
         taps = np.empty((rows, len(self.taps) * self.hidden_size), np.float32)
         for i, block in enumerate(self.taps):
-            address = self._tap_address(self.handle, block + 1)
+            is_last = block == self.layers - 1
+            address = self._last_address(self.handle) if is_last else self._tap_address(self.handle, block + 1)
             if not address:
                 raise ModelError(
-                    f"llama.cpp does not give the output of block {block} for this architecture: no DFlash"
+                    f"llama.cpp does not give the output of block {block} for this architecture: no drafter"
                 )
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
             taps[:, columns] = self._view(address, rows, self.hidden_size)

@@ -4,7 +4,7 @@ Everything that generates starts here. Memory is planned before it is taken: whe
 goes before the target does, and `LoadedPair.notice` says so.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import TracebackType
@@ -18,10 +18,12 @@ from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
+from localdflash.loading.trial import try_first
+from localdflash.model.recommended import recommended
 from localdflash.pairs.registry import load_registry, local_files
 from localdflash.text.fim import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.weights.gguf import headers_kept
+from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
 DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
@@ -30,14 +32,19 @@ DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("
 class LoadedPair:
     """A pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line to tell the user, or empty; the other fields are `Running`'s.
+    `notice` is a line to tell the user, or empty; `sampling` are fields of `SamplingParams` that the model's makers
+    recommend for a chat, in its file or on its card; the other fields are `Running`'s. Unless they were `tried`, files
+    that are new here are loaded by another process first (see `trial`).
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tried: bool = False) -> None:
         self.options = options
-        self.files = local_files(load_registry().resolve(options.pair))
+        self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
         with headers_kept():
+            if not tried:
+                try_first(self.files, options)
+            self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:
@@ -49,7 +56,7 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        unused = _unused(options, self.backend, running.device)
+        unused = _unused(options, self.backend, running)
         self.notice = "; ".join(filter(None, [*running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
@@ -63,6 +70,11 @@ class LoadedPair:
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""
         return self._running.measured()
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What drafts, by name."""
+        return self._running.drafters
 
     def identity(self) -> str:
         """What decides the bytes of a saved sequence: files, backend, settings and versions."""
@@ -91,9 +103,13 @@ class LoadedPair:
         self.close()
 
 
-def _unused(options: Options, backend: Runner, device: str) -> Iterator[str]:
-    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair."""
-    if options.gpu_layers > 0 and device == "cpu":
+def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str]:
+    """What was asked of a GPU or of our own engines, or of one of them alone, where something else runs the pair; or of
+    a drafter that cannot do it.
+    """
+    if options.proposals == "sampled" and options.draft and not (running.host and running.host.can_draw):
+        yield f"--proposals sampled: the pair has no drafter that draws on {backend}; drafts are the likeliest tokens"
+    if options.gpu_layers > 0 and running.device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: {backend} runs the pair without a GPU"
     usual = Options()
     bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []

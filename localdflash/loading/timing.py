@@ -62,7 +62,7 @@ def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) ->
         expected, best = 1.0, plain
         for nodes in range(1, min(drafter.longest, widest - 1) + 1):
             expected += ACCEPTED**nodes
-            best = min(best, (costs.verify_ms(nodes + 1) + costs.draft_ms[drafter.name]) / expected)
+            best = min(best, (costs.verify_ms(nodes + 1) + costs.drafting_ms(drafter.name, nodes)) / expected)
         shares.append(best)
     return sum(shares) / len(shares)
 

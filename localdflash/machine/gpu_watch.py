@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from localdflash.errors import LocaldflashError
 from localdflash.files.paths import create_private, runtime_folder
+from localdflash.files.process_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
 REMEMBERED = 86_400.0  # seconds
@@ -99,5 +100,5 @@ def _place() -> Path:
     return runtime_folder() / "gpu"
 
 
-def _lock() -> FileLock:
-    return FileLock(runtime_folder() / "gpu.lock", timeout=0, mode=0o600, thread_local=False)
+def _lock() -> AbstractContextManager[None]:
+    return process_lock(runtime_folder() / "gpu.lock")

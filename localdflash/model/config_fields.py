@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from localdflash.errors import ModelError
+from localdflash.weights.gguf_limits import MOST_LAYERS
 
-MOST_LAYERS = 1000
 LONGEST_TEXT = 255
 
 T = TypeVar("T")

@@ -1,4 +1,5 @@
-"""The configuration of a drafter from its file: a `dflash` GGUF, or safetensors with config.json beside them.
+"""The configuration of a drafter from its file: a `dflash` GGUF, or safetensors (in parts, too) with config.json beside
+them.
 
 Whether there is an embedding, a head and a confidence head, and which tokens a reduced vocabulary has, the safetensors
 say. Where they are not there yet (a pair is planned before it is downloaded), there is none.
@@ -53,7 +54,7 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
         judges=config.judges or "confidence_head.proj.weight" in names,
     )
     if offsets and offsets.shape[0] < config.decoder.vocab_size and not config.short:
-        found = replace(found, short=_ids(header.path, offsets))
+        found = replace(found, short=_ids(header.files[offsets.part], offsets))
     return checked(found, str(header.path))
 
 

@@ -5,6 +5,7 @@ import math
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig
 from localdflash.weights import gguf
+from localdflash.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
 
 ARCHITECTURES = ("qwen3", "qwen3moe", "llama")
 TOP_TENSORS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
@@ -28,7 +29,6 @@ EXPERT_TENSORS = {
     "ffn_down_exps": "mlp.experts.down_proj",
 }
 ROPE_FACTORS = "rope_freqs.weight"  # divisors of the RoPE frequencies, in files of Llama 3.1 and later
-LARGEST_SIZE, MOST_LAYERS = 1 << 20, 1000  # far above any model
 
 
 def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:

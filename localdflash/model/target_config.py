@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from localdflash.errors import ModelError
 from localdflash.model.decoder_config import DecoderConfig, DeltaShape
-from localdflash.model.gguf_config import ARCHITECTURES, MOST_LAYERS, decoder_config, positive_of, scales_rope, size_of
+from localdflash.model.gguf_config import ARCHITECTURES, decoder_config, positive_of, scales_rope, size_of
 from localdflash.model.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.weights.gguf import GGUFHeader
+from localdflash.weights.gguf_limits import MOST_LAYERS
 
 SWIGLU_LIMIT = 7.0  # of gpt-oss, which no file says
 INTERVAL = 4  # of Qwen3.5: every fourth layer is one of attention

@@ -17,7 +17,13 @@ from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs import names
 from localdflash.pairs.pair import DrafterSource, PairEntry
 
-KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # of llama-server
+KINDS = {  # of llama-server
+    "dflash": "draft-dflash",
+    "dflash2": "draft-dflash",
+    "dspark": "draft-dspark",
+    "eagle3": "draft-eagle3",
+    "draft-model": "draft-simple",
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     gguf = drafter.path.with_suffix(".gguf")
     if not gguf.is_file():
         needs.append(_how_to_make(gguf, drafter))
-    elif (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
+    elif drafter.kind == "dflash" and (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
         raise ModelError(
             f"{gguf}: its anchor proposes too, which llama-server misreads: train one with --fresh --first-slot mask"
         )
@@ -115,8 +121,8 @@ def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
             f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
             f" {drafter.name}: export it to llama-server"
         )
-    if drafter.kind == "dspark":
-        raise ModelError(f"how {server} runs DSpark drafters is not known here: export it to llama-server")
+    if drafter.kind not in ("dflash", "dflash2"):
+        raise ModelError(f"how {server} runs {drafter.kind} drafters is not known here: export it to llama-server")
     return drafter, drafter.repository
 
 

@@ -2,19 +2,15 @@
 
 from pathlib import Path
 
-from localdflash.model.dflash_config import check_fit
-from localdflash.model.dflash_file import config_of_file
+from localdflash.model.drafter_kind import check_drafter
 from localdflash.weights import gguf, safetensors
 
 
 def check_files(target: Path, drafter: Path | None) -> None:
     """Raise ModelError if a header is broken, or the drafter does not fit this target. Reads headers only."""
-    header = gguf.read_header(target)
+    gguf.read_header(target)
     if drafter is None:
         return
-    blocks = header.require(f"{header.architecture}.block_count", int)
-    hidden = header.require(f"{header.architecture}.embedding_length", int)
-    vocabulary = header.require("tokenizer.ggml.tokens", list)
     if drafter.suffix == ".safetensors":
         safetensors.read_header(drafter)
-    check_fit(config_of_file(drafter), hidden, len(vocabulary), blocks, str(drafter))
+    check_drafter(target, drafter)

@@ -13,9 +13,10 @@ from pathlib import PurePosixPath
 from localdflash.errors import ModelError
 from localdflash.pairs import names
 from localdflash.pairs.pair import FileSource
-from localdflash.weights.split import first_of
+from localdflash.weights.split import first_of, names_of
 
 HUB = "hf:"
+SAFETENSORS = "model.safetensors"  # what a drafter's repository is, or the first of several parts of that name
 USUAL = "Q4_K_M"  # what a repository's name alone stands for, where it has more than one file
 MOST_OFFERED = 40
 
@@ -107,6 +108,18 @@ def chosen(asked: ShortName, files: Iterable[str]) -> str:
         raise ModelError(f"{asked.repository} has no model as GGUF: name a repository that has, often NAME-GGUF")
     lacks = f" has no {asked.quantization}" if asked.quantization and not wanted else ": which of its files"
     raise ModelError(f"{asked.repository}{lacks}? Take one of {_offered(asked, wanted or models)}")
+
+
+def drafter_among(files: Iterable[str]) -> str | None:
+    """The safetensors of a drafter's repository or folder by their first part; None where it has no such."""
+    found = {file for file in files if file == SAFETENSORS or _is_first(file)}
+    return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
+
+
+def _is_first(file: str) -> bool:
+    stem, suffix = SAFETENSORS.split(".")
+    is_model = file.startswith(f"{stem}-") and file.endswith(f".{suffix}")
+    return is_model and len(names_of(file)) > 1 and first_of(file) == file
 
 
 def _is_model(file: str) -> bool:

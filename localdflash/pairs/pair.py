@@ -3,14 +3,15 @@
 A target may also be made here, of another pair's target and a low-rank adapter.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from localdflash.files.paths import cache_folder
 from localdflash.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2", "dspark"]
+DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]
 RanWith = Literal["its own weights", "random weights"]
 Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
 ADAPTED = "adapted"  # the folder of targets that were made here
@@ -148,6 +149,7 @@ class PairEntry:
     by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
     ran_with: RanWith | None = None
     read: tuple[Read, ...] = ()  # what the facts come from
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # of a chat, as its card says
     match: DrafterMatch | None = None  # of a target that no entry names
 
     @property
@@ -176,3 +178,4 @@ class LocalPair:
     drafter_safetensors: Path | None
     fim: str | None
     context: int | None
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # see `PairEntry`

@@ -14,10 +14,11 @@ from pathlib import Path
 from localdflash.errors import ModelError
 from localdflash.files.paths import config_folder
 from localdflash.files.strict_toml import did_you_mean
+from localdflash.model.drafter_kind import kind_of_file
 from localdflash.pairs import hub, records
 from localdflash.pairs.base_model import find_drafter
 from localdflash.pairs.fitting import check_files
-from localdflash.pairs.hub_names import HUB, ShortName, chosen, full_name, short_name
+from localdflash.pairs.hub_names import HUB, SAFETENSORS, ShortName, chosen, drafter_among, full_name, short_name
 from localdflash.pairs.pair import (
     DrafterMatch,
     DrafterSource,
@@ -33,7 +34,6 @@ from localdflash.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.weights.split import files_of, first_of
 
 PACKAGE = Path(__file__).parents[1]
-SAFETENSORS = "model.safetensors"  # what a drafter's repository is, where no file is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,13 @@ class Registry:
     def resolve(self, spec: str, drafter: str | None = None, ask: bool = False) -> PairEntry:
         """Find the pair that a user asks for: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter`, a path or such an hf: name of a .gguf or .safetensors, replaces what the registry has. With `ask`
-        the hub may be asked which file a short name stands for, and what the header of one that is not here says.
+        `drafter`, a path, a folder or such an hf: name of a .gguf or .safetensors, replaces what the registry has.
+        With `ask` the hub may be asked which file a short name stands for, and what the header of one that is not here
+        says.
         """
         pair = self._resolve(spec, ask)
         if drafter is not None:
-            return replace(pair, drafter=self._given_drafter(drafter))
+            return replace(pair, drafter=self._given_drafter(drafter, ask))
         if pair.drafter or spec in self.pairs:
             return pair
         with headers_kept():
@@ -92,7 +93,7 @@ class Registry:
         if same and target.revision in (None, same.target.revision):
             return same
         record = records.read(target.path)
-        given = self._given_drafter(record.drafter) if record and record.drafter else None
+        given = self._given_drafter(record.drafter, ask=False) if record and record.drafter else None
         if pair := same or next((pair for pair in near if pair.backends), None):
             description = f"{target.file}, as {pair.id} otherwise"
             return replace(
@@ -122,12 +123,22 @@ class Registry:
         spec = asked.file("").rstrip("/") + (f":{asked.quantization}" if asked.quantization else "")
         raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
 
-    def _given_drafter(self, spec: str) -> DrafterSource:
+    def _drafter_file(self, asked: ShortName, ask: bool) -> str:
+        """The safetensors of a drafter's repository: those that are here, else an entry's, else the hub's."""
+        drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
+        here = [path.name for path in (models_folder() / asked.repository).glob("*.safetensors")]
+        named = [one.file for one in drafters if one.repository == asked.repository]
+        found = drafter_among(here) or drafter_among(named)
+        if ask and not found:
+            found = drafter_among(hub.listing(asked.repository, asked.revision))
+        return found or SAFETENSORS
+
+    def _given_drafter(self, spec: str, ask: bool) -> DrafterSource:
         """The drafter at a path or an hf: name, with what an entry says of it."""
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
         asked = short_name(spec)
-        source = full_name(asked.file(SAFETENSORS) if asked else spec, ".gguf", ".safetensors")
+        source = full_name(asked.file(self._drafter_file(asked, ask)) if asked else spec, ".gguf", ".safetensors")
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         known = next((one for one in drafters if (one.repository, one.file) == (source.repository, source.file)), None)
         if known:
@@ -203,10 +214,10 @@ def local_files(pair: PairEntry) -> LocalPair:
     if missing := missing_files(pair):
         raise ModelError(_missing(pair, missing))
     gguf, safetensors = _forms(pair.drafter) if pair.drafter else (None, None)
-    for path in (*files_of(pair.target.path), gguf, safetensors):
-        if path:
+    for first in filter(None, (pair.target.path, gguf, safetensors)):
+        for path in files_of(first):
             records.check(path)
-    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context)
+    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context, pair.sampling)
 
 
 def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
@@ -228,14 +239,25 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
 def _file_here(drafter: DrafterSource) -> Path | None:
     """The file of a drafter that is whole on this machine."""
     gguf, safetensors = _forms(drafter)
-    config = drafter.config
-    return gguf or (safetensors if config is None or config.path.is_file() else None)
+    beside = (*drafter.parts, drafter.config)
+    return gguf or (safetensors if all(source.path.is_file() for source in beside if source) else None)
 
 
 def _drafter_at(path: Path) -> DrafterSource:
+    if path.is_dir():
+        path /= drafter_among(file.name for file in path.iterdir()) or SAFETENSORS
+    path = files_of(path)[0]
     if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
         raise ModelError(f"{path}: no such .gguf or .safetensors file; give a drafter's path, or hf:owner/name/file")
-    return DrafterSource(None, str(path))
+    return _source_at(path)
+
+
+def _source_at(path: Path) -> DrafterSource:
+    """The drafter of a file, with the kind that it says it is."""
+    try:
+        return DrafterSource(None, str(path), kind=kind_of_file(path))
+    except ModelError:  # loading says it better
+        return DrafterSource(None, str(path))
 
 
 def _pair_at(target: Path) -> PairEntry:
@@ -254,7 +276,7 @@ def _pair_at(target: Path) -> PairEntry:
         id=str(target),
         description="a GGUF file",
         target=TargetSource(None, str(target)),
-        drafter=DrafterSource(None, str(drafter)) if drafter else None,
+        drafter=_source_at(drafter) if drafter else None,
         origin=target,
         backends=("llama.cpp",),
     )

@@ -1,7 +1,7 @@
 """Read models.toml into pairs: every key known, every value checked, every error with file and line."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -16,6 +16,14 @@ SCHEMA = 1
 LARGEST_FILE = 1 << 44  # bytes; far above any model
 _PACKAGE_KEYS = ("version", "wheel_sha256", "wheel_size")
 _SOURCE_KEYS = ("repository", "package", "file", "path", "revision", "sha256", "size", *_PACKAGE_KEYS)
+
+_SAMPLING: Mapping[str, Callable[[object], float]] = {
+    "temperature": number(0, 10),
+    "top_k": whole(0, 1_000_000),
+    "top_p": number(1e-6, 1),
+    "min_p": number(0, 1),
+    "repetition_penalty": number(0.1, 10),
+}
 
 _pair_id = matching(r"[a-z0-9][a-z0-9._-]{0,63}", "an id of a-z, 0-9, '.', '_', '-', at most 64 characters")
 _name = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_', '-'")
@@ -44,7 +52,7 @@ def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = N
 def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairEntry:
     entry.only(
         *("id", "description", "architecture", "licence", "memory_gb", "backends", "context", "layers", "fim", "notes"),
-        *("active", "ran", "by_parts", "ran_with", "read", "target", "drafter"),
+        *("active", "ran", "by_parts", "ran_with", "read", "sampling", "target", "drafter"),
     )
     pair_id = entry.required("id", _pair_id)
     target = entry.table("target")
@@ -70,7 +78,14 @@ def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairE
         by_parts=_runners(entry, "by_parts"),
         ran_with=cast(RanWith | None, entry.optional("ran_with", one_of(*get_args(RanWith)))),
         read=cast(tuple[Read, ...], entry.optional("read", listed(one_of(*get_args(Read)))) or ()),
+        sampling=_sampling(sampling) if (sampling := entry.table("sampling")) else {},
     )
+
+
+def _sampling(table: TomlTable) -> dict[str, float]:
+    table.only(*_SAMPLING)
+    found = {name: table.optional(name, convert) for name, convert in _SAMPLING.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:
@@ -111,7 +126,7 @@ def _drafter(table: TomlTable, base: Path, layers: int | None) -> DrafterSource:
         raise table.error("taps", f"block {taps[-1]} is not below the target's {layers} layers")
     return DrafterSource(
         **_source(table, base, ".gguf", ".safetensors"),
-        kind=cast(DrafterKind, table.required("kind", one_of("dflash", "dflash2", "dspark"))),
+        kind=cast(DrafterKind, table.required("kind", one_of(*get_args(DrafterKind)))),
         block_size=table.optional("block_size", whole(2, 64)),
         taps=taps,
         trained_for=table.optional("trained_for", names.repository),

@@ -24,6 +24,7 @@ from localdflash.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.choice import Case, likely
 from localdflash.machine import measurements
+from localdflash.model.drafter_kind import drafter_of
 from localdflash.pairs.hub import Unreachable
 from localdflash.pairs.pair import PairEntry
 from localdflash.pairs.registry import how_to_get, load_registry, missing_files
@@ -158,7 +159,7 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
         target = stand_in(pair.target, folder) if gone_parts else pair.target.path
         if drafter is None:
             return target, None
-        fetched = drafter in missing or drafter.config in missing
+        fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
         return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
     except Unreachable as error:
         known = f"{pair.memory_gb:g} GB of memory are needed" if pair.memory_gb else "its memory is not known"
@@ -185,7 +186,8 @@ def _on_llamacpp(case: Asked, why: str) -> Plan:
     from localdflash.llamacpp.placing import chosen_gpu, plan
     from localdflash.llamacpp.sizes import LlamaCppSizes
 
-    target, drafter, device = case.target, _form(case.drafter, ".gguf"), chosen_gpu(case.options)
+    target, device = case.target, chosen_gpu(case.options)
+    drafter = drafter_of(target, _form(case.drafter, ".gguf"))
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localdflash.engine.draft import NOTHING, Draft
-from localdflash.engine.pair import Taps
+from localdflash.engine.draft import NOTHING, Chances, Draft
+from localdflash.engine.pair import Draw, Taps
 from localdflash.errors import LocaldflashError
 from localdflash.reference.dflash_model import DFlash, block_mask
 
-# (token before, hidden state [H], logits [V]) -> the head's row that is proposed, and how sure that is
-Choose = Callable[[int, Tensor, Tensor], tuple[int, float]]
+# (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
+Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
 class DFlashDrafter:
@@ -24,11 +24,13 @@ class DFlashDrafter:
     """
 
     name = "dflash"
-    reads_taps = True
+    is_model, autoregressive, waiting = True, False, 0
+    draws = True
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
         self.longest = model.config.drafts
+        self._score = self._score_of(model.config.kind)
         c = model.config.decoder
         self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
         self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
@@ -58,14 +60,37 @@ class DFlashDrafter:
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in fresh])
         self.context = torch.cat((self.context, stacked), 3)
 
-    @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
         DFlash 2, or what DSpark's confidence head says.
         """
+        return self._along(anchor, limit, None) if limit > 0 else NOTHING
+
+    def propose_drawn(self, anchor: int, limit: int, draw: Draw) -> Draft:
+        """See `Drawing`. The slots of a plain drafter know nothing of each other: each is drawn by itself."""
+        return self._along(anchor, limit, draw) if limit > 0 else NOTHING
+
+    @torch.inference_mode()
+    def _along(self, anchor: int, limit: int, draw: Draw | None) -> Draft:
+        """Slot by slot, each behind the token that was chosen before it."""
+        hidden, logits = self._block(anchor, limit)
+        tokens, confidence, chances = [anchor], list[float](), list[Chances]()
+        for state, scores in zip(hidden, logits, strict=False):
+            among, scored, judged = self._score(tokens[-1], state, scores)
+            if draw:
+                index, chance = draw(scored.numpy(), among.numpy())
+                chances.append(chance)
+                sure = float(chance.probabilities.max())
+            else:
+                best = scored.softmax(-1).max(-1)
+                index, sure = int(best.indices), float(best.values)
+            tokens.append(int(among[index]))
+            confidence.append(sure if judged is None else float(judged))
+        return Draft(self.name, tokens[1:], confidence, chances)
+
+    def _block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
+        """Hidden states [slots, H] behind the anchor, and logits [limit, V] of the first."""
         config, start = self.model.config, self.length
-        if limit < 1:
-            return NOTHING
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
         known = torch.arange(start)
         masks = [
@@ -74,34 +99,23 @@ class DFlashDrafter:
         context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
-        logits = self.model.logits(hidden[:limit], self._head)
-        if config.kind == "dspark":
-            return self._along(anchor, hidden, logits, self._by_markov)
-        if config.kind == "dflash2":
-            return self._along(anchor, hidden, logits, self._by_selector)
-        best = logits.softmax(-1).max(-1)
-        return Draft(self.name, self._tokens[best.indices].tolist(), best.values.tolist())
+        return hidden, self.model.logits(hidden[:limit], self._head)
 
-    def _along(self, anchor: int, hidden: Tensor, logits: Tensor, choose: Choose) -> Draft:
-        """Slot by slot, each behind the token that was chosen before it."""
-        tokens, confidence = [anchor], list[float]()
-        for state, scores in zip(hidden, logits, strict=False):
-            row, sure = choose(tokens[-1], state, scores)
-            tokens.append(int(self._tokens[row]))
-            confidence.append(sure)
-        return Draft(self.name, tokens[1:], confidence)
+    def _score_of(self, kind: str) -> Score:
+        return {"dspark": self._by_markov, "dflash2": self._by_selector}.get(kind, self._by_itself)
 
-    def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[int, float]:
+    def _by_itself(self, _before: int, _state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
+        return self._tokens, logits, None
+
+    def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         embedded = self.model.markov_head.markov_w1.weight[before]
-        best = (logits + self.model.markov_head(embedded)).softmax(-1).max(-1)
-        sure = self.model.confidence_head(state, embedded) if self.model.config.judges else best.values
-        return int(best.indices), float(sure)
+        judged = self.model.confidence_head(state, embedded) if self.model.config.judges else None
+        return self._tokens, logits + self.model.markov_head(embedded), judged
 
-    def _by_selector(self, before: int, state: Tensor, logits: Tensor) -> tuple[int, float]:
+    def _by_selector(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
         candidates = logits.topk(self.model.config.selector_top_k)
-        scores = candidates.values + self.model.candidate_selector(state, before, self._tokens[candidates.indices])
-        best = scores.softmax(-1).max(-1)
-        return int(candidates.indices[best.indices]), float(best.values)
+        tokens = self._tokens[candidates.indices]
+        return tokens, candidates.values + self.model.candidate_selector(state, before, tokens), None
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localdflash.errors import DeviceFailed, LocaldflashError
 from localdflash.files import paths
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.app import create_app
+from localdflash.server.connections import Connection, OutOfDescriptors, allow_descriptors, waiting
 from localdflash.server.engines import PURPOSE, Engines
 from localdflash.server.guard import Guard
-from localdflash.server.sockets import lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
+from localdflash.server.sockets import BACKLOG, lifetime, lock_of, peer_uid, prepare_folder, tcp_socket, unix_socket
 from localdflash.server.wanted import ROLES, PairRole
 from localdflash.server.worker import PairWorker
 
@@ -79,6 +79,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     """Run the daemon until something ends it; AlreadyRunning if there is one. `say` gets lines for the user."""
     path = settings.private or paths.engine_socket()
     prepare_folder(path)
+    allow_descriptors()
     with ExitStack() as stack:
         if settings.log:
             _redirect_stderr(settings.log)
@@ -136,7 +137,7 @@ class Daemon:
         metrics = Metrics()
         options = settings.options
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
-        later = {role: replace(options, pair=pair) for role, pair in settings.later.items()}
+        later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
         self._engines = Engines(first, settings.roles, later)
         self._activity = Activity(create_app(self._engines, metrics, stop=self.stop, idle=lambda: self._activity.idle))
         self._servers: list[DaemonListener] = []
@@ -150,6 +151,7 @@ class Daemon:
         self._path = path
         self._servers = [DaemonListener(self._config(listener)) for listener in listeners]
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         self._engines.start()
@@ -183,8 +185,9 @@ class Daemon:
     def _config(self, listener: socket.socket) -> uvicorn.Config:
         tcp = self._settings.tcp if listener.family != socket.AF_UNIX else None
         return uvicorn.Config(
-            self._guarded(listener, tcp) if tcp else self._activity,
-            http=H11Protocol if tcp else PeerChecked,
+            self._guarded(tcp) if tcp else self._activity,
+            http=Connection if tcp else PeerChecked,
+            backlog=BACKLOG,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -196,8 +199,15 @@ class Daemon:
             timeout_graceful_shutdown=GRACE,
         )
 
-    def _guarded(self, listener: socket.socket, tcp: Tcp) -> Guard:
-        return Guard(self._activity, key=tcp.key, port=listener.getsockname()[1], hosts=tcp.hosts)
+    def _guarded(self, tcp: Tcp) -> Guard:
+        return Guard(self._activity, key=tcp.key, hosts=tcp.hosts)
+
+    def _make_room(self) -> None:
+        """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
+        _, *tcp = self._servers
+        for server in tcp if any(waiting(one.server_state.connections) for one in tcp) else self._servers:
+            for connection in waiting(server.server_state.connections):
+                connection.drop()
 
     def _leave_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop when stdin is closed; only the parent has its other end, so the parent's death closes it."""
@@ -263,8 +273,10 @@ class Daemon:
         return self._load_error if self._load_error is before else None
 
 
-class PeerChecked(H11Protocol):
+class PeerChecked(Connection):
     """HTTP for processes of this user; any other connection is closed before a byte is read."""
+
+    most = 256
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""

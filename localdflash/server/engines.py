@@ -124,7 +124,10 @@ class Engines:
                     await worker.ready()  # a load that is under way is not interrupted
             before = self._workers.get(role or self.main)
             usual = self._later.get(role or self.main, self._first.options)
-            options = replace(before.options if before else usual, **changes)
+            options = before.options if before else usual
+            if changes.get("pair", options.pair) != options.pair:
+                options = replace(options, drafter="")  # it was for the pair of before
+            options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(fills, options.pair):
                 roles = ("chat",)

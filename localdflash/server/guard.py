@@ -2,6 +2,9 @@
 
 In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
 no Origin (no page may ask, so no CORS either), the key. Loading and stopping are for the Unix socket alone.
+
+Any port will do in the Host header, and none: one that was forwarded (`ssh -L 9000:localhost:8080`) has another number
+where the client is, and no page can choose the name. What is refused ends the connection.
 """
 
 import hmac
@@ -20,13 +23,12 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of the TCP listener at `port`. `hosts`: names that a request may call us by, IPv6 in brackets."""
+    """ASGI middleware of a TCP listener. `hosts`: names that a request may call us by, IPv6 in brackets."""
 
-    def __init__(self, app: ASGIApp, *, key: str, port: int, hosts: Collection[str] = LOOPBACK) -> None:
+    def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK) -> None:
         if not key:
             raise ValueError("a guard without a key guards nothing")
-        self._app, self._port = app, port
-        self._key = key.encode()
+        self._app, self._key = app, key.encode()
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +40,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         if refusal := self._refusal(scope):
-            await error_response(refusal)(scope, receive, send)
+            response = error_response(refusal)
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -68,7 +72,7 @@ class Guard:
         if not found:
             return False
         port = int(found[2]) if found[2] else 80
-        return port == self._port and found[1].decode("latin-1").lower() in self._hosts
+        return 0 < port < 1 << 16 and found[1].decode("latin-1").lower() in self._hosts
 
     def _has_key(self, given: list[bytes]) -> bool:
         if len(given) != 1:

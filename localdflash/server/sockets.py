@@ -10,13 +10,14 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from localdflash.errors import LocaldflashError, UsageError
 from localdflash.files import paths
+from localdflash.files.process_lock import process_lock
 
 BACKLOG = 128
 PATIENCE = 15  # seconds that a daemon which was told to leave may take
@@ -30,14 +31,14 @@ class AlreadyRunning(LocaldflashError):
 def lifetime(path: Path) -> Iterator[None]:
     """A context in which this process is the daemon of this socket path; AlreadyRunning if another process is.
 
-    The kernel releases it when the process dies. A holder that no longer listens is about to leave: it is waited for.
+    The kernel releases it when the process dies, whatever it forked. A holder that no longer listens is about to leave:
+    it is waited for.
     """
-    lock = FileLock(lock_of(path), mode=0o600)
-    try:
-        held = lock.acquire(PATIENCE, cancel_check=lambda: is_listening(path))
-    except Timeout:
-        raise AlreadyRunning(f"{path}: another daemon has it") from None
-    with held:
+    with ExitStack() as held:
+        try:
+            held.enter_context(process_lock(lock_of(path), PATIENCE, lambda: is_listening(path)))
+        except Timeout:
+            raise AlreadyRunning(f"{path}: another daemon has it") from None
         yield
 
 

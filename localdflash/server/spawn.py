@@ -178,7 +178,7 @@ def serve_command(wanted: Wanted) -> list[str]:
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", wanted.role] if wanted.role else [])]
     for name, value in wanted.options.items():
         option = f"--{name.replace('_', '-')}"
-        arguments += [option] if value is True else [] if value in (False, None) else [option, str(value)]
+        arguments += [option] if value is True else [] if value in (False, None, "") else [option, str(value)]
     return arguments
 
 

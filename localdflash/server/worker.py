@@ -27,7 +27,8 @@ from localdflash.engine.turns import Turns
 from localdflash.errors import EngineGone, LocaldflashError
 from localdflash.files.paths import cache_folder
 from localdflash.loading.load import LoadedPair
-from localdflash.text.stream import AnswerText, Ending
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, Spelling
+from localdflash.text.tokenizer import Tokenizer
 
 SMALLEST_CACHE, LARGEST_CACHE = 256_000_000, 8_192_000_000  # bytes
 
@@ -181,6 +182,7 @@ class PairWorker:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
+        spelling: Callable[[Tokenizer], Spelling] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
         """Run a request, delta by delta; `request` says afterwards how it went. Raises what ended it early.
 
@@ -190,7 +192,7 @@ class PairWorker:
         if not (scheduler := self.scheduler):
             raise EngineGone("another model is being loaded: ask again")
         loop, deltas = asyncio.get_running_loop(), asyncio.Queue[TextDelta | BaseException | None]()
-        text = AnswerText(loaded.tokenizer, request.ends, stops, ending)
+        text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
         deadline = 0.0
 
         def tell(delta: TextDelta | BaseException | None) -> None:

@@ -61,10 +61,11 @@ class GrammarConstraint:
         text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
         count = self._matcher.validate_tokens(text)
         ended = count == len(text) < len(tokens)
-        return count + (ended and self._complete_after(text))
+        return count + (ended and self.complete_after(text))
 
-    def _complete_after(self, tokens: list[int]) -> bool:
-        self._matcher.consume_tokens(tokens)
+    def complete_after(self, tokens: Sequence[int]) -> bool:
+        """Whether the text is complete with these tokens, which may come next."""
+        self._matcher.consume_tokens(list(tokens))
         complete = self._matcher.is_accepting()
         self._matcher.rollback(len(tokens))
         return complete
@@ -86,7 +87,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size or tokenizer.vocab_size
+        self.vocab_size = vocab_size or tokenizer.vocab_size
         self._preparing = Lock()
         self._prepared: LLTokenizer | None = None
 
@@ -135,12 +136,12 @@ class Grammars:
         vocabulary = self._vocabulary()
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LIMITS)
         _check(matcher, kind)
-        return GrammarConstraint(vocabulary, matcher, self._vocab_size)
+        return GrammarConstraint(vocabulary, matcher, self.vocab_size)
 
     def _vocabulary(self) -> LLTokenizer:
         with self._preparing:
             if self._prepared is None:
-                wrapper = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+                wrapper = TokenizerWrapper(_Vocabulary(self._tokenizer, self.vocab_size))
                 self._prepared = LLTokenizer(wrapper, eos_token=sorted(self._tokenizer.ends))
             return self._prepared
 

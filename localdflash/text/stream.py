@@ -1,8 +1,9 @@
 """Turn a stream of token ids into a stream of text that can be shown at once and never has to be taken back.
 
-`Detokenizer` holds bytes back until they are whole characters, `StopStrings` holds text back while it could still turn
-out to be the start of a stop string, an `Ending` ends it by what it says; `AnswerText` is all three, for the tokens of
-one answer. They give the same total for any way of cutting their input into pieces.
+`Detokenizer` holds bytes back until they are whole characters (a chat's answer is spelled as its `answer_format` says),
+`StopStrings` holds text back while it could still turn out to be the start of a stop string, an `Ending` ends it by
+what it says; `AnswerText` is all three, for the tokens of one answer. They give the same total for any way of cutting
+their input into pieces.
 """
 
 import codecs
@@ -11,6 +12,16 @@ from typing import Protocol
 
 from localdflash.errors import UsageError
 from localdflash.text.tokenizer import Tokenizer
+
+
+class Spelling(Protocol):
+    """What a growing sequence of ids says."""
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that is certain with these ids."""
+
+    def finish(self) -> str:
+        """The text held back so far, at the end."""
 
 
 class Detokenizer:
@@ -89,9 +100,9 @@ class AnswerText:
     """The text of an answer whose tokens arrive step by step, up to a stop string or to where `ending` says."""
 
     def __init__(
-        self, tokenizer: Tokenizer, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
+        self, spelling: Spelling, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
     ) -> None:
-        self._detokenizer, self._stops, self._ends = Detokenizer(tokenizer), StopStrings(stops), ends
+        self._spelling, self._stops, self._ends = spelling, StopStrings(stops), ends
         self._ending = ending
         self._met = False  # a stop string
 
@@ -124,10 +135,10 @@ class AnswerText:
         return self._ending.push(rest) + self._ending.finish() if self._ending else rest
 
     def _spelled(self, ids: Sequence[int]) -> str:
-        text = self._detokenizer.push(token for token in ids if token not in self._ends)
+        text = self._spelling.push(token for token in ids if token not in self._ends)
         certain, self._met = self._stops.push(text)
         return certain
 
     def _rest(self) -> str:
-        text, self._met = self._stops.push(self._detokenizer.finish())
+        text, self._met = self._stops.push(self._spelling.finish())
         return text + self._stops.finish()

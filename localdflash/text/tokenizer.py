@@ -62,6 +62,9 @@ class Tokenizer:
     def load(cls, path: Path) -> Self:
         """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or llama.cpp refuses it."""
         model = load_model(path, vocab_only=True)
+        if api.llama_vocab_type(api.llama_model_get_vocab(model)) == api.LLAMA_VOCAB_TYPE_NONE:
+            api.llama_model_free(model)
+            raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
         tokenizer = cls(model)
         weakref.finalize(tokenizer, api.llama_model_free, model)
         return tokenizer

@@ -41,6 +41,14 @@ class Disguise:
         """The text in stand-ins; UsageError beyond 131 068 different characters."""
         return UserText(text.translate(self._stand_ins), text, self)
 
+    def hide_all(self, value: object) -> object:
+        """A value with every text inside it hidden, keys of dictionaries included."""
+        if isinstance(value, dict):
+            return {self.hide_all(key): self.hide_all(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_all(item) for item in value]
+        return self.hide(value) if isinstance(value, str) else value
+
     def reveal(self, text: str) -> str:
         """The text with each stand-in replaced by its character."""
         return text.translate(self._characters)

@@ -1,9 +1,10 @@
 """GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
 
 A header that passes is safe to hand to llama.cpp: little-endian version 2 or 3, every count, string and array inside
-the file and below a cap, every key and tensor named once, every tensor in the place that its predecessors leave it
-and inside the file. Everything else is a ModelError of one line. Nothing here imports torch before a tensor is loaded.
-A model in several files is read by the path of its first one, as one model (`split`).
+the file and below a cap, every key and tensor named once, every value within what C code stands (`gguf_limits`), every
+tensor in the place that its predecessors leave it and inside the file. Everything else is a ModelError of one line.
+Nothing here imports torch before a tensor is loaded. A model in several files is read by the path of its first one, as
+one model (`split`).
 Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
 """
 
@@ -22,6 +23,7 @@ from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
 from localdflash.weights import split
 from localdflash.weights.ggml_types import BY_CODE, GGMLType
+from localdflash.weights.gguf_limits import check_limits
 from localdflash.weights.gguf_values import read_metadata
 from localdflash.weights.reader import MAX_HEADER_BYTES, GGUFReader
 
@@ -178,6 +180,7 @@ def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
     n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
     n_keys = _read_count(reader, "metadata keys", MAX_KEYS, MIN_KEY_BYTES)
     metadata = read_metadata(reader, n_keys)
+    check_limits(reader, metadata)
     alignment = _alignment(reader, metadata)
     relative = _read_tensor_infos(reader, n_tensors)
     data_offset = _padded(reader.position, alignment)

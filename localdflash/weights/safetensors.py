@@ -3,11 +3,14 @@
 A header that passes: JSON of sane size without duplicate names, known dtypes, shapes that match the byte ranges, and
 ranges that cover the data exactly once. Everything else is a ModelError of one line. torch is imported only to load.
 Format: the safetensors README.
+
+Of a model in several files (see `split`) the path of the first stands for all. Each says itself what it holds, so the
+index that Hugging Face's libraries write beside them is not needed; one that is there must agree.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from localdflash.errors import ModelError
 from localdflash.files.regular import open_model
+from localdflash.weights import split
+from localdflash.weights.safetensors_index import check_index
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,13 +53,16 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True)
 class SafetensorInfo:
-    """A tensor: dtype as the file spells it ("BF16"), shape, offset from the start of the file and size in bytes."""
+    """A tensor: dtype as the file spells it ("BF16"), shape, offset from the start of the file and size in bytes; of a
+    model in several files `part` is the file's index.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,32 @@ class SafetensorsHeader:
     metadata: Mapping[str, str]
     tensors: dict[str, SafetensorInfo]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        return split.files_of(self.path)
+
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Check and read the header of a safetensors file; ModelError says what is wrong with it."""
+    """Check and read the header of a safetensors file, or of all parts of a model by the first one's path.
+
+    ModelError says what is wrong.
+    """
+    split.check_first(path)
+    split.check_there(path)
+    headers = [read_part(file) for file in split.files_of(path)]
+    tensors: dict[str, SafetensorInfo] = {}
+    for index, header in enumerate(headers):
+        if twice := next((name for name in header.tensors if name in tensors), None):
+            raise ModelError(f"{header.path}: tensor {twice} is in an earlier part, too; download the parts again")
+        tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
+    if len(headers) > 1:
+        check_index(path, {name: headers[info.part].path.name for name, info in tensors.items()})
+    return replace(headers[0], tensors=tensors)
+
+
+def read_part(path: Path) -> SafetensorsHeader:
+    """Check and read the header of one file, whatever it is a part of; ModelError says what is wrong with it."""
     with open_model(path) as (stream, size):
         length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
         if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
@@ -84,15 +115,16 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def load(path: Path) -> "dict[str, Tensor]":
-    """Load all tensors to the CPU, by name, after checking the header."""
+    """Load all tensors to the CPU, by name, after checking the header, or those of all parts."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    read_header(path)
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise _broken(path, str(error)) from error
+    tensors: dict[str, Tensor] = {}
+    for file in read_header(path).files:
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise _broken(file, str(error)) from error
     return tensors
 
 

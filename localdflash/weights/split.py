@@ -1,8 +1,10 @@
-"""GGUF models in several files: NAME-00001-of-00003.gguf and its siblings, as llama.cpp's gguf-split names them.
+"""Models in several files: NAME-00001-of-00003.gguf and its siblings, as llama.cpp's gguf-split names them, and the
+same of safetensors, as Hugging Face's libraries do.
 
-The first part has the metadata, and stands for all of them: its path is the model's. Every part has a header and says
-which one it is (`split.no` from 0, `split.count`); the tensors of all parts together are the model's
-(`split.tensors.count`). A name and a header that disagree are refused, as llama.cpp does.
+The first part stands for all of them: its path is the model's. Every part has a header, and the tensors of all parts
+together are the model's. In a GGUF the first one has the metadata, and each says which one it is (`split.no` from 0,
+`split.count`) and how many tensors there are in all (`split.tensors.count`). A name and a header that disagree are
+refused, as llama.cpp does.
 """
 
 import os
@@ -15,7 +17,9 @@ from localdflash.errors import ModelError
 MOST_PARTS = 512
 COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"
 
-_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL | re.ASCII)
+_PART = re.compile(
+    r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf|\.safetensors)", re.DOTALL | re.ASCII
+)
 
 
 def number_of(name: str) -> tuple[int, int]:
@@ -30,7 +34,7 @@ def names_of(name: str) -> tuple[str, ...]:
     count = int(found["count"]) if found else 1
     if not found or not 1 < count <= MOST_PARTS:
         return (name,)
-    return tuple(f"{found['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
+    return tuple(f"{found['stem']}-{number:05}-of-{count:05}{found['suffix']}" for number in range(1, count + 1))
 
 
 def first_of(name: str) -> str:

@@ -107,6 +107,21 @@ def test_more_context_may_take_less_memory() -> None:
     assert largest_context(WideThenNarrow(), NO_DRAFTER, MemoryBudget(150 * MB, 0, "memory"), 3500) == 2816
 
 
+def test_a_context_of_millions_is_planned_few_times() -> None:
+    """What a plan costs grows with the context."""
+    planned, sizes, parts = list[int](), Simple(trained=1 << 24), Simple.parts
+
+    class Counted(Simple):
+        def parts(self, context: int, drafter: str) -> Parts:
+            planned.append(context)
+            return parts(self, context, drafter)
+
+    found = largest_context(Counted(trained=1 << 24), NO_DRAFTER, budget(3000), 1 << 24)
+    assert found == largest_context(sizes, NO_DRAFTER, budget(3000), 1 << 24)
+    assert 0 < found < 100_000
+    assert sum(planned) < 2.5 * (1 << 24)
+
+
 @given(st.integers(0, 3_000), st.integers(1, 100_000))
 def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: int) -> None:
     sizes, limits = Simple(), budget(free)

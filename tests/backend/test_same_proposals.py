@@ -23,6 +23,8 @@ from localdflash.reference.gguf_decoder import load_decoder
 from tests.support.proposals import Case
 from tests.support.random_drafters import VARIANTS
 
+Make = Callable[[Path, Path, ExitStack], Drafter]
+
 
 def in_torch(path: Path, target: Path, _stack: ExitStack) -> Drafter:
     decoder = load_decoder(target)
@@ -55,7 +57,7 @@ def stack() -> Iterator[ExitStack]:
 
 # What rounding makes of scores, in standard deviations of a slot's logits. torch rounds nothing; llama.cpp rounds rows
 # that meet matrices in Q8_0, as the target's head is; the CPU engine those that meet any matrix.
-NEAR = {
+NEAR: dict[tuple[Make, str], float] = {
     (in_torch, "F32"): 1e-4,
     (in_torch, "Q8_0"): 1e-4,
     (in_llama_cpp, "F32"): 0.03,
@@ -66,13 +68,13 @@ NEAR = {
 
 
 # llama.cpp has one causality for all layers, and takes these for bidirectional.
-FAILS = {(in_llama_cpp, "sliding in part, causal by default")}
+FAILS: set[tuple[Make, str]] = {(in_llama_cpp, "sliding in part, causal by default")}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("make", "quantization"), NEAR)
 def test_the_same_tokens(
-    make: Callable[[Path, Path, ExitStack], Drafter],
+    make: Make,
     variant: str,
     quantization: str,
     tiny_pair: Path,

@@ -112,11 +112,11 @@ def plain(status: int, body: Any) -> bytes:
 class Script:
     """Says `answers` to one chat after the other, in parts, and hangs up after each; `asked` are their bodies.
 
-    A part that is an event is waited for. `models` is what /v1/models says.
+    A part that is an event is waited for. `models` is what /v1/models says, `about` what /ps does.
     """
 
     def __init__(self, *answers: bytes | Sequence[bytes | asyncio.Event], models: Any = None) -> None:
-        self.answers, self.models = list(answers), models
+        self.answers, self.models, self.about = list(answers), models, dict(ABOUT)
         self.asked: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.others: list[tuple[str, dict[str, Any]]] = []
@@ -141,7 +141,7 @@ class Script:
         writer.close()
 
     def _told(self, target: str) -> Any:
-        return {"/ps?role=chat": ABOUT, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
+        return {"/ps?role=chat": self.about, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
 
     async def _say(
         self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -17,7 +17,7 @@ from localdflash.chat.sources import NamedServer
 from localdflash.errors import ContextOverflow, ModelError, UsageError
 from tests.chat.asking import GREEDY, QUESTION, At, ask, asking
 
-LONG = ChatSettings(temperature=5.0, seed=0)  # an answer that fills the context
+LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=0)  # an answer that fills the context
 CHAT = "/v1/chat/completions"
 SAMPLED = ChatSettings(temperature=0.9, top_p=0.95, top_k=50, min_p=0.01, repetition_penalty=1.1, seed=5, max_tokens=48)
 

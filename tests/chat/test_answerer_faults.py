@@ -103,7 +103,38 @@ def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
         assert isinstance(drawn["seed"], int)
         assert (asked["seed"], asked["draft"]) == (3, False)
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
-        assert {*greedy} == {"messages", "temperature", "stream", "stream_options", "steps"}
+        assert greedy["chat_template_kwargs"] == {"enable_thinking": True}
+        assert greedy["reasoning_format"] == "none"
+        of_every_request = {"messages", "temperature", "stream", "stream_options", "steps"}
+        of_ours = {"chat_template_kwargs", "reasoning_format", "max_tokens", "end_repeats"}
+        assert {*greedy} == of_every_request | of_ours
+
+    run(test())
+
+
+def test_what_is_not_said_is_as_the_models_makers_say(path: Path) -> None:
+    async def test() -> None:
+        script = Script(*[answer("a")] * 2)
+        script.about |= {"context": 4000, "sampling": {"temperature": 0.6, "top_k": 20, "top_p": 0.95}}
+        async with scripted(script, path) as source, asking(source) as answerer:
+            await ask(answerer, settings=ChatSettings())
+            await ask(answerer, settings=ChatSettings(temperature=0.0, max_tokens=0))
+        drawn, told = script.asked
+        assert (drawn["temperature"], drawn["top_k"], drawn["top_p"]) == (0.6, 20, 0.95)
+        assert isinstance(drawn["top_k"], int)  # the engine takes nothing else
+        assert (drawn["max_tokens"], drawn["end_repeats"]) == (1000, True)
+        assert isinstance(drawn["seed"], int)
+        assert told["temperature"] == 0.0
+        assert "max_tokens" not in told
+
+    run(test())
+
+
+def test_an_answer_that_repeats_itself(path: Path) -> None:
+    async def test() -> None:
+        script = Script(HEAD + text("a a a") + finish("repeat"))
+        async with scripted(script, path) as source, asking(source) as answerer:
+            assert (await ask(answerer)).done.finish == "repeat"
 
     run(test())
 

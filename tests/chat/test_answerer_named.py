@@ -45,11 +45,23 @@ def test_it_is_asked_in_openais_words() -> None:
             await ask(answerer, settings=everything, system="Be brief.", goes_on=True)
             assert await answerer.count(QUESTION, system="", settings=everything) is None
         plainly, fully = script.asked
-        assert {*plainly} == OPENAI - {"top_p", "max_tokens", "seed"}
+        assert {*plainly} == OPENAI - {"temperature", "top_p", "max_tokens", "seed"}  # that is left to it
         assert {*fully} == OPENAI
         assert fully["messages"][0] == {"role": "system", "content": "Be brief."}
         assert fully["model"] == "first"
         assert "authorization" not in script.heads[0].lower()
+
+    run(test())
+
+
+def test_it_is_not_told_what_was_thought() -> None:
+    async def test() -> None:
+        script = Script(answer("x"), models=MODELS)
+        before = [Message("user", "one"), Message("assistant", "<think>\nwhy\n</think>\n\nso"), *QUESTION]
+        async with named(script) as answerer:
+            async for _ in answerer.answer(before, ChatSettings()):
+                pass
+        assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
 
     run(test())
 

@@ -14,6 +14,7 @@ from localdflash.chat import models
 from localdflash.errors import LocaldflashError, ModelError
 from localdflash.pairs.registry import load_registry
 from localdflash.server import spawn
+from tests.support.registry_entries import WAITING, register
 
 PLAN = {
     "backend": "cuda",
@@ -32,14 +33,15 @@ def instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", program)
 
 
-def test_every_pair_of_the_registry_is_a_row() -> None:
+def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
+    register(home, WAITING)
     rows = {row.id: row for row in asyncio.run(models.rows())}
     assert rows.keys() == load_registry().pairs.keys()
     assert rows["embedded"] == models.ModelRow(
         "embedded", "Small Python code model that ships with the package", "1 GB", here=True, runs=True
     )
     assert not rows["qwen3-4b"].here
-    assert not rows["qwen3-coder-next"].runs
+    assert not rows["waiting"].runs
 
 
 def test_the_fit_of_a_pair_that_is_here() -> None:

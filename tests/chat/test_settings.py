@@ -1,6 +1,7 @@
 import pytest
 
-from localdflash.chat.settings import SETTINGS, ChatSettings
+from localdflash.chat.settings import ANSWER_SHARE, SETTINGS, ChatSettings
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.errors import UsageError
 
 
@@ -16,6 +17,9 @@ from localdflash.errors import UsageError
         ("seed", "7", 7),
         ("seed", "none", None),
         ("max_tokens", "0", 0),
+        ("max_tokens", "AUTO", None),
+        ("temperature", "auto", None),
+        ("top_k", "auto", None),
         ("thinking", "off", False),
         ("draft", "ON", True),
     ],
@@ -26,10 +30,25 @@ def test_what_a_user_types(name: str, value: str, found: object) -> None:
     assert [one for one in SETTINGS if getattr(changed, one) != getattr(ChatSettings(), one)] in ([name], [])
 
 
+def test_what_nobody_set_is_the_models() -> None:
+    card = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    found = ChatSettings(top_p=0.5).resolved(card, 8192)
+    assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.6, 20, 0.5, 0.0)
+    assert (found.repetition_penalty, found.seed, found.max_tokens) == (1.0, None, 8192 // ANSWER_SHARE)
+    assert found.params == SamplingParams(0.6, 20, 0.5)
+
+
+def test_without_a_card_the_likeliest_token_is_taken() -> None:
+    found = ChatSettings().resolved({}, 0)
+    assert found.params == SamplingParams()
+    assert found.max_tokens == 0  # all the room of a context that nobody knows
+    assert ChatSettings(max_tokens=0).resolved({}, 8192).max_tokens == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("temperature", "hot", "temperature: expected a number from 0 to 10, found 'hot'"),
+        ("temperature", "hot", "temperature: expected a number from 0 to 10, or auto, found 'hot'"),
         ("temperature", "nan", "expected a number"),
         ("temperature", "-1", "expected a number"),
         ("temperature", "1e400", "expected a number"),

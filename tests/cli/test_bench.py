@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from localdflash.bench import prompt_set, verify_table
 from localdflash.bench import run as bench
-from localdflash.bench import verify_table
 from localdflash.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.cpu import library
 
@@ -97,3 +97,32 @@ def test_a_result_that_cannot_be_written_is_known_before_the_work(
 @pytest.mark.parametrize("arguments", [("--limit", "0"), ("--repeats", "0"), ("--limit", "x"), ("--json",)])
 def test_bad_values(arguments: tuple[str, ...], fails: Callable[..., str]) -> None:
     assert arguments[0] in fails(2, "bench", *arguments)
+
+
+def test_drafters_beside_each_other(
+    run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pair's own, and the target as a draft model for itself, which is always right."""
+    prompts = [replace(prompt, max_tokens=12, prefix=prompt.prefix[-60:], suffix="\n") for prompt in load(1)[:2]]
+    monkeypatch.setattr(prompt_set, "load", lambda _limit: prompts)
+    copy, file = tmp_path / "small.gguf", tmp_path / "result.json"
+    copy.write_bytes((tiny_pair / "target.gguf").read_bytes())
+    done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)
+    own, small = json.loads(file.read_text())["drafters"]
+    assert (own["drafter"], own["kind"], small["drafter"], small["kind"]) == (
+        *("the pair's", "dflash"),
+        *(str(copy), "draft-model"),
+    )
+    assert small["draft_ms"]["4"] > small["draft_ms"]["1"]
+    assert small["tau"]["forced"] == pytest.approx(12 / 3)  # drafts of 4 and one more, and the last one ends with 2
+    assert [line.split()[0] for line in done.out.splitlines()] == ["DRAFTER", "the", "small.gguf"]
+    assert done.code == 0
+
+
+def test_a_drafter_that_cannot_be_compared_is_an_error(
+    fails: Callable[..., str], tiny: tuple[str, ...], root: Path, tmp_path: Path
+) -> None:
+    assert "another vocabulary" in fails(
+        3, "bench", *tiny, "--limit", 1, "--against", root / "localdflash" / "embedded" / "target.gguf"
+    )
+    assert "take one of them" in fails(2, "bench", *tiny, "--server", "--against", tmp_path / "x.gguf")

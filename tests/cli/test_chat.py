@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +33,48 @@ def test_stdin_is_a_prompt(chat: Callable[..., Any], monkeypatch: pytest.MonkeyP
     expected = chat("-p", "What is zip?\nAnd é?", "--max-tokens", 20).out
     pipe(monkeypatch, "What is zip?\nAnd é?".encode())
     assert chat("--max-tokens", 20).out == expected
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Gives the command a stdin from a file."""
+    with ExitStack() as stack:
+
+        def give(data: bytes) -> None:
+            (tmp_path / "stdin").write_bytes(data)
+            monkeypatch.setattr(sys, "stdin", stack.enter_context((tmp_path / "stdin").open(encoding="utf-8")))
+
+        yield give
+
+
+def test_stdin_goes_along_with_a_prompt_in_a_fence(chat: Callable[..., Any], beside: Callable[[bytes], None]) -> None:
+    expected = chat("-p", "stdin:\n````\n-x\n```\n+y\n````\n\nReview.", "--max-tokens", 20).out
+    beside(b"-x\n```\n+y\n")
+    assert chat("-p", "Review.", "--max-tokens", 20).out == expected
+
+
+def test_a_pipe_beside_a_prompt(chat: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = json.loads(chat("-p", "Review.", "--max-tokens", 4, "--json").out)
+    read, write = os.pipe()
+    os.write(write, b"x = 1\n")
+    os.close(write)
+    with open(read, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        both = json.loads(chat("-p", "Review.", "--max-tokens", 4, "--json").out)
+    assert both["answer"] != alone["answer"]
+
+
+def test_a_stdin_beside_a_prompt_that_is_no_text(fails: Callable[..., str], beside: Callable[[bytes], None]) -> None:
+    beside(b"a\xff")
+    assert fails(2, "chat", "-p", "Review.") == "stdin is not UTF-8 at byte 1"
+
+
+def test_nothing_beside_a_prompt(chat: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    expected = chat("-p", "Review.", "--max-tokens", 4).out
+    with open(os.devnull, encoding="utf-8") as empty:
+        monkeypatch.setattr(sys, "stdin", empty)
+        assert chat("-p", "Review.", "--max-tokens", 4).out == expected
 
 
 def test_json_has_the_statistics(chat: Callable[..., Any]) -> None:

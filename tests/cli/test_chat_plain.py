@@ -81,8 +81,10 @@ def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
         if line.strip():
             screen.expect(b" per verify]")
         screen.expect(b"> ")
+    screen.type(b"/hlep\n")
+    assert b"did you mean /help?" in screen.expect(b"> ")
     screen.type(b"/help\n")
-    assert b"There is no /help. Ctrl-C stops" in screen.expect(b"> ")
+    assert b"/quit" in screen.expect(b"Ctrl-D.\r\n> ")
     screen.type(b"/new\n")
     assert b"A new conversation." in screen.expect(b"> ")
     screen.type(b"word " * 150 + b"\n")

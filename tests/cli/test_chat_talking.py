@@ -1,5 +1,6 @@
 """A printed chat as the engine sees it, here one that says what is written down; and what of it is kept."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from localdflash.chat.settings import ChatSettings
 from localdflash.chat.sources import NamedServer, SharedDaemon
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat import chats_file
-from localdflash.cli.plain import exchange
+from localdflash.cli.headless import answer_once
+from localdflash.cli.plain_commands import exchange
 from localdflash.cli.talking import Talking, by_engine
 from localdflash.errors import EngineGone, OutOfMemory
 from localdflash.files import paths
@@ -58,15 +60,58 @@ def test_the_history_goes_with_the_question(talking: Callable[..., Any]) -> None
     assert [message["content"] for message in engine.asked[2]["messages"]] == ["Be brief.", "three"]
 
 
+WHOLE = "<think>\nwhy\n</think>\n\nyes"
+THOUGHT = Answer.pieces("<thi", "nk>\nwh", "y\n</think>", "\n\nye", "s")
+
+
+@SHARED
+def test_thoughts_are_not_printed_and_are_kept(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    talk, engine = talking(THOUGHT, Answer.of("no"))
+    assert answer_once(talk, "one", "text") == 0
+    assert capsys.readouterr().out == "yes\n"
+    ask(talk, "two")
+    assert [message["content"] for message in engine.asked[1]["messages"][1:]] == ["one", WHOLE, "two"]
+
+
+@SHARED
+def test_a_terminal_is_told_why_nothing_comes(
+    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, _ = talking(THOUGHT)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    answer_once(talk, "one", "text")
+    assert capsys.readouterr() == ("yes\n", "[thinking]\n")
+
+
+@SHARED
+def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    talk, _ = talking(THOUGHT, THOUGHT, Answer.of("no"))
+    answer_once(talk, "one", "json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["thoughts"], told["answer"]) == ("why", "yes")
+    answer_once(talk, "two", "jsonl")
+    *parts, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert parts == [{"thoughts": "wh"}, {"thoughts": "y"}, {"text": "ye"}, {"text": "s"}]
+    answer_once(talk, "three", "json")
+    assert "thoughts" not in json.loads(capsys.readouterr().out)
+
+
+@SHARED
+def test_thoughts_that_are_cut_are_no_answer(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    talk, _ = talking(Answer.pieces("<think>\nwh", "y\n"))
+    answer_once(talk, "one", "text")
+    assert capsys.readouterr().out == "\n"
+
+
 @SHARED
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_error_of_a_server_ends_no_conversation(
     status: int, talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, engine = talking(Answer(status=status, message="too much"), Answer.of("now"))
-    exchange(talk, "one")
+    exchange(lambda show, think: talk.ask("one", show, think))
     assert capsys.readouterr() == ("", "too much\n")
-    exchange(talk, "one")
+    exchange(lambda show, think: talk.ask("one", show, think))
     assert capsys.readouterr().out == "now\n"
     assert [message["content"] for message in engine.asked[1]["messages"]] == ["Be brief.", "one"]
 
@@ -106,7 +151,7 @@ def test_an_answer_that_became_another_one_begins_on_a_line_of_its_own(
     talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
-    exchange(talk, "how?")
+    exchange(lambda show, think: talk.ask("how?", show, think))
     assert capsys.readouterr().out == "one way\nanother\n"
 
 

@@ -30,7 +30,7 @@ def test_show(run: Callable[..., Any], file: Path) -> None:
     done = run("config", "show")
     assert (done.code, done.err) == (0, "")
     shown = dict(line.split(maxsplit=1) for line in done.out.splitlines())
-    assert len(shown) == 18
+    assert len(shown) == 19
     assert (shown["chat.pair"], shown["completion.pair"]) == ("automatic", "automatic")
     assert shown["model.pair"] == "mine"
     assert shown["server.url"] == "-"
@@ -97,6 +97,7 @@ def parsed() -> Callable[..., dict[str, Any]]:
 def test_without_settings_the_options_have_their_defaults(parsed: Callable[..., dict[str, Any]]) -> None:
     assert parsed() == {
         "pair": "embedded",
+        "drafter": "",
         "backend": "auto",
         "threads": 0,
         "context": 0,
@@ -105,6 +106,7 @@ def test_without_settings_the_options_have_their_defaults(parsed: Callable[..., 
         "rows": "auto",
         "kv": "f16",
         "drafter_bits": 8,
+        "proposals": "deterministic",
         "native_fp4": False,
     }
 

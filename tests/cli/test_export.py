@@ -4,9 +4,12 @@ import json
 import shlex
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.registry_entries import UNREAD, register
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server"])
@@ -51,7 +54,7 @@ def test_another_drafter_and_another_target(run: Callable[..., Any]) -> None:
         (2, ["ollama", "qwen3-4b"], "'ollama' is not one of 'vllm', 'sglang', 'llama-server'"),
         (3, ["vllm", "qwen3-4"], "no pair 'qwen3-4'; did you mean 'qwen3-4b'?"),
         (3, ["vllm", "embedded"], "export it to llama-server"),
-        (3, ["vllm", "gemma-4-12b"], "add --draft-tokens"),
+        (3, ["vllm", "unread"], "add --draft-tokens"),
         (2, ["vllm", "qwen3-4b", "--target", "nowhere"], "--target 'nowhere'"),
         (2, ["vllm", "qwen3-4b", "--draft-tokens", "16"], "drafts at most 15"),
         (2, ["vllm", "qwen3-4b", "--draft-tokens", "0"], "--draft-tokens"),
@@ -59,5 +62,8 @@ def test_another_drafter_and_another_target(run: Callable[..., Any]) -> None:
         (3, ["llama-server", "/nowhere.gguf"], "/nowhere.gguf"),
     ],
 )
-def test_what_cannot_be_exported(code: int, arguments: list[str], said: str, fails: Callable[..., str]) -> None:
+def test_what_cannot_be_exported(
+    code: int, arguments: list[str], said: str, home: Path, fails: Callable[..., str]
+) -> None:
+    register(home, UNREAD)
     assert said in fails(code, "export", *arguments)

@@ -11,6 +11,7 @@ from localdflash.pairs import records
 from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests
+from tests.support.registry_entries import WAITING, register
 
 ENTRY = """\
 schema = 1
@@ -180,8 +181,9 @@ def test_embedded_needs_no_download(hub: FakeHub, run: Callable[..., Done]) -> N
     assert hub.requests == []
 
 
-def test_what_nothing_runs_is_not_fetched(hub: FakeHub, fails: Callable[..., str]) -> None:
-    assert "no backend runs 'qwen3-coder-next' yet" in fails(3, "models", "pull", "qwen3-coder-next")
+def test_what_nothing_runs_is_not_fetched(hub: FakeHub, home: Path, fails: Callable[..., str]) -> None:
+    register(home, WAITING)
+    assert "no backend runs 'waiting' yet" in fails(3, "models", "pull", "waiting")
 
 
 @pytest.mark.parametrize("revision", ["", "../x", "a b"])

@@ -16,6 +16,7 @@ from localdflash.machine import measurements
 from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Command
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
+from tests.support.registry_entries import WAITING, register
 
 GB = 10**9
 
@@ -111,9 +112,10 @@ def test_offline_the_registry_is_asked(fails: Any, hub: FakeHub, monkeypatch: py
     assert hub.requests == []
 
 
-def test_what_cannot_be_planned(fails: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
+    register(home, WAITING)
     assert "did you mean" in fails(3, "models", "plan", "qwen3-8c")
-    assert "no backend runs" in fails(3, "models", "plan", "qwen3-coder-next")
+    assert "no backend runs" in fails(3, "models", "plan", "waiting")
     assert "trained for 1024 tokens" in fails(2, "models", "plan", "embedded", "--ctx", "2000")
     assert "no NVIDIA driver" in fails(1, "models", "plan", "embedded", "--backend", "cuda")
     assert "the CPU engine is not there: it was not built" in fails(1, "models", "plan", "embedded", "--backend", "cpu")

@@ -11,7 +11,7 @@ import pytest
 from localdflash.pairs.pair import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
-from tests.support.split_files import split_file
+from tests.support.split_files import shard, split_file
 
 PARTS = [f"o/t/Q8_0/tiny-Q8_0-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
 DRAFTER = ["o/d/config.json", "o/d/model.safetensors"]
@@ -215,3 +215,38 @@ def test_a_drafter_that_was_found_and_does_not_fit_is_left_out(hub: FakeHub, run
     shown = run("models", "show", "hf:me/mine-GGUF:Q6_K").out
     assert "drafter of tiny: the file says base model o/tiny, but it does not fit: " in shown
     assert json.loads(run("models", "show", "hf:me/mine-GGUF:Q6_K", "--json").out)["drafter"] is None
+
+
+def test_a_drafter_in_parts_is_pulled_by_its_repository_and_drafts(
+    hub: FakeHub, run: Callable[..., Done], tiny_pair: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shard(tiny_pair / "drafter.safetensors", folder, 2)
+    hub.files |= {f"o/split/{file.name}": File(file.read_bytes()) for file in folder.iterdir()}
+    hub.files["o/split/config.json"] = File((tiny_pair / "config.json").read_bytes(), large=False)
+    names = [f"o/split/model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    pulled = run("models", "pull", "hf:o/t:Q8_0", "--drafter", "hf:o/split")
+    assert (pulled.code, pulled.out.count("fetched and verified")) == (0, 6), pulled
+    assert visible() == ["o/split/config.json", *names, *PARTS]
+    hub.requests.clear()
+    assert run("models", "pull", "hf:o/t:Q8_0", "--drafter", "hf:o/split").code == 0
+    assert not [path for _, path, _ in hub.requests if "/api/models/" in path], "what is here tells which file"
+    again = run("models", "show", "hf:o/t:Q8_0").out
+    assert names[0] in again
+    (models_folder() / names[1]).unlink()
+    missing = run("models", "plan", "hf:o/t:Q8_0", "--backend", "cpu", "--ctx", "256")
+    assert missing.code == 0, "a stand-in is planned with until it is here again"
+    assert run("models", "rm", "hf:o/t:Q8_0", "--yes").code == 0
+    assert visible() == []
+
+
+def test_a_folder_stands_for_its_drafter(
+    hub: FakeHub, run: Callable[..., Done], tiny_pair: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    first = shard(tiny_pair / "drafter.safetensors", folder, 2)
+    (folder / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
+    assert run("models", "pull", "hf:o/t:Q8_0", "--drafter", str(folder)).code == 0
+    assert str(first) in run("models", "show", "hf:o/t:Q8_0").out

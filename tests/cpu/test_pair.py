@@ -106,7 +106,7 @@ class MadeUpTarget:
 class MadeUpModel:
     """A drafter that is right as often as the world says, and about as sure."""
 
-    name, reads_taps, longest = "dflash", True, 7
+    name, is_model, autoregressive, waiting, longest = "dflash", True, False, 0, 7
 
     def __init__(self, target: MadeUpTarget, fails_at: int = -1) -> None:
         self.target, self.asked, self.fails_at = target, 0, fails_at

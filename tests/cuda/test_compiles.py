@@ -1,4 +1,5 @@
-"""Whole pairs in the shape of Qwen3-8B and Qwen3-30B-A3B compile for RTX 30 and RTX 50, in another process.
+"""Whole pairs in the shape of Qwen3-8B and Qwen3-30B-A3B compile for RTX 30 and RTX 50, in another process; of pairs
+with a drafter of DSpark or DFlash 2, its block.
 
 Triton is an interpreter in this one; see tests/kernels/aot.
 """
@@ -26,7 +27,8 @@ on_each = pytest.mark.parametrize("chip", [86, 120])
 def compiled(chip: int) -> dict[str, Facts]:
     """What is known of each pair."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
+    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
     command = [sys.executable, "-m", "tests.kernels.aot.whole_pair", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -44,6 +46,7 @@ def test_every_kernel_of_every_way_fits(chip: int) -> None:
     names = {kernel["kernel"] for kernel in found}
     assert {"_embed", "_qkv", "attention_kernel", "merge_kernel", "_residual", "_swiglu", "_head", "_accept"} <= names
     assert {"_lookup", "_gather_taps", "_propose", "_draw", "_route", "_gate_up", "_down", "_combine"} <= names
+    assert {"_markov_anchor", "_markov_slot", "_convolve_in", "_convolve_out", "_top_k", "_select"} <= names
     for kernel in found:
         assert kernel["shared"] <= SHARED[chip]
         assert kernel["spills"] == 0
@@ -60,7 +63,7 @@ def test_every_kernel_waits_for_its_predecessor(chip: int) -> None:
 @on_each
 def test_a_sequence_is_launches_alone(chip: int) -> None:
     """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
-    assert [pair["others"] for pair in compiled(chip).values()] == [[], []]
+    assert [pair["others"] for pair in compiled(chip).values()] == [[]] * 4
 
 
 @on_each
@@ -68,3 +71,7 @@ def test_steps_do_not_compile_anything_twice(chip: int) -> None:
     """Variants that differ by the alignment of an argument alone would cost seconds in the middle of a text."""
     assert len(compiled(chip)["dense"]["kernels"]) <= 37
     assert len(compiled(chip)["experts"]["kernels"]) <= 21
+    for kind, own in (("dspark", "_markov_slot"), ("dflash2", "_select")):
+        names = [kernel["kernel"] for kernel in compiled(chip)[kind]["kernels"]]
+        assert names.count(own) == 1  # whatever the slot
+        assert len(names) <= 20

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
 
 from localdflash.backend.options import Options
 from localdflash.cuda import assembly
@@ -16,7 +18,7 @@ from localdflash.cuda import device as devices
 from localdflash.cuda.memory import check_kinds
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import device_errors
-from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
+from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.loading.load import LoadedPair
 from localdflash.weights.gguf import read_header
 
@@ -120,6 +122,73 @@ def test_what_cuda_cannot_run_goes_to_llama_cpp_with_one_line(tiny_pair: Path, g
         assert "\n" not in loaded.notice
 
 
+BROKEN = [
+    RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+    RuntimeError("Triton Error [CUDA]: invalid argument"),
+    subprocess.CalledProcessError(1, ["gcc", "main.c"]),
+    AssertionError("libcuda.so cannot found!\nPossible files are located at"),
+    OutOfResources(120_000, 101_376, "shared memory"),
+    CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"),
+    ImportError("libcudart.so.13: cannot open shared object file"),
+    OSError("No space left on device"),
+    AttributeError("'NoneType' object has no attribute 'cubin'"),
+]
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+@pytest.mark.parametrize(
+    ("stage", "error"),
+    [*(("load_pair", error) for error in BROKEN), ("find_device", BROKEN[1]), ("CudaSizes", BROKEN[-2])],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_whatever_breaks_while_it_loads_another_backend_runs_the_pair(
+    stage: str, error: Exception, tiny_pair: Path, gpu: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any, **_options: Any) -> Any:
+        raise error
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr(f"localdflash.cuda.{'device' if stage == 'find_device' else 'load'}.{stage}", broken)
+    gpu.setattr(devices, "missing_tools", lambda: "")
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto", threads=1)) as loaded:
+        assert loaded.backend == "llama.cpp"
+        start = f"llama.cpp runs this pair, not the CUDA engine: it could not start ({type(error).__name__}: "
+        assert loaded.notice.startswith(start)
+        assert "\n" not in loaded.notice
+        assert "def kernel" not in loaded.notice
+
+
+def test_asked_for_cuda_what_breaks_is_one_line(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: Any, **_options: Any) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr("localdflash.cuda.load.load_pair", broken)
+    gpu.delenv("CC", raising=False)
+    gpu.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(NoDevice, match=r"there is no C compiler for Triton: install gcc"):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda"))
+
+
+def test_a_lost_gpu_ends_the_process(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
+    def lost(*_arguments: Any, **_options: Any) -> Any:
+        raise DeviceFailed("the GPU failed")
+
+    gpu.setattr(torch.cuda, "mem_get_info", lambda device: (24 << 30, 24 << 30))
+    gpu.setattr("localdflash.cuda.load.load_pair", lost)
+    with pytest.raises(DeviceFailed):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), "auto"))
+
+
+def test_headers_that_are_missing_are_named(gpu: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu.setenv("CC", "cc")
+    gpu.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    gpu.setattr(sys, "platform", "linux")
+    assert devices.missing_tools().startswith("Python's headers are not there for Triton: install them")
+    (tmp_path / "Python.h").touch()
+    assert devices.missing_tools() == ""
+
+
 def test_asked_for_cuda_nothing_else_runs(tiny_pair: Path, gpu: pytest.MonkeyPatch) -> None:
     gpu.setattr(torch.version, "cuda", None)
     with pytest.raises(NoDevice):
@@ -146,18 +215,31 @@ def test_a_quantization_that_planes_do_not_hold_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "message", ["CUDA error: an illegal memory access was encountered\nCompile with", "CUDA error"]
 )
-def test_a_sticky_error_has_its_own_exit_code(message: str) -> None:
+def test_a_sticky_error_has_its_own_exit_code(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def still() -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", still)
     with pytest.raises(DeviceFailed, match=r"the GPU failed.*start again") as caught, device_errors():
         raise RuntimeError(message)
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # a GPU that is well
+    with pytest.raises(RuntimeError, match="invalid argument"), device_errors():
+        raise RuntimeError("CUDA error: invalid argument")
     with pytest.raises(RuntimeError, match="shape"), device_errors():
         raise RuntimeError("shape mismatch")
     with pytest.raises(torch.OutOfMemoryError), device_errors():
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_fp8_keys_are_refused_before_anything_is_read(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
+    with pytest.raises(UsageError, match=r"--kv fp8 needs compute capability 8\.9 .*--kv int8"):
+        assembly.load_pair(Path("absent.gguf"), None, torch.device("cuda"), assembly.CudaSettings(kv="fp8"))
 
 
 def test_running_out_of_memory_names_what_would_fit(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

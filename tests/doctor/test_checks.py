@@ -63,6 +63,19 @@ class TestInstallation:
         assert (found.status, found.remedy) == ("warning", "install a CUDA build of torch")
         assert "not used because this PyTorch has no CUDA" in found.detail
 
+    def test_a_gpu_without_a_compiler_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+        monkeypatch.setattr("localdflash.cuda.device.find_device", lambda: None)
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr("shutil.which", lambda _name: None)
+        monkeypatch.setattr("sys.platform", "linux")
+        found = installation.cuda("cuda")
+        assert (found.status, found.remedy) == (
+            "warning",
+            "install gcc, or name one in the environment variable CC",
+        )
+        assert "not used because there is no C compiler for Triton" in found.detail
+
     def test_what_is_lost_without_our_own_engine(self, without_cpu_engine: str) -> None:
         found = installation.cpu_engine("cpu engine")
         assert found.status == "warning"

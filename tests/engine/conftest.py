@@ -93,8 +93,9 @@ class FakeDrafter:
     Checks that every token it is told of stands where it should, with the taps of its own row.
     """
 
-    def __init__(self, name: str, invent: Callable[[list[int], int], Any], reads_taps: bool = True) -> None:
-        self.name, self.reads_taps, self.longest, self._invent = name, reads_taps, 63, invent
+    def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
+        self.name, self.is_model, self.autoregressive, self.longest, self._invent = name, is_model, False, 63, invent
+        self.waiting = 0
         self.seen: list[int] = []
         self.asked = 0
 
@@ -131,7 +132,7 @@ def fake_target() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def fake_drafter() -> Callable[..., Any]:
-    """(name, invent, reads_taps) -> FakeDrafter."""
+    """(name, invent, is_model) -> FakeDrafter."""
     return FakeDrafter
 
 

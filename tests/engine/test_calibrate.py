@@ -50,7 +50,7 @@ def measure(fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(target, "verify", timed)
         model = fake_drafter("model", invent)
-        lookup = fake_drafter("lookup", invent, reads_taps=False)
+        lookup = fake_drafter("lookup", invent, is_model=False)
         return calibrate(target, [lookup, model]), target, model
 
     return make
@@ -62,6 +62,36 @@ def test_costs_are_those_of_the_machine(measure: Make) -> None:
         assert controller.verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
     assert (target.length, drafter.seen) == (0, [])
+
+
+def test_nodes_that_are_forwards_cost_apart(
+    fake_target: Make, fake_drafter: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one 2.5 ms, every further one 0.5: how many to ask for follows from that, and from what was right."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+
+    def invent(ids: list[int], limit: int) -> Any:
+        clock.spend(2.0 + 0.5 * limit)
+        return [1] * limit, [0.5] * limit
+
+    model = fake_drafter("model", invent)
+    model.autoregressive = True
+    target = fake_target(TABLE, context=256)
+    verify = target.verify
+
+    def timed(anchor: int, draft: Draft) -> Verification:
+        clock.spend(1.0)
+        seen: Verification = verify(anchor, draft)
+        return seen
+
+    monkeypatch.setattr(target, "verify", timed)
+    controller = calibrate(target, [model])
+    assert [controller.drafting_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
+    for right, fewest, most in ((8, 8, 8), (1, 1, 2)):
+        for _ in range(60):
+            controller.judge("model", [0.9] * 8, right)
+        assert fewest <= controller.nodes("model", 8) <= most
 
 
 def test_a_busy_moment_does_not_count(measure: Make) -> None:

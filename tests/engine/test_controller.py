@@ -118,6 +118,22 @@ def test_a_promise_counts_the_drafters_own_cost() -> None:
     assert controller.promise("model", 3) == pytest.approx(4 / (1.9 + 2.0))
 
 
+def test_of_a_block_all_nodes_are_asked_for() -> None:
+    controller = Controller(COSTS, {"model": 2.0})
+    judged(controller, [1] * 50)
+    assert controller.nodes("model", 15) == 15
+
+
+def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before() -> None:
+    controller = Controller(COSTS, {"model": 0.1}, node_ms={"model": 0.1})
+    judged(controller, [1] * 40, length=8)  # the first node is right, the second never
+    calibration = controller.calibration["model"]
+    assert calibration.survival[0] > 0.9
+    assert calibration.survival[1] < 0.2
+    judged(controller, [1] * 90, length=1)
+    assert calibration.survival[1] > 0.5
+
+
 def probe(controller: Controller, ms: float = 2.0) -> bool:
     """One draft that took this long, if a probe is due."""
     due = controller.may_probe("model", 15, 1.0)

@@ -12,6 +12,7 @@ import pytest
 
 from localdflash.engine import host_pair
 from localdflash.engine.controller import Controller
+from localdflash.engine.costs import USUAL
 from localdflash.engine.draft import NOTHING, Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Taps, Verification
@@ -79,22 +80,35 @@ class SimulatedDrafter:
     acceptance: Acceptance
     claim: float | None = None
     name: str = "model"
-    reads_taps: bool = True
+    is_model: bool = True
     longest: int = 15
+    each: float = 0.0  # milliseconds of every node after the first
+    read: float = 0.0  # milliseconds of every token that waits
+    heard: int = 0  # tokens that it has read
     length: int = 0
     asked: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(5)
 
+    @property
+    def waiting(self) -> int:
+        return self.length - self.heard
+
     def observe(self, ids: Sequence[int], taps: Taps | None) -> None:
         self.length += len(ids)
 
+    @property
+    def autoregressive(self) -> bool:
+        return self.each > 0.0
+
     def propose(self, anchor: int, limit: int) -> Draft:
-        self.clock.ms += self.cost
-        self.clock.drafting += self.cost
-        self.asked.append(self.length)
         count, mean = min(limit, 15), self.acceptance(self.length)
+        cost = self.cost + self.each * (count - 1) + self.read * max(self.waiting - USUAL, 0)
+        self.heard = self.length
+        self.clock.ms += cost
+        self.clock.drafting += cost
+        self.asked.append(self.length)
         if not mean:
             return NOTHING
         truth = TEXT[self.length + 1 : self.length + 1 + count]
@@ -105,7 +119,7 @@ class SimulatedDrafter:
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:
-        self.length = length
+        self.length, self.heard = length, min(length, self.heard)
 
 
 @pytest.fixture
@@ -129,15 +143,17 @@ def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) 
 
 
 def measured(*drafters: SimulatedDrafter) -> Controller:
-    return Controller(COSTS, {d.name: d.cost if d.reads_taps else 0.0 for d in drafters})
+    costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
+    by_node = [d for d in drafters if d.autoregressive]
+    return Controller(
+        COSTS, costs, node_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
+    )
 
 
-def best_fixed(acceptance: float, drafting: float) -> float:
+def best_fixed(acceptance: float, drafting: float, each: float = 0.0) -> float:
     """Milliseconds per token of the best fixed number of nodes, plain decoding included; by the geometric series."""
-    if acceptance == 1.0:
-        return min((cost_of(m + 1) + drafting) / (m + 1) for m in range(1, 16))
-    tokens = [(1 - acceptance ** (m + 1)) / (1 - acceptance) for m in range(1, 16)]
-    return min(1.0, *((cost_of(m + 2) + drafting) / tokens[m] for m in range(15)))
+    tokens = [sum(acceptance**i for i in range(m + 1)) for m in range(1, 16)]
+    return min(1.0, *((cost_of(m + 2) + drafting + each * m) / tokens[m] for m in range(15)))
 
 
 @pytest.mark.parametrize("drafting", [0.3, 1.0, 3.0])
@@ -170,7 +186,7 @@ def test_nearly_as_fast_as_the_best_fixed_choice(
 
 @pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.6, 0.95])
 def test_a_free_drafter_never_costs_anything(clock: Clock, acceptance: float) -> None:
-    drafter = SimulatedDrafter(clock, 0.0, lambda _: acceptance, 0.8, "lookup", reads_taps=False)
+    drafter = SimulatedDrafter(clock, 0.0, lambda _: acceptance, 0.8, "lookup", is_model=False)
     assert run(clock, [drafter], 2500, measured(drafter)) < 1.04 * best_fixed(acceptance, 0.0)
 
 
@@ -180,7 +196,7 @@ def test_two_drafters_take_turns(clock: Clock) -> None:
     def copied(position: int) -> float:
         return 0.98 if position % 300 < 100 else 0.0
 
-    lookup = SimulatedDrafter(clock, 0.0, copied, 0.8, "lookup", reads_taps=False)
+    lookup = SimulatedDrafter(clock, 0.0, copied, 0.8, "lookup", is_model=False)
     model = SimulatedDrafter(clock, 0.5, lambda _: 0.8)
     together = run(clock, [lookup, model], 3000, measured(lookup, model))
     halves = best_fixed(0.98, 0.0) / 3 + best_fixed(0.8, 0.5) * 2 / 3
@@ -212,3 +228,65 @@ def test_wrong_costs_are_found_out(clock: Clock) -> None:
     dear = Controller(COSTS, {"model": 4.0})  # as if the machine had been busy while drafts were measured
     assert run(clock, [drafter], 3000, dear) < 1.1 * best_fixed(0.9, 0.5)
     assert dear.draft_ms["model"] == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("each", [0.15, 0.5])
+@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.5])
+def test_a_drafter_that_goes_node_by_node_is_never_slower_than_plain_decoding(
+    clock: Clock, acceptance: float, each: float
+) -> None:
+    drafter = SimulatedDrafter(clock, each, lambda _: acceptance, 0.9, each=each)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.03
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "each", "claim"),
+    [(0.6, 0.1, 0.6), (0.7, 0.1, None), (0.8, 0.05, 0.5), (0.8, 0.3, 0.99), (0.9, 0.1, None), (0.97, 0.2, 0.97)],
+)
+def test_it_is_asked_for_nearly_the_best_number_of_nodes(
+    clock: Clock, acceptance: float, each: float, claim: float | None
+) -> None:
+    drafter = SimulatedDrafter(clock, each, lambda _: acceptance, claim, each=each)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.05 * best_fixed(acceptance, each, each)
+
+
+def test_wrong_costs_of_nodes_are_found_out(clock: Clock) -> None:
+    """They were measured four times as dear, and four times as cheap, as they are."""
+    for factor in (4.0, 0.25):
+        drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.8, each=0.1)
+        controller = Controller(COSTS, {"model": factor * 0.1}, node_ms={"model": factor * 0.1})
+        assert run(clock, [drafter], 3000, controller) < 1.1 * best_fixed(0.8, 0.1, 0.1)
+        assert controller.drafting_ms("model", 5) == pytest.approx(0.5, rel=0.1)
+
+
+def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.1, lambda n: 0.95 if n >= 2000 else 0.5, each=0.1)
+    pace = run(clock, [drafter], 6000, measured(drafter))
+    assert pace < 1.05 * (best_fixed(0.5, 0.1, 0.1) / 3 + best_fixed(0.95, 0.1, 0.1) * 2 / 3)
+
+
+def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
+    """Milliseconds of a token, what the drafter reads of each prompt included; the first half of the answers apart."""
+    target: Any = SimulatedTarget(clock)
+    drafters: list[Any] = [drafter]
+    pair, sampler, began = HostPair(target, drafters, measured(drafter)), Sampler(SamplingParams()), 0.0
+    for number in range(count):
+        pair.forget()
+        pair.prefill(TEXT[:prompt].tolist())
+        if number == count // 2:
+            began = clock.ms
+        while len(pair.ids) < prompt + answer:
+            pair.step(sampler, prompt + answer - len(pair.ids))
+    return (clock.ms - began) / (answer * (count - count // 2))
+
+
+@pytest.mark.parametrize(("acceptance", "read"), [(0.9, 0.2), (0.9, 2.0), (0.3, 0.2)])
+def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance: float, read: float) -> None:
+    """Of 400 tokens for an answer of 40; where it does not pay, what trials cost is in there."""
+    drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
+    assert answers(clock, drafter, 400, 40, 40) < 1.06
+
+
+def test_a_prompt_of_a_long_answer_is_read(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.9, 0.9, each=0.1, read=0.2)
+    assert answers(clock, drafter, 100, 400, 12) < 1.15 * (best_fixed(0.9, 0.1, 0.1) + 0.2 * 100 / 400)

@@ -86,7 +86,7 @@ class TestTogether:
     COSTS = ({1: 1.0, 2: 1.0, 4: 1.1, 8: 1.2}, {"model": 0.1})
 
     def made(self, fake_target: Make, fake_drafter: Make, copy: Any, model: Any) -> tuple[HostPair, Any]:
-        copied = fake_drafter("text", lambda _, limit: (copy[0][:limit], copy[1][:limit]), reads_taps=False)
+        copied = fake_drafter("text", lambda _, limit: (copy[0][:limit], copy[1][:limit]), is_model=False)
         modelled = fake_drafter("model", lambda _, limit: (model[0][:limit], model[1][:limit]))
         pair = HostPair(fake_target(TABLE), [copied, modelled], Controller(*self.COSTS))
         assert pair.controller
@@ -285,7 +285,7 @@ class NoTaps:
 class Parrot:
     """Proposes the anchor again; needs no taps."""
 
-    name, reads_taps, longest = "parrot", False, 63
+    name, is_model, autoregressive, waiting, longest = "parrot", False, False, 0, 63
 
     def __init__(self) -> None:
         self.seen: list[int] = []

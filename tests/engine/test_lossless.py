@@ -64,7 +64,7 @@ def drafting_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Make:
     def make(table: Table, kinds: Sequence[str], seed: int = 0, **settings: Any) -> HostPair:
         names = [f"{kind}{i}" for i, kind in enumerate(kinds)]
         drafters = [
-            fake_drafter(name, inventor(kind, table, seed), reads_taps=i % 2 == 0)
+            fake_drafter(name, inventor(kind, table, seed), is_model=i % 2 == 0)
             for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
         ]
         return HostPair(fake_target(table, **settings), drafters, eager(*names))

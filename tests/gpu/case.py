@@ -31,6 +31,13 @@ class Case:
     outputs: tuple[str, ...]
     rows: bool = False  # whether rows that are not live may be spoilt
     free: bool = False
+    needs: tuple[int, int] = (8, 0)  # compute capability
+
+    def lacking(self, device: torch.device) -> str:
+        """Why the device cannot run it, or ""."""
+        if device.type != "cuda" or torch.cuda.get_device_capability(device) >= self.needs:
+            return ""
+        return f"compute capability {self.needs[0]}.{self.needs[1]} is needed"
 
     def run(self, device: torch.device, change: Callable[[Arguments], None] | None = None) -> dict[str, Tensor]:
         """Outputs of the kernel, on the CPU."""
@@ -83,5 +90,12 @@ def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], A
 
 
 F16, I8, F8 = torch.float16, torch.int8, torch.float8_e4m3fn
+
+
+def needed(dtype: torch.dtype) -> tuple[int, int]:
+    """The compute capability that keys and values of a type need."""
+    return (8, 9) if dtype == F8 else (8, 0)
+
+
 N, K, WIDE = (1000, 4096, 2560) if REAL else (200, 512, 256)
 HEADS, VOCABULARY = ((32, 8, 128), 151_936) if REAL else ((2, 1, 64), 5000)

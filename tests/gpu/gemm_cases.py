@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from localdflash.kernels import embed, head, matmul, moe, qkv, residual, swiglu
+from localdflash.kernels import convolve, embed, head, markov, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.norm import Norm
 from localdflash.kernels.qkv import HeadRange
 from localdflash.kernels.residual import Tap
 from localdflash.kernels.rope import rope_tables
 from localdflash.kernels.split_k import SplitWorkspace
-from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved
+from tests.gpu.case import CPU, F8, F16, HEADS, I8, REAL, WIDE, Arguments, Case, K, N, built, moved, needed
 from tests.support.random_planes import LAYOUTS, activations, group_sums, random_planes
 
 
@@ -79,7 +79,7 @@ def _qkv(name: str, q_heads: int, kv_heads: int, head_dim: int, k: int, dtype: t
 
     build = built(make, workspace=_workspace(n, k))
     title = f"qkv {name} {head_dim} {dtype}"
-    return Case(title, qkv.qkv, qkv.qkv_reference, build, ("q_out", "cache"))
+    return Case(title, qkv.qkv, qkv.qkv_reference, build, ("q_out", "cache"), needs=needed(dtype))
 
 
 def _embed(name: str, n: int, k: int) -> Case:
@@ -104,6 +104,51 @@ def _head(name: str, n: int, k: int, **options: float) -> Case:
     build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
     names = ("out", "logits")
     return Case(f"head {name} {n}", head.head, head.head_reference, build, names, True, True)
+
+
+def _markov(name: str, n: int, rank: int) -> Case:
+    """One slot of DSpark's chain: the token's row of the table is laid out in `a` for the next."""
+
+    def make() -> Arguments:
+        planes = random_planes(name, n, rank)
+        a, sums = activations(planes)
+        a[1:], sums[:, 1:] = 0, 0
+        return {"a": a, "sums": sums, "planes": planes, "table": torch.randn(n, rank).half(),
+                "logits": torch.randn(16, n), "slot": 3, "out": torch.zeros(16, dtype=torch.int32)}  # fmt: skip
+
+    shaped = random_planes(name, n, rank)
+    build = built(make, scratch=lambda device: head.HeadScratch(device, [moved(shaped, device)]))
+    return Case(f"markov {name}", markov.markov_slot, markov.markov_slot_reference, build, ("out", "a", "sums"))
+
+
+def _convolve(n: int, kernel: int, group: int) -> list[Case]:
+    """Both sides of a sublayer of DFlash 2."""
+
+    def common() -> Arguments:
+        width = -n % 128 + n
+        change = torch.randn(16, 2 * kernel * n // group)
+        a, sums = torch.zeros(16, width).half(), torch.zeros(width // 32, 16)
+        return {"changes": convolve.Changes(torch.randn(2, kernel, n), change, group), "a": a, "sums": sums}
+
+    def enter() -> Arguments:
+        changes, a, sums = common().values()
+        a[:, :n] = torch.randn(16, n)
+        return {"a": a, "norm": _norm(n), "changes": changes, "out": torch.zeros_like(a), "sums_out": sums}
+
+    def leave() -> Arguments:
+        changes, a, sums = common().values()
+        return {
+            "y": torch.randn(16, n), "bias": torch.randn(n), "changes": changes, "x": torch.randn(16, n) * 5,
+            "gain": torch.rand(n) + 0.5, "before": _norm(n), "a_out": a, "sums_out": sums,
+            "squares_out": torch.zeros(a.shape[1] // 128, 16),
+        }  # fmt: skip
+
+    names = ("x", "a_out", "sums_out", "squares_out")
+    return [
+        Case(f"convolve_in {n}", convolve.convolve_in, convolve.convolve_in_reference, built(enter),
+             ("out", "sums_out"), True),
+        Case(f"convolve_out {n}", convolve.convolve_out, convolve.convolve_out_reference, built(leave), names, True),
+    ]  # fmt: skip
 
 
 def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case]:
@@ -154,5 +199,8 @@ CASES: list[Case] = [
     *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0")),
     _head("q6_k", 20_000 if REAL else 600, 1024 if REAL else 256),
     _head("q4_k", 5_000 if REAL else 300, 512 if REAL else 256, scale=0.2, softcap=20.0),
+    *(_markov(name, 20_000 if REAL else 300, 256) for name in ("q8_0", "q4_k")),
+    *_convolve(WIDE, 2, 16),
+    *_convolve(160, 3, 32),
     *_experts(1024 if REAL else 128, 1024 if REAL else 256, 512 if REAL else 256, 8 if REAL else 3, 2),
 ]

@@ -57,6 +57,12 @@ def rows_of(results: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
     }
 
 
+@pytest.fixture(autouse=True)
+def _skipped_where_the_chip_lacks_something(request: pytest.FixtureRequest, device: torch.device) -> None:
+    if why := request.node.callspec.params["case"].lacking(device):
+        pytest.skip(why)
+
+
 @named(CASES)
 def test_against_the_reference(case: Case, device: torch.device) -> None:
     want = case.expected()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from bench import synthetic
@@ -21,6 +22,8 @@ from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.model.dflash_json import config_of_json
+from localdflash.reference.dflash_model import DFlash
 from localdflash.weights.ggml_types import GGMLType
 
 ROOT = Path(__file__).parents[2]
@@ -167,3 +170,50 @@ def test_q4_k_m_with_its_mixed_types(
     exact = load_pair(tmp_path / "target.gguf", None, torch.device("cpu"), CudaSettings(context=1024), REFERENCES)
     got, want = (logits(one, ids, monkeypatch) for one in (pair, exact))
     assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())
+
+
+def write_slots(folder: Path, fields: dict[str, Any]) -> Path:
+    """A random drafter of DSpark or DFlash 2 for the tiny target, as safetensors with its configuration."""
+    c = synthetic.TINY
+    document = {
+        "architectures": ["DFlashDraftModel"], "block_size": 8, "mask_token_id": 511, "target_layer_ids": [1, 3, 5],
+        "num_hidden_layers": 2, "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "head_dim": c.head_dim,
+        "intermediate_size": c.intermediate_size, "num_attention_heads": c.num_attention_heads,
+        "num_key_value_heads": c.num_key_value_heads, "rope_theta": c.rope_theta,
+        "max_position_embeddings": c.context_length,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(document | fields))
+    torch.manual_seed(0)
+    shapes = DFlash(config_of_json(document | fields, "config.json")).state_dict()
+    state = {
+        name: 1 + 0.1 * torch.randn(part.shape) if part.ndim == 1 else 0.1 * torch.randn(part.shape)
+        for name, part in shapes.items()
+    }
+    save_file(state, folder / "drafter.safetensors")
+    return folder / "drafter.safetensors"
+
+
+@pytest.mark.parametrize("fields", [
+    {"markov_rank": 64, "sample_from_anchor": True},
+    {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 64, "selector_top_k": 16},
+], ids=["DSpark", "DFlash 2"])  # fmt: skip
+def test_drafters_that_choose_slot_by_slot(
+    fields: dict[str, Any], device: torch.device, tmp_path: Path, length: int
+) -> None:
+    """The text is the target's, and what a graph proposes is what float32 does, but for near ties."""
+    synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
+    files = tmp_path / "target.gguf", write_slots(tmp_path, fields)
+    settings, ops = CudaSettings(context=1024), KERNELS if device.type == "cuda" else REFERENCES
+    pair, exact = load_pair(*files, device, settings, ops), load_pair(*files, torch.device("cpu"), settings, REFERENCES)
+    ids, proposed = list(range(60)), list[list[int]]()
+    plain = run(pair.only("plain"), ids, length)
+    assert run(pair.only("draft"), ids, length) == plain
+    for one in (pair, exact):
+        one.forget()
+        one.prefill(ids)
+        one.rollback(len(ids))
+        one.stepper.catch_up()
+        one.stepper.fill_block(1)
+        proposed.append(one.stepper.draft[1:8].tolist())
+    assert proposed[0][0] == proposed[1][0]
+    assert sum(a == b for a, b in zip(*proposed, strict=True)) >= 5

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.kernels import accept, attention, lookup, rounds, sample, taps, top_k
+from localdflash.kernels import accept, attention, lookup, rounds, sample, selector, taps, top_k
 from localdflash.kernels.cache import Cache
 from localdflash.kernels.sample import SampleScratch
-from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built
+from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Arguments, Case, built, needed
 
 
 def _attention(
@@ -30,7 +30,8 @@ def _attention(
 
     build = built(make, scratch=lambda device: attention.Scratch(device, q_heads, head_dim, chunks))
     title = f"attention {mask} {start} {window} {dtype}"
-    return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), mask == "chain")
+    chain, needs = mask == "chain", needed(dtype)
+    return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), chain, needs=needs)
 
 
 def _sample(vocabulary: int, temperature: float, top_k_: int, top_p: float, min_p: float, penalty: float) -> Case:
@@ -56,6 +57,19 @@ def _top_k(n: int, k: int) -> Case:
 
     build = built(make, scratch=lambda device: top_k.TopKScratch(device, n))
     return Case(f"top_k {k}", top_k.top_k, top_k.top_k_reference, build, ("values", "tokens"))
+
+
+def _select(vocabulary: int, k: int, rank: int) -> Case:
+    def make() -> Arguments:
+        return {
+            "values": torch.randn(16, k).sort(descending=True).values,
+            "tokens": torch.randint(vocabulary, (16, k), dtype=torch.int32), "wanted": torch.randn(16, rank),
+            "predecessors": torch.randn(vocabulary, rank).half(), "successors": torch.randn(vocabulary, rank).half(),
+            "draft": torch.full((16,), 7, dtype=torch.int32), "out": torch.zeros(16, dtype=torch.int32),
+            "first": 1, "count": 7,
+        }  # fmt: skip
+
+    return Case(f"select {k}", selector.select, selector.select_reference, built(make), ("out",))
 
 
 def _state(context: int, drafter: int = 0, live: int = 16) -> Tensor:
@@ -109,6 +123,8 @@ CASES: list[Case] = [
     _sample(VOCABULARY, 1.0, 0, 1.0, 0.0, 1.0),
     _sample(VOCABULARY, 0.7, 0, 0.9, 0.05, 1.1),
     _sample(VOCABULARY, 0.0, 0, 1.0, 0.0, 1.3),
-    _top_k(VOCABULARY, 4),
+    *(_top_k(VOCABULARY, k) for k in (4, 16)),
+    _select(VOCABULARY, 16, 256),
+    _select(VOCABULARY, 7, 40),
     *_bookkeeping(),
 ]

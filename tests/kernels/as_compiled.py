@@ -17,7 +17,6 @@ import triton
 from triton.runtime.jit import JITFunction
 
 os.environ.pop("TRITON_INTERPRET", None)
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 announces another default
 
 from localdflash.kernels import launch
 from tests.kernels.aot.compiling import compiled_for

@@ -46,6 +46,7 @@ BUDGETS: dict[str, Limits] = {
     "qkv int8": limits(700, (120,)),
     "qkv fp8": limits(700, (89, 120)),
     "head": limits(1350, MOST),
+    "markov": limits(500, MOST),
     "fp4 mx": limits(300, (120,)),
     "fp4 nv": limits(300, (120,)),
     "attention fp16": limits(340),
@@ -58,7 +59,7 @@ BUDGETS: dict[str, Limits] = {
 }
 OTHERS = dict.fromkeys(
     (
-        *("embed", "gather_taps", "top_k", "accept", "lookup", "rounds", "sample"),
+        *("embed", "gather_taps", "convolve", "top_k", "select", "accept", "lookup", "rounds", "sample"),
         *("moe route", "moe combine"),
     ),
     MOST,
@@ -72,7 +73,7 @@ MMA = {
     "fp4 nv": "kind::mxf4nvf4.block_scale.scale_vec::4X",
 }
 # Kernels that end in a reduction by the last to arrive. (_swiglu has tiles enough without splitting K.)
-TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_top_k", "_lookup", "_fp4_matmul", "_route"}
+TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_fp4_matmul", "_route"}
 # What is never written while a model runs: a kernel may read it before its predecessors have finished.
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
@@ -95,7 +96,8 @@ on_every_chip = pytest.mark.parametrize("chip", [first(chip) for chip in EVERY])
 def compiled(chip: int) -> Results:
     """By case, what is known about each kernel that the case launches."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}  # triton 3.9 announces another default
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}  # as the tests on a GPU have it
+    environment.pop("TRITON_DEFAULT_FP_FUSION", None)
     command = [sys.executable, "-m", "tests.kernels.aot", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

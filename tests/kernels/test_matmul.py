@@ -187,7 +187,7 @@ def test_a_tile_of_one_expert_of_a_stack(name, stages):
     out = torch.zeros(16, 64)
     _tile[(1,)](
         a, sums, *pointers(planes), out, planes.padded_k, planes.padded_n, 64, 2, **switches(planes), BN=64,
-        STAGES=stages,
+        STAGES=stages, enable_fp_fusion=True,
     )  # fmt: skip
     assert_close(out, exact(a, planes, 2)[:, 64:])
 

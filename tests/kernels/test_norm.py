@@ -18,7 +18,8 @@ def _factors(squares_ptr, before_ptr, rstd_ptr, factor_ptr, H, eps, P: tl.conste
 
 def factors(norm, normed=True):
     out = torch.zeros(2, 16)
-    _factors[(1,)](norm.squares, norm.before, out[0], out[1], norm.size, norm.eps, P=norm.parts, NORMED=normed)
+    _factors[(1,)](norm.squares, norm.before, out[0], out[1], norm.size, norm.eps, P=norm.parts, NORMED=normed,
+                   enable_fp_fusion=True)  # fmt: skip
     return out
 
 

@@ -270,6 +270,12 @@ def test_factors_slow_the_frequencies_down() -> None:
     torch.testing.assert_close(slow.sin[4], plain.sin[1])
 
 
+def test_a_magnitude_stretches_what_is_turned() -> None:
+    rows, positions = torch.randn(16, 2, 64), torch.arange(16)
+    plain, longer = rope_tables(16, 64, THETA, CPU), rope_tables(16, 64, THETA, CPU, None, 1.5)
+    torch.testing.assert_close(rotate(rows, longer, positions), 1.5 * rotate(rows, plain, positions))
+
+
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
     case.part = HeadRange(0, 5, 2, 1)

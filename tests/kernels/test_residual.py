@@ -26,6 +26,7 @@ class Case:
     add: bool = True
     scaled: bool = True  # whether a previous norm scales a_out
     tapped: bool = False
+    biased: bool = False
     wide: torch.dtype = torch.float16  # of a, a_out and the ring
 
     def __post_init__(self) -> None:
@@ -37,6 +38,7 @@ class Case:
         self.sums = group_sums(self.a)
         self.x = torch.randn(16, self.hidden)
         self.gain = torch.rand(self.hidden) + 0.5
+        self.bias = torch.randn(self.hidden) if self.biased else None
         squares = torch.rand(-(-self.hidden // 128), 16) * 300
         self.before = Norm(squares, torch.rand(1, 16), 200, EPS) if self.scaled else None
 
@@ -54,13 +56,14 @@ class Case:
         workspace = SplitWorkspace(CPU, [cut])
         call = residual if kernel else residual_reference
         call(self.a, self.sums, self.planes, **out, gain=self.gain, before=self.before, workspace=workspace,
-             add=self.add, tap=tap)  # fmt: skip
+             add=self.add, tap=tap, bias=self.bias)  # fmt: skip
         assert not workspace.counters.any()
         return out | {"ring": ring}
 
     def oracle(self) -> dict[str, Tensor]:
         """The same, float64, a_out without its rounding."""
         x = self.a[:, : self.k].double() @ self.planes.dense.double().T
+        x = x if self.bias is None else x + self.bias.double()
         x = x + self.x.double() if self.add else x
         a_out = torch.zeros(16, self.width, dtype=torch.float64)
         a_out[:, : self.hidden] = x * self.gain.double()
@@ -109,7 +112,8 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor], rows: int) -> None:
     Case(tapped=True),
     Case(hidden=160, width=256, tapped=True),  # ragged: the last tile has 32 columns, the last group none
     Case(hidden=72, width=128, k=100),  # a group of 8
-], ids=["plain", "set", "tap", "ragged", "tiny"])  # fmt: skip
+    Case(hidden=160, width=256, biased=True),
+], ids=["plain", "set", "tap", "ragged", "tiny", "biased"])  # fmt: skip
 def test_against_the_definition(case: Case, kernel: bool) -> None:
     check(case, kernel)
 

@@ -13,8 +13,8 @@ from localdflash.engine.draft import NOTHING, Draft
 from localdflash.llamacpp.target import LlamaCppTarget
 from localdflash.llamacpp.ways import MOST_WITH_STATES
 from tests.support.converted_models import Case, ids_of
-from tests.support.llama_ways import WIDE
-from tests.support.target_models import ARCHITECTURES, RECURRENT, case_of
+from tests.support.llama_ways import NO_FILLERS, WIDE
+from tests.support.target_models import ARCHITECTURES, RECURRENT, WITHOUT_WAY_BACK, case_of
 
 TAPS = (0, 1)
 COUNT = 120  # more than the windows hold
@@ -28,7 +28,7 @@ class TableOfGelu(nn.Module):
         return torch.where(x >= 10, x, torch.where(x <= -10, 0.0, found))
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=(*ARCHITECTURES, *WITHOUT_WAY_BACK))
 def case(request: pytest.FixtureRequest) -> Case:
     found = case_of(request.param)
     if found.architecture == "gemma4":
@@ -39,7 +39,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture
 def target(case: Case, tmp_path: Path) -> Iterator[LlamaCppTarget]:
-    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, WIDE.up_to(MOST_WITH_STATES))
+    way = NO_FILLERS if case.architecture in WITHOUT_WAY_BACK else WIDE
+    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.up_to(MOST_WITH_STATES))
     yield found
     found.close()
 
@@ -85,4 +86,4 @@ def test_the_likeliest_text_is_that_of_hugging_face(case: Case, target: LlamaCpp
 
 
 def test_recurrent_layers_are_known(case: Case, target: LlamaCppTarget) -> None:
-    assert target.whole == (case.architecture in RECURRENT)
+    assert target.whole == (case.architecture in (*RECURRENT, *WITHOUT_WAY_BACK))

@@ -25,6 +25,7 @@ from localdflash.llamacpp.ways import DEFAULT, NOT_REPACKED, Way
 from localdflash.loading.load import LoadedPair
 from localdflash.machine.cores import physical_cores
 from localdflash.weights import gguf
+from tests.support.split_files import split_file
 
 IMPORTS = "from localdflash.backend.options import Options; from localdflash.loading.load import LoadedPair"
 RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m in sys.modules))"
@@ -46,6 +47,15 @@ def test_a_backend_does_not_load_the_other(body: str, loaded: str) -> None:
         [sys.executable, "-P", "-c", RUN.format(body=body)], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == loaded
+
+
+def test_how_the_makers_would_draw_is_read_from_the_file(tiny_pair: Path, tmp_path: Path) -> None:
+    said = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
+    file = split_file(tiny_pair / "target.gguf", tmp_path, "made", 2, more=said)
+    with LoadedPair(Options(str(file), "llama.cpp", threads=1)) as loaded:
+        assert loaded.sampling == {"temperature": 0.5, "top_k": 20}
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1)) as loaded:
+        assert loaded.sampling == {}
 
 
 def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""A target in parts: every backend reads all of them, and writes what it writes with the one file."""
+"""Targets and drafters in parts: every backend reads all of them, and writes what it writes with the one file."""
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.engine.generate import Request, generate
+from localdflash.loading.backends import load_on
 from localdflash.loading.choice import Case
 from localdflash.loading.load import LoadedPair
 from localdflash.model.fingerprint import trained_for
+from localdflash.pairs.pair import LocalPair
 from localdflash.weights.gguf import read_header
-from tests.support.split_files import split_file
+from tests.support.split_files import shard, split_file
 
 BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -33,6 +36,28 @@ def test_every_backend_reads_all_parts(backend: Runner, tiny_pair: Path, tmp_pat
     for name in ("drafter.safetensors", "config.json"):
         shutil.copy(tiny_pair / name, tmp_path / name)
     assert written(first, backend) == (written(tiny_pair / "target.gguf", backend)[0], True)
+
+
+def drafted(drafter: Path, target: Path, backend: Runner) -> list[tuple[float, ...]]:
+    """What the drafter proposes at every step of a greedy answer."""
+    files = LocalPair("tiny", target, None, drafter, None, None)
+    running = load_on(backend, files, Options("tiny", backend, context=128, threads=1, rows="fast"))
+    with closing(running):
+        assert running.host
+        model, proposals = next(one for one in running.host.drafters if one.is_model), []
+        for _ in generate(running.pair, Request(PROMPT, 16)):
+            draft = model.propose(running.pair.ids[-1], 8)
+            proposals.append((*draft.tokens, *draft.confidence))
+    return proposals
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_reads_all_parts_of_a_drafter(backend: Runner, tiny_pair: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_pair / "config.json", tmp_path)
+    first, target = shard(tiny_pair / "drafter.safetensors", tmp_path, 3), tiny_pair / "target.gguf"
+    proposals = drafted(first, target, backend)
+    assert any(proposals)
+    assert proposals == drafted(tiny_pair / "drafter.safetensors", target, backend)
 
 
 def test_any_part_s_path_stands_for_the_model(tiny_pair: Path, tmp_path: Path) -> None:

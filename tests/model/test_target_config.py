@@ -50,7 +50,7 @@ def test_without_yarn_nothing_is_scaled(tmp_path: Path) -> None:
         ({"rope__dimension_count": 16}, "whole heads"),
         ({"expert_weights_scale": 2.5}, r"expert_weights_scale is 2\.5"),
         ({"attention__head_count_kv": 3}, "cannot share"),
-        ({"expert_used_count": 7}, "expected 1 to 6"),
+        ({"expert_used_count": 7}, "is 7, but expert_count is 6"),
         ({"attention__sliding_window": None}, "is missing"),
     ],
 )

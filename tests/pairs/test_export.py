@@ -154,7 +154,7 @@ def test_dspark_has_a_launch_line_for_llama_server_alone() -> None:
     assert flags(LAUNCHERS["llama-server"](spark, Wishes()))["--spec-type"] == "draft-dspark"
     source = replace(pair.drafter, kind="dspark", repository="owner/name", file="model.safetensors")
     for server in ("vllm", "sglang"):
-        with pytest.raises(ModelError, match="runs DSpark drafters is not known here"):
+        with pytest.raises(ModelError, match="runs dspark drafters is not known here"):
             LAUNCHERS[server](replace(pair, drafter=source), Wishes(draft_tokens=3))
 
 

@@ -7,7 +7,7 @@ import pytest
 from localdflash.errors import ModelError
 from localdflash.pairs import records
 from localdflash.pairs.registry import Registry, load_registry, local_files, missing_files, shipped_file
-from tests.support.registry_entries import HASH, HEAD, TARGET, VALID
+from tests.support.registry_entries import HASH, HEAD, TARGET, VALID, WAITING, register
 
 
 @pytest.fixture
@@ -157,9 +157,10 @@ def test_drafters_of_every_kind_are_found(kind: str, user_file: Path, home: Path
     assert local_files(load_registry().pair("mine")).drafter_safetensors == drafter
 
 
-def test_a_pair_that_no_backend_runs_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"no backend runs 'qwen3-coder-next' yet; see `localdflash models show"):
-        local_files(load_registry().pair("qwen3-coder-next"))
+def test_a_pair_that_no_backend_runs_is_refused(home: Path) -> None:
+    register(home, WAITING)
+    with pytest.raises(ModelError, match=r"no backend runs 'waiting' yet; see `localdflash models show"):
+        local_files(load_registry().pair("waiting"))
 
 
 def test_paths_of_a_user_entry_start_at_its_file(user_file: Path, tmp_path: Path) -> None:

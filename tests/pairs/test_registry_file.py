@@ -27,6 +27,9 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("quantization", "quantisation"), "unknown key; did you mean 'quantization'?"),
     (("taps", "tap"), "unknown key; did you mean 'taps'?"),
     (("notes =", '"red \\u001b[31m" = 1  # HERE\nnotes ='), "pair.'red \\x1b[31m': unknown key"),
+    (("[pair.drafter]", "[pair.sampling]\ntemprature = 1  # HERE\n[pair.drafter]"), "did you mean 'temperature'?"),
+    (("[pair.drafter]", "[pair.sampling]\ntop_k = 1.5  # HERE\n[pair.drafter]"), "top_k: expected a whole number"),
+    (("[pair.drafter]", "[pair.sampling]\ntop_p = 0  # HERE\n[pair.drafter]"), "top_p: expected"),
     # what must be there
     ((VALID, "# HERE"), "missing key 'schema'"),
     (("[[pair]]", "[[pair]]  # HERE", 'id = "mine"', ""), "missing key 'id'"),
@@ -62,7 +65,10 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (('["one", "two"]', '[ # HERE\n  "]",\n  1,\n]'), "pair.notes: expected text, found a whole number"),
     (('["llama.cpp"]', '["llamacpp"]  # HERE'), "did you mean 'llama.cpp'?"),
     (('["llama.cpp"]', '"torch"  # HERE'), "expected an array"),
-    (('"dflash"', '"dflash3"  # HERE'), "expected one of dflash, dflash2, dspark, found 'dflash3'"),
+    (
+        ('"dflash"', '"dflash3"  # HERE'),
+        "expected one of dflash, dflash2, dspark, eagle3, draft-model, found 'dflash3'",
+    ),
     # numbers
     (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
     (("schema = 1", "schema = '1'  # HERE"), "expected a whole number, found text"),
@@ -218,6 +224,13 @@ def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
     assert target.adapted.base == pairs["embedded"].target
     assert target.adapted.adapter == str(user_file.parent / "a.safetensors")
     assert target.path == models_folder() / "adapted" / "taught.gguf"
+
+
+def test_what_the_card_says_of_sampling_is_read(user_file: Path) -> None:
+    user_file.write_text(
+        VALID.replace("[pair.drafter]", "[pair.sampling]\ntemperature = 1\ntop_k = 20\n[pair.drafter]")
+    )
+    assert load_registry().resolve("mine").sampling == {"temperature": 1.0, "top_k": 20}
 
 
 def test_a_package_is_read(user_file: Path) -> None:

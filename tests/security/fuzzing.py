@@ -23,15 +23,15 @@ class _TimeIsUp(BaseException):
     """Ends a round; no Exception, which hypothesis would take for a failure."""
 
 
-def fuzz(cases: SearchStrategy[T], check: Callable[[T], None]) -> None:
-    """Check cases until the time is up. One that fails is shrunk and printed by hypothesis."""
+def fuzz(cases: SearchStrategy[T], check: Callable[[T], None], least: int = LEAST) -> None:
+    """Check cases until the time is up, but `least` of them. One that fails is shrunk and printed by hypothesis."""
     checked, failed, end = 0, False, time.monotonic() + SECONDS
 
     @settings(max_examples=ROUND, deadline=None, derandomize=False, suppress_health_check=list(HealthCheck))
     @given(case=cases)
     def one_round(case: T) -> None:
         nonlocal checked, failed
-        if not failed and checked >= LEAST and time.monotonic() > end:
+        if not failed and checked >= least and time.monotonic() > end:
             raise _TimeIsUp
         checked += 1
         try:

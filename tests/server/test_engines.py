@@ -97,6 +97,17 @@ def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, tiny: s
     assert listed == ["embedded", tiny]
 
 
+def test_another_drafter_is_that_of_its_pair_alone(make: Any, tiny: str, tmp_path: Path) -> None:
+    _, client = make()
+    assert client.get("/ps").json()["drafters"] == ["lookup", "dflash"]
+    small = tmp_path / "small.gguf"
+    small.write_bytes(Path(tiny).read_bytes())
+    told = client.post("/load", {"pair": tiny, "drafter": str(small)})
+    assert (told.status_code, told.json()["drafters"]) == (200, ["lookup", "draft-model"])
+    assert client.post("/load", {"pair": tiny, "context": 512}).json()["drafters"] == ["lookup", "draft-model"]
+    assert client.post("/load", {"pair": "embedded"}).json()["drafters"] == ["lookup", "dflash"]
+
+
 def test_requests_name_either_pair(make: Any, tiny: str) -> None:
     _, client = make("completion")
     client.post("/load", {"pair": "embedded", "role": "chat"})

@@ -5,7 +5,6 @@ import pytest
 
 from localdflash.server.guard import LOOPBACK, Guard
 
-PORT = 4321
 KEY = "s3cret-ключ"
 AUTHORIZED = (b"authorization", f"Bearer {KEY}".encode())
 
@@ -25,7 +24,7 @@ def status(*headers: tuple[bytes, bytes], path: str = "/v1/models", hosts: Any =
         return {"type": "http.request", "body": b"", "more_body": False}
 
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b""}
-    asyncio.run(Guard(passed, key=KEY, port=PORT, hosts=hosts)(scope, receive, send))
+    asyncio.run(Guard(passed, key=KEY, hosts=hosts)(scope, receive, send))
     assert not any(name.lower().startswith(b"access-control") for name, _ in sent[0]["headers"])
     return int(sent[0]["status"])
 
@@ -37,10 +36,13 @@ def status(*headers: tuple[bytes, bytes], path: str = "/v1/models", hosts: Any =
         (b"LocalHost:4321", 200),
         (b"127.0.0.1:4321", 200),
         (b"[::1]:4321", 200),
-        (b"localhost", 421),  # port 80
-        (b"localhost:80", 421),
-        (b"localhost:43210", 421),
-        (b"127.0.0.1:1", 421),
+        (b"localhost", 200),
+        (b"localhost:80", 200),
+        (b"localhost:9000", 200),  # ssh -L 9000:localhost:4321
+        (b"127.0.0.1:1", 200),
+        (b"[::1]", 200),
+        (b"localhost:0", 421),
+        (b"localhost:65536", 421),
         (b"127.0.0.1:", 421),
         (b"evil.example:4321", 421),
         (b"evil.example", 421),
@@ -145,7 +147,7 @@ def test_loading_and_stopping_are_for_the_unix_socket(path: str) -> None:
 
 def test_a_guard_needs_a_key() -> None:
     with pytest.raises(ValueError, match="key"):
-        Guard(passed, key="", port=PORT)
+        Guard(passed, key="")
 
 
 def test_no_web_sockets() -> None:
@@ -157,5 +159,5 @@ def test_no_web_sockets() -> None:
     async def receive() -> Any:
         return {"type": "websocket.connect"}
 
-    asyncio.run(Guard(passed, key=KEY, port=PORT)({"type": "websocket", "headers": [], "path": "/"}, receive, send))
+    asyncio.run(Guard(passed, key=KEY)({"type": "websocket", "headers": [], "path": "/"}, receive, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]

@@ -1,6 +1,6 @@
 """Small Qwen3, Qwen3-MoE and Llama models of random weights, from Hugging Face, in files as llama.cpp converts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,15 @@ class Case:
     tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
 
-    def write(self, path: Path, kind: str = "F32", experts: str = "") -> Path:
-        """A file from the reference writer, without a tokenizer; vectors, biases and routers stay in float32."""
+    def write(self, path: Path, kind: str = "F32", experts: str = "", tokens: Sequence[str] = ()) -> Path:
+        """A file from the reference writer, without a tokenizer; vectors, biases and routers stay in float32.
+
+        `tokens` are said to be the vocabulary, as models with a tokenizer do.
+        """
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_tokenizer_model("none")
+        if tokens:
+            writer.add_token_list(list(tokens))
         for name, value in self.numbers.items():
             add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
             add[type(value)](f"{self.architecture}.{name}", value)

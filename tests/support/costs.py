@@ -6,7 +6,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 
 VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by rows
-DRAFT_MS = 0.3
+DRAFT_MS, NODE_MS = 0.3, 0.1  # of a block or a first node, and of further ones
 
 
 class OnPaper(Controller):
@@ -16,9 +16,9 @@ class OnPaper(Controller):
         """Whatever it took."""
         super().learn_verify(rows, self.verify_ms(rows))
 
-    def learn_draft(self, drafter: str, ms: float) -> None:
+    def learn_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
         """Whatever it took."""
-        super().learn_draft(drafter, self.draft_ms[drafter])
+        super().learn_draft(drafter, self.drafting_ms(drafter, nodes), nodes)
 
     def learn_looking(self, tokens: int, ms: float, looking_ms: float) -> None:
         """It costs nothing."""
@@ -29,4 +29,6 @@ class OnPaper(Controller):
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     """`Options.costs` with which a pair drafts wherever a draft is likely to be right."""
-    return OnPaper(VERIFY_MS, {drafter.name: DRAFT_MS if drafter.reads_taps else 0.0 for drafter in drafters})
+    costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
+    by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.autoregressive}
+    return OnPaper(VERIFY_MS, costs, node_ms=by_node)

@@ -3,7 +3,7 @@
 Weights are named as in z-lab's state dicts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,16 @@ class Oracle:
             confidence.append(sure)
         return tokens[1:], confidence
 
+    def chances(self, taps: Array, anchor: int, drawn: Sequence[int]) -> list[dict[int, float]]:
+        """Token -> probability of every slot, each behind the token drawn before it."""
+        found = []
+        for before, state, logits in zip((anchor, *drawn), *self.slots(taps, anchor), strict=False):
+            rows = self.candidates(logits)
+            scores = self.scores(before, state, logits)[rows]
+            weights = np.exp(scores - scores.max())
+            found.append(dict(zip(self.tokens[rows].tolist(), (weights / weights.sum()).tolist(), strict=True)))
+        return found
+
     def slots(self, taps: Array, anchor: int) -> tuple[Array, Array]:
         """Hidden states and logits of the slots that propose."""
         hidden = self.hidden(taps, anchor)[self.config.first_slot :]
@@ -69,17 +79,23 @@ class Oracle:
         """What every row of the head is worth behind the token `before`."""
         w = self.w
         if self.config.markov_rank:
-            return logits + w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
+            bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
+            return logits + bias
         if self.config.selector_rank:
             a, s = (w[f"candidate_selector.{name}_codebook"] for name in ("predecessor", "successor"))
             wanted = a[before] * (w["candidate_selector.hidden_projection.weight"] @ state)
-            return logits + s[self.tokens] @ wanted
+            fit: Array = s[self.tokens] @ wanted
+            return logits + fit
         return logits
+
+    def candidates(self, logits: Array) -> NDArray[np.intp]:
+        """The rows of the head that a slot may propose, the likeliest first."""
+        return np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
 
     def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
         """The row of a slot behind the token `before`, and how sure it is."""
         w = self.w
-        rows = np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
+        rows = self.candidates(logits)
         scores = self.scores(before, state, logits)[rows]
         best = int(scores.argmax())
         sure = 1 / np.exp(scores - scores[best]).sum()

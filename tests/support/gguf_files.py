@@ -107,7 +107,7 @@ def small_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_int8("i8", -100)
     writer.add_uint16("u16", 60_000)
     writer.add_int16("i16", -30_000)
-    writer.add_uint32("qwen3.block_count", 4_000_000_000)
+    writer.add_uint32("qwen3.large", 4_000_000_000)
     writer.add_int32("i32", -2_000_000_000)
     writer.add_uint64("u64", 2**63 + 1)
     writer.add_int64("i64", -(2**62))

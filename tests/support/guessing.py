@@ -26,7 +26,7 @@ class Eager(Controller):
 class Guessing:
     """Drafts of what comes, as far as `coming` says it: some wrong from a node on, some not long. Keeps what it saw."""
 
-    name, reads_taps = "guess", True
+    name, is_model, autoregressive, waiting = "guess", True, False, 0
 
     def __init__(self, vocabulary: int, longest: int, seed: int = 0) -> None:
         self.longest, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)

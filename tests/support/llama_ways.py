@@ -1,6 +1,10 @@
 """Ways to run llama.cpp that tests ask for."""
 
+from dataclasses import replace
+
 from localdflash.llamacpp.ways import MOST, Flags, Way
 
 # nothing is rounded between two rows: for comparisons with other engines
 WIDE = Way(Flags(repack=False, flash=False, keys="f32", values="f32"), tuple(range(2, MOST + 1)))
+# the same where nothing can be taken back, so that no row is a filler
+NO_FILLERS = replace(WIDE, widths=tuple(range(1, MOST + 1)))

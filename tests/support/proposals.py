@@ -116,4 +116,4 @@ class Case:
         last = np.sort(logits)[-top]
         candidates = logits >= last
         better = np.minimum(scores - scores[row], logits - last if top < len(logits) else np.inf)[candidates]
-        return max(float(better.max()), last - logits[row], 0.0)  # a better candidate might be none, too
+        return max(float(better.max()), float(last - logits[row]), 0.0)  # a better candidate might be none, too

@@ -71,12 +71,15 @@ MIXTURE_NUMBERS = {
 }
 
 
-def case_of(architecture: str, kind: str = "F32", attention: Sequence[int] = (LAYERS - 1,)) -> Case:
+def case_of(
+    architecture: str, kind: str = "F32", attention: Sequence[int] = (LAYERS - 1,), layers: int = LAYERS
+) -> Case:
     """A `qwen35` or `qwen35moe` whose weights survive quantization to a type unchanged; `attention`: layers that are no
     delta nets.
     """
-    recurrent = [layer not in attention for layer in range(LAYERS)]
+    recurrent = [layer not in attention for layer in range(layers)]
     shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
+    shape["num_hidden_layers"] = layers
     if architecture == "qwen35":
         model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))
     else:
@@ -98,14 +101,14 @@ def case_of(architecture: str, kind: str = "F32", attention: Sequence[int] = (LA
                 is_exact = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
                 parameter.copy_(0.2 * noise if is_exact else rounded(0.2 * noise, kind))
     numbers = NUMBERS | (DENSE_NUMBERS if architecture == "qwen35" else MIXTURE_NUMBERS)
-    numbers |= {"attention.recurrent_layers": recurrent}
+    numbers |= {"attention.recurrent_layers": recurrent, "block_count": layers}
     return Case(model, architecture, dict(_converted(model, architecture)), numbers)
 
 
 def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """(name, values): norms around 1, value heads sorted by their number within a key head."""
     arch = {"qwen35": gguf.MODEL_ARCH.QWEN35, "qwen35moe": gguf.MODEL_ARCH.QWEN35MOE}[architecture]
-    names = gguf.get_tensor_name_map(arch, LAYERS)
+    names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     for key, parameter in model.named_parameters():
         values, name = parameter.detach(), key
         if key.endswith("norm.weight") and not key.endswith("linear_attn.norm.weight"):
@@ -121,10 +124,11 @@ def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.
             gate, up = values.chunk(2, 1)
             parts = {key.replace("gate_up_proj", "gate_proj"): gate, key.replace("gate_up_proj", "up_proj"): up}
         for part, its in parts.items():
-            yield _named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
+            yield named(names, part), (its.squeeze(1) if "conv1d" in key else its).contiguous().numpy()
 
 
-def _named(names: Any, key: str) -> str:
+def named(names: Any, key: str) -> str:
+    """The name of a parameter in llama.cpp's files."""
     for end in (".weight", ".bias"):
         if key.endswith(end):
             return f"{names.get_name(key.removesuffix(end))}{end}"

@@ -1,4 +1,6 @@
-"""An entry of models.toml with every key."""
+"""Entries of models.toml, one with every key."""
+
+from pathlib import Path
 
 HASH = "0123456789abcdef" * 4
 HEAD = 'schema = 1\n\n[[pair]]\nid = "mine"\ndescription = "A pair of mine"\nbackends = ["llama.cpp"]\n'
@@ -37,6 +39,16 @@ block_size = 16
 taps = [1, 9, 17]
 """
 VALID = HEAD + FACTS + TARGET + DRAFTER
+# Two that the shipped registry has none of: a pair that nothing runs, and one whose drafter nobody has read.
+WAITING = HEAD.replace('"mine"', '"waiting"').replace('["llama.cpp"]', "[]") + TARGET
+UNREAD = HEAD.replace('"mine"', '"unread"') + TARGET + DRAFTER.partition("block_size")[0] + 'trained_for = "o/base"\n'
+
+
+def register(home: Path, entries: str) -> None:
+    """Make these the user's own registry."""
+    (home / "config").mkdir(parents=True, exist_ok=True)
+    (home / "config" / "models.toml").write_text(entries)
+
 
 ADAPTED = f"""
 [pair.target]

@@ -155,7 +155,7 @@ def live(app: Starlette, worker: PairWorker) -> Iterator[Live]:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = tcp.getsockname()[1]
         stack.enter_context(serving(app, unix))
-        stack.enter_context(serving(Guard(app, key=KEY, port=port), tcp))
+        stack.enter_context(serving(Guard(app, key=KEY), tcp))
         yield Live(folder / "s", port, KEY, worker)
 
 

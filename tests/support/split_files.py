@@ -1,13 +1,25 @@
-"""A GGUF file cut into parts as llama.cpp's gguf-split does it: the metadata goes into the first."""
+"""Model files cut into parts: a GGUF as llama.cpp's gguf-split does it, the metadata in the first; safetensors with an
+index, as Hugging Face's libraries do it.
+"""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 
-def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: bool = False) -> Path:
-    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first."""
+def split_file(
+    source: Path,
+    folder: Path,
+    stem: str,
+    parts: int,
+    empty_first: bool = False,
+    more: Mapping[str, float] | None = None,
+) -> Path:
+    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first. `more`: metadata."""
     reader = gguf.GGUFReader(source)
     tensors = list(reader.tensors)
     shares = [[], *_shares(tensors, parts - 1)] if empty_first else _shares(tensors, parts)
@@ -17,6 +29,8 @@ def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: b
         writer = gguf.GGUFWriter(path, architecture)
         if index == 0:
             _copy_metadata(reader, writer)
+            for key, value in (more or {}).items():
+                writer.add_float32(key, value) if isinstance(value, float) else writer.add_int32(key, value)
         writer.add_uint16("split.no", index)
         writer.add_uint16("split.count", parts)
         writer.add_int32("split.tensors.count", len(tensors))
@@ -27,6 +41,17 @@ def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: b
         writer.write_tensors_to_file()
         writer.close()
     return folder / f"{stem}-00001-of-{parts:05}.gguf"
+
+
+def shard(source: Path, folder: Path, parts: int) -> Path:
+    """Write `model-00001-of-0000N.safetensors`, its siblings and their index into `folder`; the path of the first."""
+    tensors = load_file(source)
+    files = {name: f"model-{i % parts + 1:05}-of-{parts:05}.safetensors" for i, name in enumerate(tensors)}
+    for file in set(files.values()):
+        save_file({name: tensor for name, tensor in tensors.items() if files[name] == file}, folder / file)
+    index = {"metadata": {"total_size": source.stat().st_size}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder / f"model-00001-of-{parts:05}.safetensors"
 
 
 def _shares(tensors: list[gguf.ReaderTensor], parts: int) -> list[list[gguf.ReaderTensor]]:

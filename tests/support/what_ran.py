@@ -38,6 +38,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
         "llama.cpp": _TINY_LLAMA_CPP,
     },
     "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
+    "qwen3next": {"llama.cpp": _TINY_LLAMA_CPP},
 }
 # The test that ran a pair with its own weights.
 _CHAT = "tests/loading/test_smollm2.py::test_the_chat_s_pair_writes_the_same_with_its_drafter"
@@ -49,18 +50,36 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
     "smollm2-135m": {"cpu": _CHAT, "llama.cpp": _CHAT, "torch": _CHAT, "cuda": _PARTS_OF_SMOLLM2},
     "smollm2-135m-code": {"cpu": _CODE, "llama.cpp": _CODE, "torch": _CODE, "cuda": _PARTS_OF_SMOLLM2},
 }
-# The test that ran drafters of a kind with random weights.
-DRAFTERS: dict[Runner, str] = {
-    "cpu": "tests/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
-    "llama.cpp": "tests/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
-    "torch": "tests/reference/test_dflash_kinds.py::test_zlab",
-    "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+# The test that ran drafters of a kind with random weights; of some architectures, over a target of theirs.
+_FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
+DRAFTERS: dict[str, dict[Runner, str]] = {
+    "dflash": {
+        "cpu": "tests/cpu/test_drafter.py::test_drafts_what_the_reference_with_rounded_activations_does",
+        "llama.cpp": "tests/reference/test_drafter.py::test_llamacpp_drafts_like_torch",
+        "torch": "tests/reference/test_dflash_kinds.py::test_zlab",
+        "cuda": "tests/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
+    },
+    "dflash over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
+    "dflash over qwen35moe": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
+    "dflash over gpt-oss": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
+    "dflash over gemma4": {"llama.cpp": _FAMILIES},
+    "dflash over qwen3next": {},  # nothing is drafted
+    "dflash2 over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
 }
 
 
 def runs_of(pair: PairEntry) -> dict[Runner, str]:
     """The tests that ran a pair's target, or its architecture, by the backend."""
     return OWN_WEIGHTS.get(pair.id) or TARGETS.get(pair.architecture or "", {})
+
+
+def drafters_of(pair: PairEntry) -> dict[Runner, str]:
+    """The tests that ran drafters like a pair's, by the backend; on those that ran its target."""
+    if not pair.drafter:
+        return {}
+    kind = pair.drafter.kind
+    tests = DRAFTERS.get(f"{kind} over {pair.architecture}", DRAFTERS.get(kind, {}))
+    return {backend: test for backend, test in tests.items() if backend in runs_of(pair)}
 
 
 def table() -> str:
@@ -77,7 +96,7 @@ def _row(pair: PairEntry) -> Iterator[str]:
         yield _cell(backend, pair.ran, pair.by_parts, runs_of(pair))
     for backend in BACKENDS:
         drafter = pair.drafter
-        yield _cell(backend, drafter.ran, drafter.by_parts, DRAFTERS) if drafter else "—"
+        yield _cell(backend, drafter.ran, drafter.by_parts, drafters_of(pair)) if drafter else "—"
     yield {"its own weights": "its own", "random weights": "random", None: "—"}[pair.ran_with]
     yield ", ".join(pair.unknown) or "—"
 

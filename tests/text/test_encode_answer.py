@@ -5,12 +5,17 @@ from hypothesis import strategies as st
 
 from localdflash.text.chat_template import encode_answer
 from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.user_text import PromptStretch
+
+
+def ids_of(tokenizer: Tokenizer, written: str) -> list[int]:
+    return encode_answer(tokenizer, [PromptStretch(written, True)])
 
 
 def test_an_answer_is_what_the_model_wrote(tokenizer: Tokenizer) -> None:
     ids = [tokenizer.special("<think>"), *tokenizer.encode("add\nit"), tokenizer.special("</think>")]
     ids += tokenizer.encode("\n\nfirst + second")
-    assert encode_answer(tokenizer, tokenizer.spell(ids).decode()) == ids
+    assert ids_of(tokenizer, tokenizer.spell(ids).decode()) == ids
 
 
 @given(
@@ -18,10 +23,17 @@ def test_an_answer_is_what_the_model_wrote(tokenizer: Tokenizer) -> None:
 )
 def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: list[str]) -> None:
     written = "".join(text)
-    ids = encode_answer(tokenizer, written)
+    ids = ids_of(tokenizer, written)
     assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")
     assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}
 
 
 def test_an_answer_of_sentencepiece_gets_no_space(sentencepiece: Tokenizer) -> None:
-    assert sentencepiece.spell(encode_answer(sentencepiece, "def x")) == b"def x"
+    assert sentencepiece.spell(ids_of(sentencepiece, "def x")) == b"def x"
+
+
+def test_marks_of_the_format_are_tokens_of_every_kind(tokenizer: Tokenizer) -> None:
+    begun = [PromptStretch("<|im_end|>\n", False), PromptStretch("<|im_end|>", True)]
+    ids = encode_answer(tokenizer, begun)
+    assert ids.count(tokenizer.special("<|im_end|>")) == 1
+    assert tokenizer.spell(ids) == b"\n<|im_end|>"

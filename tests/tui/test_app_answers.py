@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.store import ChatStore
 from localdflash.errors import ContextOverflow, EngineGone, ModelError
 from localdflash.tui.app import ChatApp
+from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
 
@@ -219,9 +222,117 @@ def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
             assert ([message.text for message in sent], goes_on) == (["two?", "It is."], True)
         else:
             await wait_until(pilot, lambda: "the answer does not go on: not sent" in shown(app))
+            assert all(text in shown(app) for text in texts(app))
             assert texts(app) == ["one?", "It is.", "two?", "It is."]
             assert app.prompt.text == ""
         assert "went away" not in shown(app)
+
+    on_stage(script)
+
+
+def test_a_full_context_is_summarised_on_request() -> None:
+    """By the model; the user sees the summary and changes it, and it goes along instead of what it sums up."""
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        answerer.script = [AnswerPiece("<think>\nHm.\n</think>\n\nWe talked", STEP), Done("stop", NUMBERS)]
+        await pilot.press("s")
+        await wait_until(pilot, lambda: "instead of the oldest 2 messages" in shown(app))
+        asked, _, _ = answerer.asked[-1]
+        assert [message.text for message in asked[:-1]] == ["one?", "It is."]
+        assert "Summarise" in asked[-1].text
+        assert app.screen.by_itself  # type: ignore[attr-defined]
+        answerer.script = list(ANSWER)
+        await pilot.press(*" of it", "ctrl+s")
+        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+        sent, before, _ = answerer.asked[-1]
+        assert [message.text for message in sent] == ["two?", "It is.", "three?"]
+        assert before == "Summary of the conversation up to here:\n\nWe talked of it"
+        await wait_until(pilot, lambda: "a summary is sent instead of the 2 messages" in shown(app))
+        await command(pilot, "/new")
+        await answered(pilot, "else?")
+        assert answerer.asked[-1][1] == ""
+
+    on_stage(script)
+
+
+@pytest.mark.parametrize("how", ["empty", "closed", "stopped", "failed"])
+def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        says = {
+            "empty": [AnswerPiece(" ", STEP), Done("stop", NUMBERS)],
+            "closed": ANSWER,
+            "stopped": [None],
+            "failed": [EngineGone("the engine went away")],
+        }
+        told = {"empty": "the model has written no summary", "failed": "the engine went away"}
+        told |= {"closed": "not sent", "stopped": "not sent"}
+        answerer.script = list(says[how])
+        await pilot.press("s")
+        if how == "stopped":
+            await answerer.waits.wait()
+            await pilot.press("escape")
+        elif how == "closed":
+            await wait_until(pilot, lambda: "instead of the oldest" in shown(app))
+            await pilot.press("escape")
+        await wait_until(pilot, lambda: app.prompt.text == "three?")
+        await wait_until(pilot, lambda: f"{told[how]}; your message is back in the prompt" in shown(app))
+        assert len(texts(app)) == 4
+        assert (app.talk.summary, app.talk.left_out, app.arrivals) == ("", 0, 0)
+
+    on_stage(script)
+
+
+def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
+    clock = [100.0]
+    monkeypatch.setattr(dialog, "CALM", 0.5)
+    monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        for text in ("one?", "two?"):
+            await answered(pilot, text)
+        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+        await typed(pilot, "three?")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("y", "e", "s", "x", "backspace", "enter", "escape", "tab")
+        app.post_message(events.Paste(" and more"))
+        await pilot.pause()
+        assert app.covered
+        assert app.prompt.text == "yes and more"
+        clock[0] += 0.4
+        await pilot.press("n")  # still typing
+        clock[0] += 0.4
+        await pilot.press("y")
+        assert app.covered
+        assert app.prompt.text == "yes and moreny"
+        clock[0] += 0.6
+        answerer.script = list(ANSWER)
+        await pilot.press("tab", "y")
+        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+        assert app.prompt.text == "yes and moreny"
+
+    on_stage(script)
+
+
+def test_a_question_that_was_not_read_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialog, "CALM", 60.0)
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await answered(pilot)
+        await command(pilot, "/delete")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("ctrl+q")
+        await wait_until(pilot, lambda: not app.is_running)
 
     on_stage(script)
 

@@ -222,9 +222,9 @@ def test_notices_do_not_cover_the_prompt() -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
+        await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
         rows = shown(app).split("\n")
-        assert any("Ctrl+Q leaves" in row for row in rows[: len(rows) // 2])
+        assert any("Ctrl+C again leaves" in row for row in rows[: len(rows) // 2])
 
     on_stage(script)
 

@@ -86,7 +86,7 @@ def test_settings() -> None:
         await command(pilot, "/set temperature hot")
         await wait_until(pilot, lambda: "expected a number from 0 to 10" in shown(app))
         await command(pilot, "/set")
-        await wait_until(pilot, lambda: "temperature 0.5, top_k 0" in shown(app))
+        await wait_until(pilot, lambda: "temperature 0.5, top_k auto: 0, top_p auto: 1" in shown(app))
         await command(pilot, "/think off")
         assert not app.talk.settings.thinking
 
@@ -216,7 +216,7 @@ def test_ctrl_c_says_how_to_leave() -> None:
     async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
         await answered(pilot)
         await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: "Ctrl+Q leaves" in shown(app))
+        await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
 
     on_stage(script)
 

@@ -185,6 +185,16 @@ def test_whole_and_line_by_line_show_the_same_text(language: str) -> None:
     assert ["".join(run.text for run in line) for line in found] == code.expandtabs(4).split("\n")
 
 
+def test_a_diff_is_coloured_to_its_last_line() -> None:
+    found = exact("diff", ["@@ -1 +1 @@", "-a", "+b"])
+    assert found is not None
+    assert [line[0].style for line in found] == [
+        "fence syntax.heading",
+        "fence syntax.deleted",
+        "fence syntax.inserted",
+    ]
+
+
 def test_a_lexer_that_fails_leaves_the_text_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     lexer = type(get_lexer_by_name("python"))
     highlight._highlighted.cache_clear()

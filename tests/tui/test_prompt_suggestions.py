@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from localdflash.chat.files import Hit
@@ -132,6 +133,31 @@ def test_arguments_of_a_command(folder: Path) -> None:
         await pilot.press("down", "enter")
         await pilot.pause()
         assert [one.text for one in desk.sent] == ["/theme ansi-dark"]
+
+    asyncio.run(play(desk, script))
+
+
+@pytest.mark.parametrize(
+    ("begun", "burst", "text"),
+    [
+        ("/thin", "k off\n", "/think off"),
+        ("/think o", "ff\n", "/think off"),
+        ("see @alp", " and\n", "see @alp and"),
+        ("/th", "ink\t", "/think"),
+    ],
+)
+def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst: str, text: str) -> None:
+    """Rows that belong to less than what is typed by now replace nothing of it."""
+    desk = Desk(folder, choices=lambda command: ["on", "off"] if command == "think" else ())
+
+    async def script(pilot: Pilot[Any]) -> None:
+        await type_in(pilot, begun)
+        await wait_until(pilot, lambda: bool(desk.labels))
+        named = {"\n": "enter", "\t": "tab", " ": "space"}
+        for one in burst:
+            desk.post_message(events.Key(named.get(one, one), one))
+        await wait_until(pilot, lambda: bool(desk.sent) or desk.prompt.text.strip() == text)
+        assert [one.text for one in desk.sent] == ([text] if burst.endswith("\n") else [])
 
     asyncio.run(play(desk, script))
 

@@ -34,12 +34,19 @@ def test_all_that_is_known() -> None:
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M.gguf"),
         ({"accepted": 0.0}, "0 % accepted"),
         ({"draft": False}, "drafting off"),
+        ({"drafter": False}, "no drafter"),
+        ({"drafter": False, "accepted": None}, "no drafter"),
         ({"stage": "starting"}, "starting the engine…"),
         ({"stage": "gone"}, "the engine is gone"),
     ],
 )
 def test_what_is_said(changes: dict[str, object], expected: str) -> None:
     assert expected in line(replace(FULL, **changes)).split(SEPARATOR)  # type: ignore[arg-type]
+
+
+def test_a_share_without_a_drafter_says_nothing_of_one() -> None:
+    """Copies from the text are accepted or not, but there is no drafter to judge."""
+    assert "accepted" not in line(replace(FULL, drafter=False))
 
 
 def test_ninety_percent_is_not_yet_nearly_full() -> None:

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, register
 
-OWN = ["localdflash-dark", "localdflash-light"]
+OWN = [f"localdflash-{name}" for name in ("dark", "light", "dusk", "sand", "contrast")]
 DRAFTERS = ["dflash", "lookup", "grammar", "own"]
 GROUNDS = ["background", "surface", "panel"]
 TEXTS = ["foreground", "text-muted", "primary", "secondary", "accent", "warning", "error", "success", *DRAFTERS]

@@ -66,6 +66,20 @@ def test_names_are_sanitised_and_stay_on_one_line() -> None:
         assert "⟦U+202E⟧b" in text
 
 
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ("/models/qwen/Qwen3-4B.gguf", "Qwen3-4B.gguf"),
+        ("hf:o/n/x.gguf", "x.gguf"),
+        ("embedded", "embedded"),
+        ("/", "answer"),
+    ],
+)
+def test_a_model_is_named_without_its_path(named: str, shown: str) -> None:
+    assert header(Message("assistant", "x", numbers={"model": named}), 2, "").text == f"{shown} #2"
+    assert header(Message("assistant", "x"), 2, named).text == f"{shown} #2"
+
+
 def test_an_attachment_tells_how_long_it_is() -> None:
     lines = [attachment_line(Attachment("paste", "p", text)).text for text in ("", "a", "a\n", "a\nb", "a\nb\n")]
     assert lines == ["▸ p, 0 lines", "▸ p, 1 line", "▸ p, 1 line", "▸ p, 2 lines", "▸ p, 2 lines"]

@@ -141,7 +141,7 @@ class TestRequire:
     @pytest.mark.parametrize(
         ("key", "kind", "value"),
         [
-            ("qwen3.block_count", int, 4_000_000_000),
+            ("qwen3.large", int, 4_000_000_000),
             ("qwen3.rope.freq_base", float, 1e6),
             ("yes", bool, True),
             ("general.architecture", str, "qwen3"),
@@ -155,7 +155,7 @@ class TestRequire:
         ("key", "kind", "message"),
         [
             ("qwen3.context_length", int, "metadata key qwen3.context_length is missing"),
-            ("qwen3.block_count", str, "qwen3.block_count is int, not str"),
+            ("qwen3.large", str, "qwen3.large is int, not str"),
             ("yes", int, "yes is bool, not int"),
             ("general.architecture", int, "general.architecture is str, not int"),
         ],

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from localdflash.errors import ModelError
-from localdflash.weights.safetensors import SafetensorsHeader, load, read_header
+from localdflash.weights.safetensors import SafetensorsHeader, load, read_header, read_part
+from tests.support.split_files import shard
 
 TENSORS = {
     "fc.weight": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
@@ -270,3 +272,79 @@ ENTRIES = st.builds(entry, FIELDS, FIELDS, FIELDS) | FIELDS
 @given(header=st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "\n"]), ENTRIES))
 def test_any_json(scratch: Path, header: dict[str, object]) -> None:
     check(scratch, file(header))
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    save_file(TENSORS, tmp_path / "whole.safetensors")
+    return shard(tmp_path / "whole.safetensors", tmp_path, 3)
+
+
+def test_all_parts_are_read_as_one_model(sharded: Path) -> None:
+    header = read_header(sharded)
+    assert header.tensors.keys() == TENSORS.keys()
+    assert [file.name for file in header.files] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    for name, info in header.tensors.items():
+        with safe_open(header.files[info.part], "pt") as part:
+            assert tuple(part.get_tensor(name).shape) == info.shape
+    loaded = load(sharded)
+    assert loaded.keys() == TENSORS.keys()
+    assert all(torch.equal(loaded[name].view(torch.uint8), TENSORS[name].view(torch.uint8)) for name in ("ids", "half"))
+
+
+def test_parts_need_no_index(sharded: Path) -> None:
+    index(sharded).unlink()
+    assert load(sharded).keys() == TENSORS.keys()
+
+
+def index(first: Path) -> Path:
+    return first.with_name("model.safetensors.index.json")
+
+
+def part(first: Path, number: int) -> Path:
+    return first.with_name(f"model-0000{number}-of-00003.safetensors")
+
+
+def moved(first: Path, **files: str) -> None:
+    document = json.loads(index(first).read_text())
+    document["weight_map"] |= files
+    index(first).write_text(json.dumps(document))
+
+
+BROKEN_PARTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a part is missing": (lambda f: part(f, 2).unlink(), "not here of its 3 parts: model-00002-of-00003.safetensors"),
+    "a part was cut": (
+        lambda f: part(f, 3).write_bytes(part(f, 3).read_bytes()[:-1]),
+        "model-00003-of-00003.safetensors: broken safetensors file: its tensors end at",
+    ),
+    "a tensor twice": (
+        lambda f: part(f, 3).write_bytes(f.read_bytes()),
+        "model-00003-of-00003.safetensors: tensor .* is in an earlier part, too; download the parts again",
+    ),
+    "a tensor elsewhere": (
+        lambda f: moved(f, ids=part(f, next(i for i in (1, 2, 3) if "ids" not in read_part(part(f, i)).tensors)).name),
+        "index.json: tensor 'ids' is in model-0000.-of-00003.safetensors, by the index in model-0000.*; download",
+    ),
+    "a tensor too many": (
+        lambda f: moved(f, more=f.name),
+        "tensor 'more' is in no part, by the index in model-00001-of-00003.safetensors; download all parts again",
+    ),
+    "an index of other files": (lambda f: moved(f, ids="../x.safetensors"), "is no safetensors file beside it"),
+    "an index that is none": (lambda f: index(f).write_text("[]"), "expected a JSON object"),
+    "no JSON": (lambda f: index(f).write_text("{"), "index.json: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_PARTS)
+def test_one_line_says_what_is_wrong_with_parts(sharded: Path, name: str) -> None:
+    spoil, message = BROKEN_PARTS[name]
+    spoil(sharded)
+    for read in (read_header, load):
+        with pytest.raises(ModelError, match=message) as raised:
+            read(sharded)
+        assert "\n" not in str(raised.value)
+
+
+def test_another_part_names_the_first(sharded: Path) -> None:
+    with pytest.raises(ModelError, match=r"part 2 of 3; give the first one, model-00001-of-00003\.safetensors"):
+        read_header(part(sharded, 2))

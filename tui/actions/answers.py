@@ -10,8 +10,10 @@ from textual import on, work
 from textual.worker import Worker
 
 from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.shell import command_of
 from localdflash.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.tui.base import Base, told
+from localdflash.tui.actions.outside import OutsideActions
+from localdflash.tui.base import told
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt import Prompt
 
@@ -30,12 +32,13 @@ class _Unedited:
     left_out: int
 
 
-class AnswerActions(Base):
+class AnswerActions(OutsideActions):
     """See the module."""
 
     _unedited: _Unedited | None = None
     _reader: Worker[None] | None = None
     _reading = ""  # what the engine reads ahead
+    _summing: "asyncio.Task[str] | None" = None
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
@@ -52,7 +55,7 @@ class AnswerActions(Base):
             if read and not self.talk.answering and not self.arrivals:
                 messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
                 self._reading = read[0]
-                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system)
+                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.before)
 
     def _draft(self) -> Draft | None:
         """What would be sent now; None for commands, and where files would come before it that are not read yet."""
@@ -68,6 +71,9 @@ class AnswerActions(Base):
         except UsageError as error:
             self.complain(str(error))
             self.prompt.put_back(event.text, event.attachments)
+            return
+        if command is None and (outside := command_of(event.text)):
+            self.run_outside(outside)
             return
         if command is None:
             self.ask(event.text, event.attachments)
@@ -148,7 +154,7 @@ class AnswerActions(Base):
     async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.fitting import plan_fit
-        from localdflash.tui.screens.confirm import Confirm
+        from localdflash.tui.screens.confirm import Option, Question
 
         talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
@@ -156,7 +162,7 @@ class AnswerActions(Base):
             fit = await plan_fit(
                 talk.answerer,
                 sent,
-                system=talk.system,
+                system=talk.before,
                 settings=talk.settings,
                 reserve=about.context // RESERVED if about else 0,
             )
@@ -171,15 +177,56 @@ class AnswerActions(Base):
             f"{error}.",
             f"The oldest {fit.dropped} of {len(sent)} messages would no longer be sent to the model: "
             f"{fit.tokens} of {fit.context} tokens would be used.",
-            "They stay in this chat and on the screen.",
+            "They stay in this chat and on the screen. A summary by the model can be sent instead of them.",
         ]
-        if not await self.push_screen_wait(Confirm("The context is full", lines, yes="Leave them out", no="Cancel")):
-            self._give_back("not sent", goes_on)
-            return
+        options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
+        match await self.push_screen_wait(Question("The context is full", lines, *options)):
+            case "y":
+                talk.left_out += fit.dropped
+                talk.used = fit.tokens
+                self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
+                self.begin_answer(goes_on=goes_on)
+            case "s":
+                if problem := await self._summarised(sent):
+                    self._give_back(problem, goes_on)
+                else:
+                    self.begin_answer(goes_on=goes_on)
+            case _:
+                self._give_back("not sent", goes_on)
+
+    async def _summarised(self, sent: Sequence[Message]) -> str:
+        """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
+        from localdflash.chat.fitting import plan_fit
+        from localdflash.chat.summary import SHARE, summarise
+        from localdflash.tui.screens.text import AskText
+
+        talk, before, settings = self.talk, self.talk.before, self.talk.settings
+        self.arrivals += 1  # what is sent meanwhile waits
+        self.say("the model summarises; Esc ends it")
+        try:
+            about = await talk.answerer.ready()
+            reserve = about.context // RESERVED + about.context // SHARE
+            fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
+            oldest = sent[: fit.dropped]
+            self._summing = asyncio.create_task(summarise(talk.answerer, oldest, system=before, settings=settings))
+            text = await self._summing
+        except LocaldflashError as error:
+            return str(error)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            return "not sent"
+        finally:
+            self.arrivals -= 1
+            self._summing = None
+        title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
+        taken = await self.push_screen_wait(AskText(title, text, lines=10, by_itself=True))
+        if not taken or not taken.strip():
+            return "not sent"
         talk.left_out += fit.dropped
-        talk.used = fit.tokens
-        self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
-        self.begin_answer(goes_on=goes_on)
+        talk.summary, talk.used = taken.strip(), None
+        self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
+        return ""
 
     def _give_back(self, reason: str, goes_on: bool) -> None:
         """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""
@@ -195,7 +242,9 @@ class AnswerActions(Base):
 
     def action_stop(self) -> None:
         """Stop the answer; while a message is being edited, give up the edit instead."""
-        if not self._leave_unedited():
+        if self._summing:
+            self._summing.cancel()
+        elif not (self.end_outside() or self._leave_unedited()):
             self.talk.stop()
 
     def action_retry(self) -> None:
@@ -219,10 +268,16 @@ class AnswerActions(Base):
         self.prompt.put_back(question.text, question.attachments)
         self.prompt.focus()
 
+    @property
+    def editing(self) -> bool:
+        """Whether the last message is being changed."""
+        edit, talk = self._unedited, self.talk
+        return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
+
     def _leave_unedited(self) -> bool:
         """Restore the message that is being edited, and its answer; False if none is being edited."""
-        talk, edit, self._unedited = self.talk, self._unedited, None
-        if edit is None or edit.chat is not talk.messages or len(talk.messages) != edit.length or talk.answering:
+        talk, edit, editing, self._unedited = self.talk, self._unedited, self.editing, None
+        if edit is None or not editing or talk.answering:
             return False
         talk.messages.extend(edit.taken)
         talk.left_out = edit.left_out

@@ -68,7 +68,7 @@ class CodeActions(Base):
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
         # A part of a file is called path:part.
-        return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind != "paste"]
+        return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind in ("file", "symbol")]
 
     async def journal(self) -> "Journal":
         """The record of changes applied to this folder, so that they can be undone."""

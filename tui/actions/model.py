@@ -1,9 +1,11 @@
 """Commands about the model, the instructions before the chat, and sampling."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from textual import work
 
+from localdflash.chat.settings import AUTO
 from localdflash.errors import UsageError
 from localdflash.tui.base import Base, told
 
@@ -67,10 +69,22 @@ class ModelActions(Base):
     def action_set(self, given: str = "") -> None:
         """Show or change the sampling settings."""
         if not given:
-            self.say(", ".join(f"{name} {_spelled(value)}" for name, value in asdict(self.talk.settings).items()))
+            self.say(", ".join(self._settings()))
             return
         name, _, value = given.replace("=", " ").partition(" ")
         self._change(name, value)
+
+    def _settings(self) -> Iterable[str]:
+        """Each setting with its value; of one that nobody set, what it comes to."""
+        talk, about = self.talk, self.talk.answerer.about
+        ours = about if about and talk.answerer.ours else None
+        meant = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
+        for name, value in asdict(talk.settings).items():
+            if value is None and name != "seed":
+                of_model = " (the model's)" if ours and name in ours.sampling else ""
+                yield f"{name} {AUTO}" + (f": {getattr(meant, name):g}{of_model}" if ours else "")
+            else:
+                yield f"{name} {_spelled(value)}"
 
     def action_think(self, value: str = "") -> None:
         """Let the model think before it answers, or not."""
@@ -82,7 +96,9 @@ class ModelActions(Base):
         except UsageError as error:
             self.complain(str(error))
             return
-        self.say(f"{name} {_spelled(getattr(self.talk.settings, name))}, from the next answer on")
+        changed = getattr(self.talk.settings, name)
+        told = AUTO if changed is None and name != "seed" else _spelled(changed)
+        self.say(f"{name} {told}, from the next answer on")
         self.refresh_status()
 
 

@@ -51,7 +51,7 @@ class SpeedActions(Base):
 
         async def comparing() -> None:
             try:
-                await compare(talk.answerer, asked, system=talk.system, settings=talk.settings, say=screen.show)
+                await compare(talk.answerer, asked, system=talk.before, settings=talk.settings, say=screen.show)
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
 

@@ -14,10 +14,25 @@ class ViewActions(Base):
     """See the module."""
 
     _leaving = False
+    _sought = ""  # by /find
 
     def action_thoughts(self) -> None:
         """Unfold or fold what the model thought."""
         self.transcript.thoughts = not self.transcript.thoughts
+
+    def action_find(self, words: str = "") -> None:
+        """Show where words stand in this chat; without words the place before the last one that was found."""
+        if words and words != self._sought:
+            self._sought = words
+            self.transcript.forget_found()
+        if not self._sought:
+            self.prompt.put_back("/find ")
+            self.prompt.focus()
+            return
+        if found := self.transcript.find(self._sought):
+            self.notify(f"{self._sought}: {found[0]} of {found[1]}; Ctrl+F: the one before", markup=False)
+        else:
+            self.notify(f"{self._sought}: nowhere in this chat", markup=False)
 
     def action_theme(self, name: str = "") -> None:
         """Use another theme; the next one if none is named."""

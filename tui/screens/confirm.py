@@ -1,9 +1,9 @@
-"""A question with two answers. The safe one has the focus, so Enter alone changes nothing."""
+"""A question with a few answers. The safe one is the last and has the focus, so Enter alone changes nothing."""
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from textual import on
+from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -13,18 +13,24 @@ from textual.widgets import Button, Static
 from localdflash.tui.screens.dialog import Dialog, one_line
 
 
-class Confirm(Dialog[bool]):
-    """Lines under a title, and a button for each answer. The result is True for `yes`, False for everything else."""
+class Option(NamedTuple):
+    """An answer: the key that gives it, and its name."""
+
+    key: str
+    label: str
+
+
+class Question(Dialog[str]):
+    """Lines under a title, and a button for each answer. The result is the key of the answer, "" for the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", show=False),
-        Binding("n", "answer(False)", show=False),
-        Binding("left,right", "app.focus_next", show=False),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
         Binding("up", "scroll(-1)", show=False),
         Binding("down", "scroll(1)", show=False),
     ]
     DEFAULT_CSS = """
-    Confirm {
+    Question {
         #box { max-width: 64; }
         #title, &.-low #title { display: block; height: auto; max-height: 2; }
         #lines { height: auto; max-height: 1fr; margin: 1 0; }
@@ -35,35 +41,48 @@ class Confirm(Dialog[bool]):
     }
     """
 
-    def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
-        super().__init__(title, f"Y {one_line(yes)}   N {one_line(no)}")
-        self._lines = lines
-        self._answers = {"yes": yes, "no": no}
+    def __init__(self, title: str, lines: Sequence[str], *options: Option) -> None:
+        super().__init__(title, "   ".join(f"{one.key.upper()} {one_line(one.label)}" for one in options))
+        self._lines, self._options = lines, options
+        self.by_itself = True
 
     def body(self) -> Iterable[Widget]:
         """The lines and the buttons."""
         text = "\n".join(one_line(line) for line in self._lines)
         yield VerticalScroll(Static(text, markup=False), id="lines", can_focus=False)
-        buttons = (Button(Content(one_line(label)), id=name, compact=True) for name, label in self._answers.items())
+        buttons = (Button(Content(one_line(one.label)), id=f"key-{one.key}", compact=True) for one in self._options)
         yield Horizontal(*buttons, id="answers")
 
     def on_mount(self) -> None:
         """Focus the safe answer."""
-        self.query_one("#no", Button).focus()
+        self.query(Button).last().focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Answer by the key of an answer."""
+        if event.key in (one.key for one in self._options):
+            event.stop()
+            self.answer(event.key)
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self.action_answer(event.button.id == "yes")
+        self.answer((event.button.id or "").removeprefix("key-"))
 
-    def action_answer(self, yes: bool) -> None:
+    def answer(self, key: str) -> None:
         """Return an answer."""
-        self.dismiss(yes)
+        self.dismiss("" if key == self._options[-1].key else key)
 
     def action_close(self) -> None:
-        """Answer no (Esc)."""
-        self.dismiss(False)
+        """Give the safe answer (Esc)."""
+        self.dismiss("")
 
     def action_scroll(self, rows: int) -> None:
         """Scroll the lines, if they do not fit."""
         self.query_one("#lines").scroll_relative(y=rows, animate=False)
+
+
+class Confirm(Question):
+    """A question with two answers: the result is "y" for `yes`, and nothing for everything else."""
+
+    def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
+        super().__init__(title, lines, Option("y", yes), Option("n", no))

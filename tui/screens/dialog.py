@@ -3,6 +3,7 @@
 On a narrow or low terminal the box takes the whole screen.
 """
 
+import time
 from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
@@ -19,9 +20,16 @@ from localdflash.text.sanitize import sanitize
 
 T = TypeVar("T")
 
+CALM = 0.5  # seconds without a key: who types on has not read what a dialog asks
+
 
 class Dialog(ModalScreen[T | None]):
-    """A box over the chat; its result is None if it was closed with Esc."""
+    """A box over the chat; its result is None if it was closed with Esc.
+
+    One that opens `by_itself`, while its user may be typing, takes no key until none has come for a moment.
+    """
+
+    by_itself = False
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (14, "-high")]  # noqa: RUF012
@@ -56,6 +64,13 @@ class Dialog(ModalScreen[T | None]):
         super().__init__()
         self._heading = title
         self._keys = keys
+        self._listens, self._last_key = False, time.monotonic()
+
+    def listens(self) -> bool:
+        """Whether a key that is pressed now is meant for it; to be asked for each key."""
+        calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
+        self._listens |= calm >= CALM or not self.by_itself
+        return self._listens
 
     def compose(self) -> ComposeResult:
         """The title, the body and the keys."""

@@ -24,7 +24,9 @@ KEYS: Mapping[str, Entries] = {
         ("Up, Down", "Messages sent before, from the first and last row; Up in an empty prompt edits the last one."),
         ("/", "A command; Tab or Enter takes a suggestion, arrows move, Esc closes."),
         ("@", "A file, or a definition in one, that goes along: @path, @path:12-40, @path:Name."),
-        ("Tab", "To the messages."),
+        ("!", "A command of yours, after a question: what it prints goes along."),
+        ("Tab", "To the messages; in an empty chat something to try."),
+        ("Ctrl+D", "Leave, from an empty prompt."),
         ("PgUp, PgDn", "Scroll the chat."),
     ),
     "In the messages": (
@@ -39,7 +41,7 @@ KEYS: Mapping[str, Entries] = {
     ),
     "Anywhere": (
         ("Ctrl+P", "All commands, by name."),
-        ("Ctrl+C", "Copy what is selected, or stop the answer."),
+        ("Ctrl+C", "Copy what is selected, or stop the answer; twice: leave."),
         ("Esc", "Close a dialog."),
     ),
 }

@@ -18,10 +18,11 @@ class AskText(Dialog[str]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
     DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
 
-    def __init__(self, title: str, value: str = "", *, lines: int = 1) -> None:
+    def __init__(self, title: str, value: str = "", *, lines: int = 1, by_itself: bool = False) -> None:
         super().__init__(title, "Enter takes it   Esc cancels" if lines == 1 else "Ctrl+S takes it   Esc cancels")
         self._value = value
         self._lines = lines
+        self.by_itself = by_itself
 
     def body(self) -> Iterable[Widget]:
         """The field."""

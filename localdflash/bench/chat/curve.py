@@ -65,7 +65,7 @@ def _point(hosts: Hosts, asked: Sequence[Sequence[int]], length: int, ends: froz
         runs = {}
         for way in (PLAIN, DRAFTING) if number % 2 else (DRAFTING, PLAIN):
             runs[way] = _run(hosts.plain if way == PLAIN else hosts.drafting, ids, ends)
-        if any(drafter.reads_taps for drafter in hosts.drafting.drafters):
+        if any(drafter.is_model for drafter in hosts.drafting.drafters):
             with steered(hosts.drafting, Always(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
         reading = reading or runs[DRAFTING].first_token_ms

@@ -33,7 +33,7 @@ def check(
 ) -> dict[str, Any]:
     """The test's result: `p_value`, and how many of the first drafted tokens were drawn."""
     statistic, freedom, accepted = 0.0, 0, 0
-    model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.reads_taps), "")
+    model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
     with steered(hosts.drafting, Always(model)) as drafting:  # after a prompt the text at hand is hardly ever right
         for number, ids in enumerate(prompts):
             expected = _expected(hosts.plain, ids, temperature, draws)

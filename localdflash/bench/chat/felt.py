@@ -78,7 +78,7 @@ def _first_text(client: Client, messages: list[dict[str, str]]) -> None:
     body = {"messages": messages, "temperature": 0, "max_tokens": 8, "stream": True}
     for event in client.stream("/v1/chat/completions", body):
         for choice in event.get("choices") or ():
-            if choice["delta"].get("content"):
+            if choice["delta"].get("content") or choice["delta"].get("reasoning_content"):
                 return
 
 

@@ -62,7 +62,7 @@ def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
 
 def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
     """One drafter alone: DFlash over the target whose taps it reads, lookup over the one without."""
-    models = [drafter for drafter in drafting.drafters if drafter.reads_taps]
+    models = [drafter for drafter in drafting.drafters if drafter.is_model]
     if not models:
         return {}
 

@@ -14,8 +14,7 @@ from localdflash.errors import EngineGone
 from localdflash.server.api.ask import Ask
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.state import AppState
-from localdflash.text.stream import Ending
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.stream import Ending, Spelling
 
 
 @dataclass
@@ -54,11 +53,17 @@ async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
         if not (worker := state.engines.worker_of(ask.loaded)):
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
-        tokens = _Told(ask.loaded.tokenizer, request.ends)
+        tokens = _Told(ask.spelling(), request.ends)
         lines = _Indented(ask.least_indent)
         ending = ask.ending() if ask.ending else None
         answer = worker.stream(
-            request, ask.stops, urgent=ask.urgent, document=ask.document, seconds=ask.seconds, ending=ending
+            request,
+            ask.stops,
+            urgent=ask.urgent,
+            document=ask.document,
+            seconds=ask.seconds,
+            ending=ending,
+            spelling=ask.makes_text,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
@@ -105,15 +110,16 @@ def _stop_string(choice: Choice, ask: Ask) -> str:
         return ""
     if choice.ids[-1] in choice.request.ends:
         return ""
-    whole = ask.loaded.tokenizer.spell(choice.ids).decode("utf-8", "replace")
+    spelling = ask.spelling()
+    whole = spelling.push(choice.ids) + spelling.finish()
     return next((stop for stop in ask.stops if whole.startswith(stop, len(choice.text))), "")
 
 
 class _Told:
     """Keeps track of which tokens belong to the text sent so far: those whose bytes begin in it."""
 
-    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
-        self._tokenizer, self._ends = tokenizer, ends
+    def __init__(self, spelling: Spelling, ends: frozenset[int]) -> None:
+        self._spelling, self._ends = spelling, ends
         self._waiting: list[Chosen] = []
         self._told = self._spelled = 0  # bytes
 
@@ -124,7 +130,7 @@ class _Told:
         known = []
         while self._waiting and self._spelled < self._told:
             known.append(one := self._waiting.pop(0))
-            self._spelled += len(self._tokenizer.piece(one.token))
+            self._spelled += len(self._spelling.push([one.token]).encode())
         return known
 
     def finish(self) -> list[Chosen]:

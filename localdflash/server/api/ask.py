@@ -13,7 +13,8 @@ from localdflash.loading.load import LoadedPair
 from localdflash.server.api.errors import ApiError
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import Ending
+from localdflash.text.stream import Detokenizer, Ending, Spelling
+from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
 ALL_THE_ROOM = 2**31
@@ -33,6 +34,11 @@ class Ask:
     seconds: float = 0.0  # for each choice after its first step; 0 is no limit
     least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
     ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
+    makes_text: Callable[[Tokenizer], Spelling] = Detokenizer
+
+    def spelling(self) -> Spelling:
+        """What makes the text of one choice of its ids."""
+        return self.makes_text(self.loaded.tokenizer)
 
 
 def params_of(body: SamplingFields, temperature: float) -> SamplingParams:

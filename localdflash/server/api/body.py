@@ -38,7 +38,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read(request: Request, kind: type[T]) -> T:
@@ -48,7 +48,8 @@ async def read(request: Request, kind: type[T]) -> T:
     data = await _read_all(request)
     try:
         struct = msgspec.json.decode(data, type=kind)
-        _refuse_unsupported(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        _refuse_unsupported({name: value for name, value in fields.items() if name not in struct.__struct_fields__})
     except msgspec.ValidationError as error:
         message = str(error)
         place = _PLACE.search(message)

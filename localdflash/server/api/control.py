@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from localdflash.backend.options import Options
 from localdflash.backend.parts import PREFIXES, PROGRAM, Parts, divided, total
+from localdflash.engine.lookup import LookupDrafter
 from localdflash.errors import LocaldflashError
 from localdflash.loading.load import LoadedPair
 from localdflash.pairs.registry import load_registry
@@ -71,13 +72,14 @@ def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
             "n_vocab": loaded.tokenizer.vocab_size,
             "backend": loaded.backend,
             "drafter": _has_drafter(loaded),
+            "sampling": loaded.sampling,
         },
     }
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:
     """Whether a model drafts, besides lookup."""
-    return loaded.options.draft and (loaded.files.drafter_gguf or loaded.files.drafter_safetensors) is not None
+    return any(name != LookupDrafter.name for name in loaded.drafters)
 
 
 async def props(http: HttpRequest) -> Response:
@@ -182,9 +184,11 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "context": loaded.context,
         "device": loaded.device,
         "drafter": _has_drafter(loaded),
+        "drafters": loaded.drafters,
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
         "rows": loaded.rows,
+        "sampling": loaded.sampling,
         "notice": loaded.notice,
     }
 

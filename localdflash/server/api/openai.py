@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,11 +14,11 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Chosen
 from localdflash.server.api.answers import Choice, ChoicePiece, cached_tokens, collect, pieces, timings
 from localdflash.server.api.ask import Ask
+from localdflash.server.api.message_parts import MessageParts
 from localdflash.server.api.responses import json_response
 from localdflash.server.api.schemas import OpenAI
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import DONE, GONE, Disconnected, EventStream, event, until_disconnect
-from localdflash.text.stream import Detokenizer
 from localdflash.text.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
@@ -37,6 +37,9 @@ class EndpointShape(Protocol):
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """A piece of a choice in a stream."""
 
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """What was held back of a choice in a stream, if anything was."""
+
     def last(self, choice: Choice) -> dict[str, Any]:
         """The end of a choice in a stream."""
 
@@ -46,32 +49,42 @@ class EndpointShape(Protocol):
 
 @dataclass(frozen=True)
 class ChatShape:
-    """The shapes of /v1/chat/completions."""
+    """The shapes of /v1/chat/completions. `parts` makes what takes the text of a choice apart."""
 
     tokenizer: Tokenizer
     logprobs: bool
+    parts: Callable[[], MessageParts]
+    _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any] | None:
         """See `EndpointShape`."""
+        self._parts[index] = self.parts()
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `EndpointShape`."""
-        told = self._delta(piece.choice.index, {"content": piece.text})
+        index = piece.choice.index
+        told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
+
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """See `EndpointShape`."""
+        rest = self._parts[choice.index].finish()
+        return self._delta(choice.index, rest) if rest else None
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
-        return {**self._delta(choice.index, {}), "finish_reason": choice.finish}
+        return {**self._delta(choice.index, {}), "finish_reason": _reason(choice, self._parts[choice.index])}
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
+        parts = self.parts()
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": parts.message(choice.text),
             "logprobs": self._logprobs(choice.chosen),
-            "finish_reason": choice.finish,
+            "finish_reason": _reason(choice, parts),
         }
 
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
@@ -98,6 +111,13 @@ class ChatShape:
         }
 
 
+def _reason(choice: Choice, parts: MessageParts) -> str:
+    """Why a chat's answer ended: "repeat" only where the request has asked for that end."""
+    if choice.finish == "stop" and choice.ending and choice.ending.ended:
+        return choice.ending.reason
+    return "tool_calls" if parts.called and choice.finish == "stop" else choice.finish
+
+
 @dataclass(frozen=True)
 class CompletionShape:
     """The shapes of /v1/completions. Choice i of prompt p is number p * n + i."""
@@ -114,6 +134,10 @@ class CompletionShape:
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `EndpointShape`."""
         return self._told(piece.choice, piece.text, piece.chosen, None)
+
+    def rest(self, choice: Choice) -> dict[str, Any] | None:
+        """See `EndpointShape`."""
+        return None
 
     def last(self, choice: Choice) -> dict[str, Any]:
         """See `EndpointShape`."""
@@ -186,6 +210,8 @@ async def _events(
                 if first := shape.first(index):
                     yield event({**head, "choices": [first]})
             if piece.choice.finish and not (piece.text or piece.chosen):
+                if rest := shape.rest(piece.choice):
+                    yield event({**head, "choices": [rest]})
                 told = timings([piece.choice.request])
                 yield event({**head, "choices": [shape.last(piece.choice)], "timings": told})
             elif body.steps and piece.step:
@@ -201,7 +227,7 @@ class _Sizes:
     """Splits a choice's text among its tokens: the bytes that each completes, which add up to the text's."""
 
     def __init__(self, ask: Ask) -> None:
-        self._text, self._ends = Detokenizer(ask.loaded.tokenizer), ask.requests[0].ends
+        self._text, self._ends = ask.spelling(), ask.requests[0].ends
 
     def push(self, ids: Sequence[int]) -> list[int]:
         """The sizes of the next tokens; one that ends an answer has none."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from localdflash.backend.names import Backend, RowsMode
+from localdflash.backend.names import Backend, Proposals, RowsMode
 from localdflash.server.wanted import PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
@@ -60,12 +60,56 @@ class TextPart(Struct):
     text: str | None = None
 
 
+class CalledFunction(Struct):
+    """What a call of a tool calls; the arguments are JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(Struct):
+    """A call that an answer has made."""
+
+    function: CalledFunction
+    id: str = ""
+
+
+class ToolFunction(Struct, omit_defaults=True):
+    """A tool; `parameters` is the schema of its arguments."""
+
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Struct):
+    """A tool of the only type that there is here."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(Struct):
+    """The name of a tool."""
+
+    name: str
+
+
+class NamedTool(Struct):
+    """The tool that is to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatMessage(Struct):
     """A message."""
 
     role: str
     content: str | list[TextPart] | UnsetType | None = UNSET
-    tool_calls: list[Any] | None = None
+    reasoning_content: str | None = None  # what was thought before it
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class JsonSchema(Struct):
@@ -99,7 +143,13 @@ class ChatRequest(OpenAI, kw_only=True):
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     chat_template_kwargs: dict[str, str | bool] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
+    end_repeats: bool | None = None  # an answer that repeats itself ends, see `answers.repetition`
 
 
 class CompletionRequest(OpenAI, kw_only=True):
@@ -198,6 +248,7 @@ class TemplateRequest(Struct):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str | None = None
+    tools: list[Tool] | None = None
     chat_template_kwargs: dict[str, str | bool] = field(default_factory=dict)
     continue_final_message: bool = False
     count: bool = False  # tell how many tokens it has instead
@@ -207,6 +258,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     """POST /load: the fields of `localdflash.loading.load.Options`, and what the pair is for."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
+    drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET
     backend: Backend | UnsetType = UNSET
     threads: Annotated[int, Meta(ge=0, le=4096)] | UnsetType = UNSET
     context: Annotated[int, Meta(ge=0, le=2**31)] | UnsetType = UNSET
@@ -217,4 +269,5 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
+    proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET

@@ -51,7 +51,7 @@ def test_the_model_drafts_where_there_is_one(fake_target: Make, fake_drafter: Ma
     def wrong(ids: list[int], _limit: int) -> tuple[list[int], list[float]]:
         return [int(TABLE[ids[-2], ids[-1]].argmin())], [1.0]
 
-    drafters = [fake_drafter("lookup", wrong, reads_taps=False), fake_drafter("model", likeliest)]
+    drafters = [fake_drafter("lookup", wrong, is_model=False), fake_drafter("model", likeliest)]
     hosts = Hosts(HostPair(fake_target(TABLE), drafters, eager("x")), HostPair(fake_target(TABLE)))
     assert distribution.check(hosts, PROMPTS, 0.7, 200)["drafted_tokens_drawn"] > 100
 

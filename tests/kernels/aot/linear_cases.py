@@ -9,9 +9,11 @@ from torch import Tensor
 from localdflash.cuda.repack.blocks import FORMATS
 from localdflash.cuda.repack.packing import INT4, INT8, PlaneLayout
 from localdflash.kernels.cache import Cache
+from localdflash.kernels.convolve import Changes, convolve_in, convolve_out
 from localdflash.kernels.embed import embed
 from localdflash.kernels.fp4 import SPAN, Fp4Matrix, Fp4Rows, fp4_matmul, quantize_rows_fp4
 from localdflash.kernels.head import HeadScratch, head
+from localdflash.kernels.markov import markov_anchor, markov_slot
 from localdflash.kernels.matmul import matmul
 from localdflash.kernels.planes import Planes
 from localdflash.kernels.qkv import HeadRange, qkv
@@ -42,6 +44,7 @@ from tests.kernels.aot.case import (
 )
 
 LAYOUTS = {"int4": INT4, "int8": INT8} | {str(kind.name).lower(): item.layout for kind, item in FORMATS.items()}
+RANK = 256  # of DSpark's head
 MATMULS = {
     "int4": EVERY,
     "q4_k": EVERY,
@@ -91,6 +94,21 @@ def _head() -> None:
     head(*rows(H), weights, norm(), ints(16), HeadScratch(META, [weights]))
 
 
+def _markov() -> None:
+    """Of DSpark: a rank of 256."""
+    weights, (a, sums), table = planes(V, RANK, LAYOUTS["q8_0"]), rows(RANK), halves(V, RANK)
+    markov_anchor(table, ints(16), a, sums)
+    markov_slot(a, sums, weights, table, floats(16, V), 3, ints(16), HeadScratch(META, [weights]), ints(V))
+
+
+def _convolve() -> None:
+    """Of DFlash 2: of two rows, in groups of 16 channels."""
+    changes = Changes(floats(2, 2, H), floats(16, 4 * H // 16), 16)
+    convolve_in(halves(16, H), norm(), changes, *rows(H))
+    into = (*rows(H), floats(H // 128, 16))
+    convolve_out(floats(16, H), floats(H), changes, floats(16, H), floats(H), norm(), *into)
+
+
 def _embed() -> None:
     embed(ints(16), planes(V, H, Q4_K), floats(H), floats(16, H), *rows(H), floats(H // 128, 16), 1.0, 1e-6)
 
@@ -123,6 +141,8 @@ CASES = (
     Case("qkv int8", partial(_qkv, torch.int8), planes_tile, (120,)),
     Case("qkv fp8", partial(_qkv, torch.float8_e4m3fn), planes_tile, (89, 120)),
     Case("head", _head, planes_tile),
+    Case("markov", _markov, planes_tile),
+    Case("convolve", _convolve),
     Case("taken over", _taken_over, capabilities=(120,)),
     Case("embed", _embed),
     Case("fp4 mx", partial(_fp4, 32), _fp4_tile, (120,)),

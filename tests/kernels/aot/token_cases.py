@@ -6,6 +6,7 @@ from localdflash.kernels.accept import accept
 from localdflash.kernels.lookup import lookup
 from localdflash.kernels.rounds import begin, caught_up, next_tokens, propose
 from localdflash.kernels.sample import SampleScratch, sample
+from localdflash.kernels.selector import select
 from localdflash.kernels.taps import gather_taps
 from localdflash.kernels.top_k import TopKScratch, top_k
 from tests.kernels.aot.case import META, SLOTS, Case, H, V, floats, halves, ints, rows
@@ -16,7 +17,12 @@ def _gather_taps() -> None:
 
 
 def _top_k() -> None:
-    top_k(floats(16, V), floats(16, 8), ints(16, 8), TopKScratch(META, V))
+    top_k(floats(16, V), floats(16, 16), ints(16, 16), TopKScratch(META, V))
+
+
+def _select() -> None:
+    found = (floats(16, 16), ints(16, 16), floats(16, 256))
+    select(*found, halves(V, 256), halves(V, 256), ints(16), ints(16), 1, 7)
 
 
 def _accept() -> None:
@@ -44,6 +50,7 @@ def _sample() -> None:
 CASES = (
     Case("gather_taps", _gather_taps),
     Case("top_k", _top_k),
+    Case("select", _select),
     Case("accept", _accept),
     Case("lookup", _lookup),
     Case("rounds", _rounds),

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import pdl, wait
+from localdflash.kernels.launch import every_launch, wait
 from tests.kernels.aot.case import Case
 
 
@@ -44,7 +44,8 @@ def _product(a_ptr, b_ptr, out_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: t
 def product(stages: int, **options: int) -> None:
     """Launch `_product` of [64, 4096] and [4096, 128]."""
     a, b, out = (torch.empty(*shape, device="meta") for shape in ((64, 4096), (4096, 128), (64, 128)))
-    _product[(1,)](a.half(), b.half(), out, 4096, BM=64, BN=128, BK=128, STAGES=stages, **options)
+    _product[(1,)](a.half(), b.half(), out, 4096, BM=64, BN=128, BK=128, STAGES=stages,
+                   enable_fp_fusion=True, **options)  # fmt: skip
 
 
 def product_tile(constants: dict[str, int]) -> tuple[int, int]:
@@ -55,14 +56,14 @@ def product_tile(constants: dict[str, int]) -> tuple[int, int]:
 def impatient() -> None:
     """Launch `_impatient`."""
     x = _vector()
-    _impatient[(1,)](x, _vector(), **pdl(x.device))
+    _impatient[(1,)](x, _vector(), **every_launch(x.device))
 
 
 def unfenced() -> None:
     """Launch `_unfenced`."""
     x = _vector()
     counter = torch.empty(1, dtype=torch.int32, device="meta")
-    _unfenced[(2,)](x, torch.empty(256, device="meta"), counter, _vector(), **pdl(x.device))
+    _unfenced[(2,)](x, torch.empty(256, device="meta"), counter, _vector(), **every_launch(x.device))
 
 
 def _vector() -> Tensor:

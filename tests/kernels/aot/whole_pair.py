@@ -39,6 +39,8 @@ from tests.kernels.aot.ptx import ticket_is_fenced, touched_before_wait
 from tests.kernels.aot.sass import Sass, count
 
 CONTEXT = 40_960
+F16 = torch.float16
+RANK, KERNEL, GROUP = 256, 2, 16  # of DSpark and DFlash 2
 Q4_K, Q6_K = (FORMATS[kind].layout for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
 VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do besides launching
@@ -67,6 +69,8 @@ class Absent:
             **{f"ffn_{name}": (f, c.hidden_size) for name in ("gate", "up", "gate_exps", "up_exps")},
             **dict.fromkeys(("ffn_down", "ffn_down_exps"), (c.hidden_size, f)),
             **dict.fromkeys(("token_embd", "output"), (c.vocab_size, c.hidden_size)),
+            **dict.fromkeys(("attn_conv_proj", "ffn_conv_proj"), (2 * KERNEL * c.hidden_size // GROUP, c.hidden_size)),
+            **{"markov_w2": (c.vocab_size, RANK), "selector_hidden": (RANK, c.hidden_size)},
         }
         self._config = config
 
@@ -83,11 +87,13 @@ class Absent:
         return planes(sum(n for n, _ in shapes), shapes[0][1], self.kind(names[0]), experts)
 
     def vector(self, name: str) -> Tensor | None:
-        """Gains, and the router's matrix; no biases."""
-        c, part = self._config, name.split(".")[-2]
+        """Gains, the router's matrix, and what is gathered or convolves; no biases."""
+        c, part = self._config, name.removesuffix(".weight").split(".")[-1]
         if name.endswith("bias"):
             return None
         shape = {"ffn_gate_inp": (c.num_experts, c.hidden_size), "attn_q_norm": (c.head_dim,)}
+        shape |= dict.fromkeys(("attn_conv_base", "ffn_conv_base"), (2, KERNEL, c.hidden_size))
+        shape |= dict.fromkeys(("markov_w1", "selector_predecessor", "selector_successor"), (c.vocab_size, RANK))
         return torch.empty(shape.get(part.replace("_k_", "_q_"), (c.hidden_size,)), device=META)
 
 
@@ -98,7 +104,7 @@ def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
         target = load_target(Absent(config), config, positions, llama=False)
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
-            drafting = load_drafter(source, drafter, target, positions, None)
+            drafting = load_drafter(source, drafter, target, positions, torch.float16)
     made = Stepper(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
     made.set_sampling((1.0, 1.0, 0.0, 1.0), (0, 0, 0, 0))
     return made
@@ -108,7 +114,7 @@ def dense() -> Stepper:
     """With a drafter that has a sliding and a full layer."""
     drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
     drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
-    return stepper(DENSE, drafter, torch.float16)
+    return stepper(DENSE, drafter, F16)
 
 
 def experts() -> Stepper:
@@ -116,8 +122,29 @@ def experts() -> Stepper:
     return stepper(EXPERTS, None, torch.int8)
 
 
+def dspark() -> Stepper:
+    """With a drafter of DSpark."""
+    return stepper(replace(DENSE, num_hidden_layers=3), replace(QWEN3_8B_DRAFTER, taps=(0, 1), markov_rank=RANK), F16)
+
+
+def dflash2() -> Stepper:
+    """With a drafter of DFlash 2."""
+    drafter = replace(
+        QWEN3_8B_DRAFTER,
+        taps=(0, 1),
+        conv_kernel=KERNEL,
+        conv_group=GROUP,
+        selector_rank=RANK,
+        selector_top_k=16,
+    )
+    return stepper(replace(DENSE, num_hidden_layers=3), drafter, F16)
+
+
 def run(made: Stepper, splits: Sequence[int]) -> None:
-    """Every sequence that a runner captures."""
+    """Every sequence that a runner captures; of a pair whose drafter chooses slot by slot, its block alone."""
+    if made.block and made.block.chooser:
+        made.fill_block(splits[0])
+        return
     for chunks in splits:
         made.extend(chunks)
         for way in WAYS if made.block else WAYS[:2]:
@@ -178,7 +205,7 @@ def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
 
 def main() -> None:
     """Compile for the chips that are named, in a few processes."""
-    jobs = [(build, int(capability)) for build in (dense, experts) for capability in sys.argv[1:]]
+    jobs = [(build, int(capability)) for build in (dense, experts, dspark, dflash2) for capability in sys.argv[1:]]
     result: dict[str, dict[str, Any]] = {}
     processes = min(PROCESSES, len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:

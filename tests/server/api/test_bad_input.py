@@ -58,7 +58,11 @@ def test_json_that_is_no_object(client: Any, data: bytes) -> None:
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "robot", "content": "Hello"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),  # its template knows none
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": 11}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -104,9 +108,7 @@ def test_a_wrong_field_is_named(client: Any, change: dict[str, Any], param: str)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function"}]),
         ("functions", [{}]),
-        ("tool_choice", "required"),
         ("function_call", {"name": "f"}),
         ("logit_bias", {"5": 1}),
         ("presence_penalty", 0.5),

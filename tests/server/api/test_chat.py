@@ -7,6 +7,7 @@ import pytest
 
 from localdflash.answers.answer import Answer
 from localdflash.answers.conversation import prepare
+from localdflash.answers.repetition import LEAST
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load import LoadedPair
 from localdflash.text.chat_template import TemplateMessage
@@ -286,3 +287,19 @@ def test_a_prediction_changes_no_text(client: Any) -> None:
     again = client.post(CHAT, asked(prediction={"type": "content", "content": text})).json()
     assert again["choices"] == whole["choices"]
     assert again["timings"]["steps"] < whole["timings"]["steps"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any, stream: bool) -> None:
+    body = asked(grammar='root ::= "name, "+', max_tokens=600)
+    ended = client.events(CHAT, body | {"end_repeats": True})
+    text, last = text_of(ended), [one for event in ended for one in event["choices"]][-1]
+    assert text == ("name, " * 100)[: len(text)]
+    assert (len(text), last["finish_reason"]) == (LEAST, "repeat")
+    if stream:
+        whole = text_of(client.events(CHAT, body))
+    else:
+        (choice,) = client.post(CHAT, body | {"end_repeats": True}).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text, "repeat")
+        whole = client.post(CHAT, body).json()["choices"][0]["message"]["content"]
+    assert len(whole) > LEAST

@@ -169,6 +169,16 @@ def test_a_storm_of_sizes(chats: Scene) -> None:
     assert "line 199 of a longer answer" in terminal.text
 
 
+@pytest.mark.parametrize(
+    ("term", "colorterm", "colours"),
+    [("xterm", "", b"8;5;"), ("tmux-256color", "", b"8;5;"), ("xterm", "truecolor", b"8;2;"), ("linux", "", b"")],
+)
+def test_the_colours_of_a_terminal(chats: Scene, term: str, colorterm: str, colours: bytes) -> None:
+    terminal = chats.start(env={"TERM": term, "COLORTERM": colorterm})
+    found = {code for code in (b"8;5;", b"8;2;") if code in terminal.raw}
+    assert found == ({colours} if colours else set())
+
+
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_a_terminal_without_a_screen_gets_lines(env: dict[str, str], chats: Scene) -> None:
     chats.answers(Answer.of("Plain text."))
@@ -197,6 +207,40 @@ def test_an_answer_to_a_script_on_a_terminal_is_harmless(chats: Scene) -> None:
     assert terminal.raw.decode() == "Plain ␛[31mtext ⟦U+202E⟧⟦U+009B⟧2J.\r\n"
 
 
+def test_a_message_is_written_in_an_editor(chats: Scene) -> None:
+    """The terminal is the editor's for a while, and then the chat's again, with every key."""
+    editor = chats.home / "editor"
+    editor.write_text(
+        '#!/bin/sh\nprintf \'in the editor\'; read key; printf \'%s and %s\' "$(cat "$1")" "$key" > "$1"\n'
+    )
+    editor.chmod(0o700)
+    chats.answers(Answer.of("Done."))
+    terminal = chats.start(env={"EDITOR": str(editor), "VISUAL": ""})
+    terminal.type("one")
+    terminal.wait_for("one")
+    terminal.press("f7")
+    terminal.wait_for("in the editor")
+    assert ALTERNATE not in terminal.modes
+    terminal.type("two\n")
+    terminal.wait_for("one and two")
+    assert {ALTERNATE, PASTE} <= terminal.modes
+    ask(terminal, "!", "Done.")
+    assert chats.engine.asked[0]["messages"][-1]["content"] == "one and two!"
+    terminal.press("ctrl+q")
+    assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("keys", [("ctrl+d",), ("ctrl+c", "ctrl+c")])
+def test_leaving_tells_how_to_go_on(chats: Scene, keys: tuple[str, ...]) -> None:
+    chats.answers(Answer.of("Well."))
+    terminal = chats.start()
+    ask(terminal, "why", "Well.")
+    for key in keys:
+        terminal.press(key)
+    assert terminal.wait() == 0
+    assert b"localdflash chat --resume 1 goes on with this chat" in terminal.raw
+
+
 def test_no_log_keeps_nothing(chats: Scene) -> None:
     chats.answers(Answer.of("An answer nobody keeps."))
     terminal = chats.start("--no-log")
@@ -205,6 +249,7 @@ def test_no_log_keeps_nothing(chats: Scene) -> None:
     assert terminal.wait() == 0
     kept = b"".join(path.read_bytes() for path in chats.home.rglob("*") if path.is_file())
     assert b"secret question" not in kept
+    assert b"--resume" not in terminal.raw
     assert b"nobody keeps" not in kept
 
 

@@ -8,6 +8,7 @@ import pytest
 from bench.support.scripted_answers import Answer
 from bench.support.scripted_engine import script
 from bench.support.terminal import READY
+from localdflash.tui.screens.dialog import CALM
 from tests.support.chats import SCRIPTED, Scene, ask
 from tests.support.daemons import until
 
@@ -104,6 +105,7 @@ def test_a_full_context_asks_what_to_leave_out(chats: Scene) -> None:
             break
     assert "200" in terminal.text
     before = len(chats.engine.asked)
+    terminal.settle(CALM + 0.1)  # the question takes no key earlier
     terminal.press("y") if "y " in terminal.text.lower() else terminal.press("enter")
     terminal.wait_for("no longer sent")
     terminal.wait_for(READY)

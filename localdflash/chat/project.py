@@ -1,0 +1,80 @@
+"""Instructions that a project has for whoever works on it: AGENTS.md in the folder of a chat, or above it.
+
+Such a file may have been written by anybody, so it goes along only where the user has allowed that, once for each file.
+What was decided is kept in `projects.json` in the data folder.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from localdflash.errors import LocaldflashError, UsageError
+from localdflash.files.paths import create_private, data_folder
+
+NAME = "AGENTS.md"
+LARGEST = 32 << 10  # bytes
+_ROOTS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a project
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """The file, and whether it goes along; None: the user was not asked."""
+
+    path: Path
+    allowed: bool | None
+
+    def text(self) -> str:
+        """What stands in it, under its name. UsageError if it cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(LARGEST + 1)
+            if len(data) > LARGEST:
+                raise UsageError(f"{self.path}: larger than {LARGEST >> 10} KB: it does not go along")
+            return f"Instructions of this project ({NAME}):\n\n{data.decode('utf-8-sig').strip()}"
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise UsageError(f"{self.path}: is not UTF-8: it does not go along") from None
+
+
+def find(folder: Path) -> ProjectFile | None:
+    """The nearest file, in this folder or above it up to the top of the project; None if there is none."""
+    folder = Path(os.path.realpath(folder))
+    for place in (folder, *folder.parents):
+        if (place / NAME).is_file():
+            return ProjectFile(place / NAME, _decided().get(str(place / NAME)))
+        if any((place / root).exists() for root in _ROOTS):
+            return None
+    return None
+
+
+def decide(file: ProjectFile, allowed: bool) -> None:
+    """Remember what the user has decided; LocaldflashError if that cannot be kept."""
+    decided = _decided() | {str(file.path): allowed}
+    path = _decisions()
+    create_private(path.parent)
+    unfinished = ""
+    try:
+        handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+        with open(handle, "w", encoding="ascii") as stream:
+            json.dump(decided, stream)
+        os.replace(unfinished, path)
+    except OSError as error:
+        if unfinished:
+            Path(unfinished).unlink(missing_ok=True)
+        raise LocaldflashError(f"{path}: cannot be written: {error.strerror}; it is asked again") from error
+
+
+def _decisions() -> Path:
+    return data_folder() / "projects.json"
+
+
+def _decided() -> dict[str, bool]:
+    """What was decided, by path; a file that makes no sense counts as none."""
+    try:
+        found = json.loads(_decisions().read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {path: one for path, one in found.items() if isinstance(one, bool)} if isinstance(found, dict) else {}

@@ -1,0 +1,70 @@
+"""A command of the user's own, `!command` in a chat, whose output goes along with the next message.
+
+It runs after the user has agreed, in the folder of the chat, without a terminal. Nothing that an answer says is run.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from contextlib import suppress
+from pathlib import Path
+
+from localdflash.chat.messages import Attachment
+from localdflash.errors import UsageError
+from localdflash.text.sanitize import sanitize
+
+LARGEST = 64 << 10  # bytes of output: a program that says more is ended
+SECONDS = 120.0
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they print into a pipe
+
+
+def command_of(text: str) -> str:
+    """The command of a message, "" for any other message: one line that begins with an exclamation mark."""
+    return text[1:].strip() if text.startswith("!") and "\n" not in text.strip() else ""
+
+
+async def output_of(command: str, folder: Path) -> Attachment:
+    """What a command prints, on either stream, and how it ended unless that was well.
+
+    Cancelling this ends it. UsageError if there is no shell to run it.
+    """
+    try:
+        process = await asyncio.create_subprocess_shell(
+            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        raise UsageError(f"{command}: cannot be run: {error.strerror}") from error
+    printed, end = bytearray(), ""
+    try:
+        async with asyncio.timeout(SECONDS):
+            end = await _read(process, printed)
+    except TimeoutError:
+        end = f"ended after {SECONDS:g} s"
+    finally:
+        await _end(process)
+    text = sanitize(_COLOURS.sub("", printed[:LARGEST].decode(errors="replace")))
+    closing = f"\n[{end}]" if end else ""
+    return Attachment("output", f"$ {command}", f"{text.rstrip()}{closing}\n")
+
+
+async def _read(process: Process, printed: bytearray) -> str:
+    """Read what it prints; how it ended, "" for well."""
+    assert process.stdout
+    while data := await process.stdout.read(LARGEST):
+        printed += data
+        if len(printed) > LARGEST:
+            return f"ended after {LARGEST >> 10} KB"
+    code = await process.wait()
+    return f"exit code {code}" if code else ""
+
+
+async def _end(process: Process) -> None:
+    """End it and what it has begun."""
+    with suppress(ProcessLookupError):
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    await process.wait()

@@ -1,0 +1,213 @@
+"""The first load of a file, in a process of its own: what C code makes of the file ends that process, not the engine.
+
+A header may pass every check and the model still trip an assertion of llama.cpp, or keep it busy for good. So whoever
+loads a pair with a new or changed file has a child load it first, in the way that is asked for, and write a few tokens,
+within a time that grows with the files. What the child measures (`timing`, `certified`, packed files) is kept, so that
+the load that follows measures nothing again. The verdict is kept under the files' identity: a changed file, another
+backend or another version is tried anew.
+
+Files whose bytes are known are not tried (`pairs.known`). What the child refuses in good order is raised here.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from localdflash import errors
+from localdflash.backend.options import Options
+from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.files.paths import cache_folder, create_private
+from localdflash.machine import gpu_watch
+from localdflash.pairs.known import is_known
+from localdflash.pairs.pair import LocalPair
+from localdflash.weights.gguf import check_header
+from localdflash.weights.split import files_of, size_of
+
+METHOD = 1  # of trying: what another one found is tried again
+PATIENCE = 60.0  # seconds
+RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
+TOKENS = 4  # written by the child
+LONGEST = 4096  # bytes of a verdict, and of the child's last words
+PROGRAM = "from localdflash.loading.trial import main; main()"
+NOT_TOLD = frozenset({"progress", "costs"})  # fields of the options that no other process can have
+PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
+ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
+EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
+AGAIN = "download or convert it again; after `touch` it is tried again"
+
+
+def try_first(files: LocalPair, options: Options) -> None:
+    """Have a pair's files loaded by a child, if they have no good verdict yet.
+
+    ModelError for a file that ends or hangs the child; else the error that the child's load raised.
+    """
+    drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
+    paths = [path for path in (files.target, *drafters) if path]
+    if all(map(is_known, paths)):
+        return
+    for path in paths:
+        if path.suffix != ".safetensors":
+            check_header(path)
+    key = hashlib.sha256(_key(paths, options).encode()).hexdigest()[:32]
+    place = cache_folder() / "trials" / f"{key}.json"
+    said = _recall(place)
+    if said is None:
+        said = tried(paths, options)
+        if said is not None:
+            _keep(place, said)
+    if said:
+        raise ModelError(said)
+
+
+def main() -> None:
+    """The child: load the pair of the options in the first argument, write a few tokens, say how it went."""
+    from localdflash.engine.generate import Request, generate
+    from localdflash.loading.load import LoadedPair
+
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # C libraries may print
+
+    def tell(**fields: object) -> None:
+        out.write(json.dumps(fields) + "\n")
+        out.flush()
+
+    options = Options(**json.loads(sys.argv[1]), progress=lambda done, total: tell(done=done, total=total))
+    try:
+        with LoadedPair(options, tried=True) as loaded:
+            tokenizer = loaded.tokenizer
+            tokenizer.encode(EVERY_BYTE)
+            for token in range(tokenizer.vocab_size):
+                tokenizer.piece(token)
+            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
+            for _ in generate(loaded.pair, Request(ids, TOKENS)):
+                pass
+        tell(kind="")
+    except LocaldflashError as error:
+        tell(kind=type(error).__name__, said=str(error))
+
+
+def _leave_with_parent() -> None:
+    """End when stdin is closed: the parent alone has its other end."""
+    with suppress(OSError):
+        while os.read(0, LONGEST):
+            pass
+    os._exit(1)
+
+
+def _end(child: subprocess.Popen[bytes], expired: threading.Event) -> None:
+    expired.set()
+    child.kill()
+
+
+def _key(paths: list[Path], options: Options) -> str:
+    """What a verdict is about."""
+    stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
+    files = [(name, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for name, one in stats]
+    versions = [version(name) for name in ("localdflash", "llama-cpp-python")]
+    return repr((METHOD, files, versions, options.backend, options.device, options.gpu_layers, options.draft))
+
+
+def tried(paths: list[Path], options: Options) -> str | None:
+    """Why the files cannot be loaded, "" if they can; None if that was not found out."""
+    told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
+    command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(told)]
+    limit, expired = PATIENCE + sum(map(size_of, paths)) / RATE, threading.Event()
+    died = gpu_watch.deaths()
+    with tempfile.TemporaryFile() as words:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, start_new_session=True
+            )
+        except OSError as error:
+            raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
+        with child:
+            timer = threading.Timer(limit, _end, (child, expired))
+            timer.start()
+            try:
+                outcome = _outcome(child.stdout, options)
+                child.wait()
+            finally:
+                timer.cancel()
+                child.kill()
+        if outcome is not None:
+            _raise(outcome)
+            return ""
+        if expired.is_set():
+            return f"{paths[0]}: loading it took more than {limit:.0f} s and was ended: {AGAIN}"
+        if gpu_watch.deaths() > died:
+            return None  # the GPU's doing, for which there are rules of their own
+        return _ended(paths[0], child.returncode, _last_words(words))
+
+
+def _outcome(lines: IO[bytes] | None, options: Options) -> dict[str, Any] | None:
+    """The child's last line, or None if it ended before that; progress is passed on."""
+    for line in lines or ():
+        try:
+            told = json.loads(line)
+        except ValueError:  # it died while it wrote
+            return None
+        if "kind" in told:
+            return dict(told)
+        if options.progress:
+            options.progress(told["done"], told["total"])
+    return None
+
+
+def _raise(outcome: dict[str, Any]) -> None:
+    """Raise the error that the child reported, if it did."""
+    if outcome["kind"]:
+        kind: type[LocaldflashError] = getattr(errors, outcome["kind"])
+        raise kind(outcome["said"])
+
+
+def _ended(path: Path, code: int, words: str) -> str | None:
+    """The verdict on a file by how the child ended, which wrote `words` at last."""
+    if code >= 0:
+        return None  # an error of ours: loading it here shows which
+    name = signal.Signals(-code).name
+    if name in FAULTS:
+        return f"{path}: it ended the process that tried to load it ({name}: {words}): {AGAIN}"
+    if name == "SIGKILL":
+        raise OutOfMemory(f"{path}: the system ended the process that tried to load it: memory may be short")
+    raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}: try again")
+
+
+def _last_words(words: IO[bytes]) -> str:
+    """The last line that the child wrote, of printable characters."""
+    words.seek(0, os.SEEK_END)
+    words.seek(max(words.tell() - LONGEST, 0))
+    lines = [line.strip() for line in words.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    line = next((line for line in reversed(lines) if "GGML_ASSERT" in line), lines[-1] if lines else "without a word")
+    return "".join(character for character in line if character.isprintable())[:200]
+
+
+def _recall(place: Path) -> str | None:
+    try:
+        with place.open("rb") as stream:
+            said = json.loads(stream.read(LONGEST))["said"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return said if isinstance(said, str) else None
+
+
+def _keep(place: Path, said: str) -> None:
+    """Keep a verdict; where that cannot be, the file is tried at every load."""
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    with suppress(OSError, LocaldflashError):
+        create_private(place.parent)
+        try:
+            fresh.write_text(json.dumps({"said": said}) + "\n", encoding="utf-8")
+            fresh.replace(place)
+        finally:
+            fresh.unlink(missing_ok=True)

@@ -1,0 +1,31 @@
+"""How the makers of a model would have its tokens drawn, as its GGUF file says: `general.sampling.*`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.errors import UsageError
+
+_KEYS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
+    """Fields of `SamplingParams` by name; a value that makes no sense is left out, as one that is not there."""
+    found: dict[str, float] = {}
+    for name, key in _KEYS.items():
+        value = metadata.get(f"general.sampling.{key}")
+        if not isinstance(value, int | float):
+            continue
+        checked: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
+        try:
+            SamplingParams(**checked)
+        except UsageError:
+            continue
+        found |= checked
+    return found

@@ -1,0 +1,236 @@
+"""Tool calls in the text of an answer, by the rules of each family's syntax.
+
+    <tool_call> {"name": "f", "arguments": {...}} </tool_call>                   Hermes, Qwen2.5 and 3
+    <tool_call> <function=f> <parameter=a> 1 </parameter> ... </tool_call>      Qwen3-Coder, Qwen3.5
+    <|tool_call>call:f{a:<|"|>text<|"|>,b:1}<tool_call|>                         Gemma 4
+    <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, as `harmony` passes it on
+    {"name": "f", "parameters": {...}}                                           Llama 3, as the whole answer
+
+Arguments are told as JSON text while they grow, as far as the syntax allows. What looks like a call and is none stays
+text of the answer, so that nothing is lost. Any way of cutting the text into pieces gives the same calls.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from localdflash.text.gemma_values import read_object
+from localdflash.text.tokenizer import Tokenizer
+
+Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters, by the name of the tool
+Parsed = tuple[str, str] | None  # a name, and the arguments that are certain; None while it is no call
+Told = tuple[str, list["CallDelta"]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What is added to a call: its name first, then text of its arguments."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+class CallReader(Protocol):
+    """Splits a growing text into what is said and the calls in it."""
+
+    @property
+    def closing(self) -> str:
+        """What ends a call; "" where the answer does."""
+
+    def push(self, text: str) -> Told:
+        """What is certain by now."""
+
+    def finish(self) -> Told:
+        """What was held back, at the end."""
+
+
+class MarkedCalls:
+    """Calls between two marks; without a closing one a call ends with the answer."""
+
+    def __init__(self, opening: str, closing: str, parse: Callable[[str, bool], Parsed]) -> None:
+        self._opening, self.closing, self._parse = opening, closing, parse
+        self._held, self._inside = "", False
+        self._after_call = False  # line feeds behind a call are none of the answer
+        self._count, self._told = 0, ("", "")  # calls that ended; name and arguments told of the one under way
+
+    def push(self, text: str) -> Told:
+        """See `CallReader`."""
+        self._held += text
+        said, calls = "", list[CallDelta]()
+        while True:
+            if self._after_call:
+                self._held = self._held.lstrip("\n")
+                self._after_call = not self._held
+            if not self._inside:
+                before, mark, rest = self._held.partition(self._opening)
+                if not mark:
+                    certain = len(before[: len(before) - begun_at_end(before, self._opening)].rstrip("\n"))
+                    self._held = before[certain:]
+                    return said + before[:certain], calls
+                said += before.rstrip("\n")
+                self._held, self._inside = rest, True
+            body, mark, rest = self._held.partition(self.closing) if self.closing else (self._held, "", "")
+            if not mark:
+                calls += self._tell(self._parse(body[: len(body) - begun_at_end(body, self.closing)], False))
+                return said, calls
+            lost, ended = self._end(body, mark)
+            said, calls = said + lost, calls + ended
+            self._held, self._after_call = rest, not lost
+
+    def finish(self) -> Told:
+        """See `CallReader`."""
+        held, self._held = self._held, ""
+        return self._end(held, "") if self._inside else (held, [])
+
+    def _end(self, body: str, mark: str) -> Told:
+        """The call ends: what of it is text after all, and what is to be told of it."""
+        self._inside = False
+        parsed = self._parse(body, True)
+        calls = self._tell(parsed)
+        if not self._told[0]:
+            return self._opening + body + mark, []
+        self._count, self._told = self._count + 1, ("", "")
+        return "", calls
+
+    def _tell(self, parsed: Parsed) -> list[CallDelta]:
+        if not parsed or parsed == self._told:
+            return []
+        name, arguments = parsed
+        known = len(self._told[1])
+        delta = CallDelta(self._count, "" if self._told[0] else name, arguments[known:])
+        self._told = parsed
+        return [delta]
+
+
+class WholeCalls:
+    """Calls that are the whole answer: one JSON object, or several with semicolons between. Told when it ends."""
+
+    closing = ""
+
+    def __init__(self, tools: Schemas) -> None:
+        self._tools, self._held = tools, ""
+        self._speaks = False  # the answer is text
+
+    def push(self, text: str) -> Told:
+        """See `CallReader`."""
+        text, self._held = self._held + text, ""
+        self._speaks = self._speaks or text.lstrip()[:1] not in ("", "{")
+        if self._speaks:
+            return text, []
+        self._held = text
+        return "", []
+
+    def finish(self) -> Told:
+        """See `CallReader`."""
+        text, self._held = self._held, ""
+        calls, at = list[CallDelta](), text.lstrip()
+        while at:
+            try:
+                value, end = json.JSONDecoder().raw_decode(at)
+            except (ValueError, RecursionError):
+                return text, []
+            if not isinstance(value, dict) or value.get("name") not in self._tools:
+                return text, []
+            arguments = json.dumps(value.get("parameters", value.get("arguments", {})), ensure_ascii=False)
+            calls.append(CallDelta(len(calls), value["name"], arguments))
+            at = at[end:].lstrip(" ;\n")
+        return ("", calls) if calls else (text, [])
+
+
+_JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
+_XML_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
+_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
+_GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
+
+
+def json_call(body: str, ended: bool) -> Parsed:
+    """A call as one JSON object."""
+    if head := _JSON_HEAD.match(body):
+        rest = body[head.end() :].rstrip()
+        return head[1], rest.removesuffix("}").rstrip() if ended else rest.rstrip("} \t\r\n")
+    if not ended:
+        return None
+    try:
+        value = json.loads(body)  # in another order
+        return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+
+
+def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
+    """A call as tags around the text of each parameter; one that is cut is cut in the arguments, too."""
+    head = _XML_HEAD.match(body)
+    if not head:
+        return None
+    properties, parts, at = tools.get(head[1], {}).get("properties", {}), list[str](), head.end()
+    while (tag := body.find(_PARAMETER, at)) >= 0 and (start := body.find(">", tag)) >= 0:
+        name = body[tag + len(_PARAMETER) : start]
+        key, kind = _quoted(name), _type(properties.get(name))
+        end = body.find(_PARAMETER_END, start)
+        if end < 0:
+            text = body[start + 1 :].removeprefix("\n")
+            held = 0 if ended else max(begun_at_end(text, _PARAMETER_END), begun_at_end(text, f"\n{_PARAMETER_END}"))
+            if kind == "string":
+                parts.append(f"{key}: {_quoted(text[: len(text) - held])[:-1]}")
+            return head[1], "{" + ", ".join(parts)
+        parts.append(f"{key}: {_value(body[start + 1 : end].removeprefix(chr(10)).removesuffix(chr(10)), kind)}")
+        at = end + len(_PARAMETER_END)
+    return head[1], "{" + ", ".join(parts) + ("}" if ended else "")
+
+
+def _type(schema: object) -> object:
+    return schema.get("type") if isinstance(schema, Mapping) else None
+
+
+def _value(text: str, kind: object) -> str:
+    """A parameter's text as JSON: as it is where it is JSON of another type than a string."""
+    if kind != "string":
+        try:
+            return json.dumps(json.loads(text), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            pass  # text without quotes
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def harmony_call(body: str, _ended: bool) -> Parsed:
+    """A call as a message to a function."""
+    head = _HARMONY_HEAD.match(body)
+    return (head[1], body[head.end() :]) if head else None
+
+
+def gemma_call(body: str, ended: bool) -> Parsed:
+    """A call in Gemma's own notation."""
+    call = _GEMMA_CALL.fullmatch(body) if ended else None
+    value = read_object(call[2]) if call else None
+    return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
+
+
+def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader | None:
+    """What finds the calls in this model's answers; None if its vocabulary and template know no tools."""
+    template = tokenizer.chat_template() or ""
+    if not re.search(r"\btools\b", template):
+        return None
+    if tokenizer.has_special("<|call|>") and tokenizer.has_special("<|message|>"):
+        return MarkedCalls("<|start|>assistant", "", harmony_call)
+    if tokenizer.has_special("<|tool_call>"):
+        return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call)
+    if "<tool_call>" in template:
+        return MarkedCalls(
+            "<tool_call>",
+            "</tool_call>",
+            lambda body, ended: xml_call(body, ended, tools) if _XML_HEAD.match(body) else json_call(body, ended),
+        )
+    return WholeCalls(tools) if tokenizer.has_special("<|python_tag|>") else None
+
+
+def begun_at_end(text: str, mark: str) -> int:
+    """How many characters at the end of the text may be the beginning of the mark."""
+    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

@@ -1,0 +1,169 @@
+"""The form of calls in each family's syntax: names that there are, and arguments of their tool's schema.
+
+What cannot be said: Gemma's arguments, whose strings stand between markers, and calls of Llama 3 that nobody demands,
+which nothing tells from an answer. There the model is taken at its word.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from localdflash.engine.sampling import Constraint
+from localdflash.errors import UsageError
+from localdflash.text.call_constraint import CallConstraint, CallPart
+from localdflash.text.grammar import JSON_BLANKS, GrammarConstraint, Grammars
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.tool_calls import Schemas
+
+_RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")
+_BLANKS = {"x-guidance": {"whitespace_pattern": JSON_BLANKS}}
+_END_OF_VALUE = "\n</parameter>\n"
+
+
+class OneMarker:
+    """Calls that begin with a marker of their own; see `CallWatch`."""
+
+    def __init__(self, opening: int, parts: Sequence[CallPart]) -> None:
+        self.opening, self._parts = opening, parts
+
+    def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
+        """See `CallWatch`."""
+        return ("", self._parts) if token == self.opening else ("", ())
+
+
+class HarmonyHeaders:
+    """Messages to a function, which their headers tell; see `CallWatch`."""
+
+    def __init__(self, tokenizer: Tokenizer, tools: Schemas, parts: Sequence[CallPart]) -> None:
+        self.opening, self._start = tokenizer.special("<|message|>"), tokenizer.special("<|start|>")
+        self._channel = tokenizer.special("<|channel|>")
+        self._tokenizer, self._tools, self._parts = tokenizer, tools, parts
+        self._header: str | None = ""  # None inside of a message
+
+    def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
+        """See `CallWatch`."""
+        if token == self.opening:
+            header, self._header = self._header or "", None
+            called = _RECIPIENT.search(header)
+            return (header, self._parts) if called and called[1] in self._tools else ("", ())
+        if token in (self._start, self._channel):
+            self._header = self._header or ""
+        if self._header is not None:
+            self._header += self._tokenizer.piece(token, special=True).decode("utf-8", "replace")
+        return "", ()
+
+
+def call_constraint(
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, must: bool
+) -> Callable[[], Constraint] | None:
+    """A maker of each choice's constraint, with `must` to a call; None where nothing can be said of this model's.
+
+    Grammars are compiled here, once: UsageError if a call must be and its form takes too much or is unknown. Where a
+    call only may be, such a form is not insisted on.
+    """
+    try:
+        return _constraint(tokenizer, grammars, tools, must)
+    except UsageError:
+        if must:
+            raise
+        return None
+
+
+def _constraint(
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, must: bool
+) -> Callable[[], Constraint] | None:
+    make = partial(CallConstraint, tokenizer, grammars.vocab_size)
+    if tokenizer.has_special("<|call|>") and tokenizer.has_special("<|message|>"):
+        form = _harmony(tokenizer, grammars, tools)
+        return lambda: make(HarmonyHeaders(tokenizer, tools, form[-1:]), form if must else ())
+    if tokenizer.has_special("<|tool_call>"):
+        opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
+        names = f'start: "call:" ({_any_of(tools)}) "{{"'
+        form = [CallPart(_lark(grammars, names)), CallPart(marker=closing, free=True)]
+    elif tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>"):
+        opening, closing = tokenizer.special("<tool_call>"), tokenizer.special("</tool_call>")
+        tagged = "<function=" in (tokenizer.chat_template() or "")
+        grammar = _tags(tools) if tagged else f'start: "\\n" call "\\n"\n{_object(tools, "arguments")}'
+        form = [CallPart(_lark(grammars, grammar), closing)]
+    else:
+        whole = _lark(grammars, f"start: call\n{_object(tools, 'parameters')}")
+        return (lambda: whole("")) if must else None
+    return lambda: make(OneMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
+
+
+def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
+    grammars.lark(grammar)  # not first when a call begins
+    return lambda _: grammars.lark(grammar)
+
+
+def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
+    """A call from the first token on; its last part are the arguments, whose tool the header has named."""
+    _lark(grammars, f"start: call\n{_object(tools, 'arguments')}")  # all of them at once
+
+    def arguments(header: str) -> GrammarConstraint:
+        called = _RECIPIENT.search(header)
+        schema = tools[called[1]] if called else {}
+        return grammars.json_schema(_closed(schema) | _definitions(schema))
+
+    names = _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "')
+    return [
+        CallPart(marker=tokenizer.special("<|channel|>")),
+        CallPart(names, tokenizer.special("<|constrain|>")),
+        CallPart(_lark(grammars, 'start: "json"'), tokenizer.special("<|message|>")),
+        CallPart(arguments, tokenizer.special("<|call|>")),
+    ]
+
+
+def _object(tools: Schemas, arguments: str) -> str:
+    """The rule of a call as one JSON object, its name first."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: _closed(schema)},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for name, schema in tools.items()
+    ]
+    shared = {name: kind for schema in tools.values() for name, kind in schema.get("$defs", {}).items()}
+    return f"call: %json {json.dumps({'anyOf': calls, '$defs': shared, **_BLANKS})}\n"
+
+
+def _tags(tools: Schemas) -> str:
+    """A call as tags around each parameter, in the order of the schema; strings without quotes."""
+    calls, rules = list[str](), [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
+    for number, (name, schema) in enumerate(tools.items()):
+        parts = list[str]()
+        for place, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
+            rule = f"p{number}_{place}"
+            rules += _parameter(rule, parameter, kind, _definitions(schema))
+            parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
+        calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
+    return "\n".join([f'start: "\\n" ({" | ".join(calls)}) "\\n"', *rules]) + "\n"
+
+
+def _parameter(rule: str, name: str, kind: Any, definitions: Mapping[str, Any]) -> list[str]:
+    """The rules of a parameter with its tags: text is written as it is, all else as JSON."""
+    opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
+    known = kind if isinstance(kind, Mapping) else {}
+    if known.get("type", "string") != "string":
+        schema = json.dumps({**known, **definitions, **_BLANKS})
+        return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {schema}"]
+    words = known.get("enum")
+    return [f"{rule}: {opening} ({_any_of(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
+
+
+def _any_of(words: Any) -> str:
+    return " | ".join(map(json.dumps, words))
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"$defs": schema["$defs"]} if "$defs" in schema else {}
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of arguments without its definitions, which stand further out; no others unless it says so."""
+    kept = {name: part for name, part in schema.items() if name != "$defs"}
+    return {"type": "object", "additionalProperties": False, **kept}

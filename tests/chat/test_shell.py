@@ -1,0 +1,70 @@
+"""A command of the user's: what is one, what it prints, how it ends."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat import shell
+from localdflash.chat.shell import command_of, output_of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+
+
+def output(command: str, folder: Path) -> str:
+    return asyncio.run(output_of(command, folder)).text
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [("!ls -l", "ls -l"), ("! ls\n", "ls"), ("!", ""), ("!  ", ""), (" !ls", ""), ("ls!", ""), ("!one\n!two", "")],
+)
+def test_what_is_a_command(text: str, command: str) -> None:
+    assert command_of(text) == command
+
+
+def test_what_it_prints_on_both_streams(tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    found = asyncio.run(output_of("ls; echo wrong >&2", tmp_path))
+    assert (found.kind, found.name, found.text) == ("output", "$ ls; echo wrong >&2", "here\nwrong\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("echo a; exit 3", "a\n[exit code 3]\n"),
+        ("no-such-program 2>/dev/null", "\n[exit code 127]\n"),
+        ("cat", "\n"),  # there is nothing to read
+        (r"printf 'a\033[31mb\377'", "ab\ufffd\n"),
+    ],
+)
+def test_how_it_ended(command: str, text: str, tmp_path: Path) -> None:
+    assert output(command, tmp_path) == text
+
+
+def test_too_much_is_cut_and_the_program_ended(tmp_path: Path) -> None:
+    text = output("yes", tmp_path)
+    assert len(text) < shell.LARGEST + 100
+    assert text.endswith("[ended after 64 KB]\n")
+
+
+def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "SECONDS", 0.2)
+    began = time.monotonic()
+    assert output("echo a; sleep 60 & sleep 60", tmp_path) == "a\n[ended after 0.2 s]\n"
+    assert time.monotonic() - began < 20
+
+
+def test_cancelling_ends_it_and_what_it_began(tmp_path: Path) -> None:
+    async def run() -> None:
+        running = asyncio.create_task(output_of("(sleep 1; touch late) & sleep 60", tmp_path))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.sleep(1.2)
+
+    asyncio.run(run())
+    assert not (tmp_path / "late").exists()

@@ -1,0 +1,112 @@
+"""Targets of the families that are used, each with a drafter as published ones are, loaded as pairs: the text is plain
+decoding's, whatever is drafted, taken back and asked anew. Drafters are in safetensors, which on llama.cpp draft in
+torch.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
+from localdflash.engine.controller import Controller
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.pair import Drafter, Target
+from localdflash.engine.prefix import PrefixCache
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.llamacpp import certified
+from localdflash.llamacpp.certified import Certified, Record
+from localdflash.llamacpp.ways import DEFAULT, MOST_WITH_STATES
+from localdflash.loading.backends import load_on
+from localdflash.pairs.pair import LocalPair
+from tests.support.converted_models import VOCABULARY, ids_of
+from tests.support.guessing import Eager
+from tests.support.random_drafters import YARN, config_of, random_weights, write_zlab
+from tests.support.target_models import case_of
+
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, seed=3)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A target's architecture, and what its drafters are like."""
+
+    architecture: str
+    backends: tuple[Runner, ...]
+    variant: str = "full"
+    drafter: dict[str, Any] = field(default_factory=dict)
+    biases: bool = False
+    rope: dict[str, Any] | None = None
+
+
+FAMILIES = {
+    "gpt-oss": Family(
+        "gpt-oss", ("cpu", "llama.cpp"), biases=True, rope=YARN | {"rope_type": "yarn", "truncate": False}
+    ),
+    "gemma4": Family(
+        "gemma4",
+        ("llama.cpp",),
+        "sliding, causal by default",
+        {"embedding_scale": 8.0, "softcap": 5.0, "window": 24, "taps": (0, 1, 2, 0, 1, 2)},
+    ),
+    "qwen35": Family("qwen35", ("cpu", "llama.cpp")),
+    "qwen35moe": Family("qwen35moe", ("cpu", "llama.cpp"), drafter={"taps": (0, 1, 2, 0, 1, 2, 0, 1)}),
+    "qwen35 with DFlash 2": Family("qwen35", ("cpu", "llama.cpp"), "DFlash 2"),
+}
+CASES = [(name, backend) for name, family in FAMILIES.items() for backend in family.backends]
+
+
+@pytest.fixture(scope="module")
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LocalPair:
+    family, folder = FAMILIES[request.param], tmp_path_factory.mktemp("family")
+    case = case_of(family.architecture, "Q8_0")
+    target = case.write(folder / "target.gguf", "Q8_0", tokens=[f"token {token}" for token in range(VOCABULARY)])
+    config = config_of(family.variant, VOCABULARY, **{"taps": (0, 1, 2)} | family.drafter)
+    config = replace(config, decoder=replace(config.decoder, attention_bias=family.biases))
+    changes = {"rope_scaling": family.rope} if family.rope else {}
+    return LocalPair("tiny", target, None, write_zlab(folder, config, random_weights(config), **changes), None, None)
+
+
+def eager(_target: Target, drafters: Sequence[Drafter]) -> Controller:
+    """Every draft is verified whole: those of a drafter with random weights are seldom right."""
+    return Eager({1: 1.0, 2: 1.0}, {drafter.name: 0.0 for drafter in drafters})
+
+
+def text_of(running: Running, ids: list[int], params: SamplingParams) -> tuple[list[int], Request]:
+    request = Request(ids, 60, params)
+    return [token for step in generate(running.pair, request, PrefixCache(1 << 30)) for token in step.tokens], request
+
+
+@pytest.fixture
+def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of llama.cpp count as certified, and are no more than states are kept of."""
+    known = Certified(DEFAULT.up_to(MOST_WITH_STATES), {2: 1.0})
+    monkeypatch.setattr(certified, "measure", lambda *_: Record(1.0, (known,), MOST_WITH_STATES))
+
+
+@pytest.mark.usefixtures("cpu_engine", "_few_rows")
+@pytest.mark.parametrize(("files", "backend"), CASES, indirect=["files"])
+def test_a_pair_writes_the_same_with_its_drafter(files: LocalPair, backend: Runner) -> None:
+    """Beyond windows, and beyond the positions that a scaling stretches."""
+    options = Options("tiny", backend, threads=1, context=256, costs=eager)
+    with (
+        closing(load_on(backend, files, options)) as drafting,
+        closing(load_on(backend, files, replace(options, draft=False))) as plain,
+    ):
+        assert drafting.host
+        assert [one.name for one in drafting.host.drafters if one.is_model] == ["dflash"]
+        steps = 0
+        for seed, params in enumerate((GREEDY, SAMPLED)):
+            ids = ids_of(100, seed)
+            wanted, _ = text_of(plain, ids, params)
+            found, request = text_of(drafting, ids, params)
+            assert found == wanted
+            steps += request.stats.steps_by_drafter.get("dflash", 0)
+            drafting.pair.rollback(110)  # as where an answer is asked for anew
+            again, _ = text_of(drafting, [*ids, *wanted[:10]], GREEDY)
+            assert again == text_of(plain, [*ids, *wanted[:10]], GREEDY)[0]
+        assert steps > 20

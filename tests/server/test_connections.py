@@ -1,0 +1,215 @@
+"""Connections that say nothing, or say it slowly, or are too many: they end, and others are answered meanwhile."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from localdflash.server import connections
+from localdflash.server.connections import Connection, OutOfDescriptors, allow_descriptors, waiting
+from localdflash.server.daemon import DaemonListener
+from localdflash.server.guard import Guard
+from tests.support import daemons
+from tests.support.daemons import short_home, start, until
+
+resource = pytest.importorskip("resource")
+KEY = "a-key"
+PATIENCE, MARGIN = 0.3, 3.0  # seconds
+HEAD = f"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n".encode()
+ASK = HEAD + b"Content-Length: 0\r\n\r\n"
+
+
+async def answers(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the body, before or after a time that is longer than a connection may wait."""
+    if scope["path"] == "/later":
+        await asyncio.sleep(4 * PATIENCE)
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    if message["type"] == "http.disconnect":
+        return
+    await asyncio.sleep(2 * PATIENCE)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Served:
+    """A listener of `Connection`s behind a guard, on a thread."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            Guard(answers, key=KEY), http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None
+        )
+        self.server, self.port = DaemonListener(config), listener.getsockname()[1]
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])), daemon=True)
+        self._thread.start()
+
+    def connect(self, *pieces: bytes) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), 10)
+        for piece in pieces:
+            connection.sendall(piece)
+        return connection
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(10)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(connections, "PATIENCE", PATIENCE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = Served(listener)
+        yield one
+        one.close()
+
+
+def ended(connection: socket.socket) -> bytes:
+    """What comes until the other side closes, which it has to do soon."""
+    connection.settimeout(MARGIN)
+    got = b""
+    while True:
+        try:
+            piece = connection.recv(4096)
+        except ConnectionResetError:
+            return got
+        if not piece:
+            return got
+        got += piece
+
+
+def answered(connection: socket.socket) -> None:
+    """Read a whole answer."""
+    got = b""
+    while not got.endswith(b"ok"):
+        piece = connection.recv(4096)
+        assert piece, got
+        got += piece
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"POST", HEAD, HEAD + b"Content-Length: 5\r\n\r\n", HEAD + b"Content-Length: 5\r\n\r\nab"]
+)
+def test_a_connection_that_says_nothing_more_is_closed(said: bytes, served: Served) -> None:
+    with served.connect(said) as connection:
+        began = time.monotonic()
+        assert ended(connection) == b""
+        assert time.monotonic() - began > PATIENCE / 2
+
+
+def test_a_byte_now_and_then_does_not_keep_it(served: Served) -> None:
+    began = time.monotonic()
+    with served.connect() as connection, suppress(OSError):  # a broken pipe
+        for byte in HEAD * 5:
+            connection.sendall(bytes([byte]))
+            time.sleep(PATIENCE / 4)
+    assert time.monotonic() - began < MARGIN
+
+
+def test_nor_does_a_body_behind_a_refusal(served: Served) -> None:
+    with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n") as connection:
+        got = ended(connection)
+    assert got.startswith(b"HTTP/1.1 401 ")
+    assert b"connection: close" in got.lower()
+
+
+def test_a_body_may_come_in_pieces_and_an_answer_may_take_long(served: Served) -> None:
+    with served.connect(HEAD + b"Content-Length: 6\r\n\r\n") as connection:
+        for _ in range(6):
+            time.sleep(PATIENCE / 2)
+            connection.sendall(b"x")
+        answered(connection)
+
+
+def test_a_body_that_is_not_read_yet_is_waited_for(served: Served) -> None:
+    size = 1 << 20  # more than is read ahead
+    with served.connect(HEAD.replace(b"/", b"/later", 1) + b"Content-Length: %d\r\n\r\n" % size) as connection:
+        connection.sendall(bytes(size))
+        answered(connection)
+
+
+def test_a_connection_is_kept_for_another_request(served: Served) -> None:
+    with served.connect(ASK) as connection:
+        answered(connection)
+        time.sleep(2 * PATIENCE)  # longer than for a head that has begun
+        connection.sendall(ASK)
+        answered(connection)
+        connection.sendall(b"POST")
+        assert ended(connection) == b""
+
+
+def waits(served: Served, count: int) -> bool:
+    """Whether as many connections as `count` wait."""
+    return len(waiting(served.server.server_state.connections)) == count
+
+
+def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 30.0)
+    monkeypatch.setattr(Connection, "most", 3)
+    asked = served.connect(ASK)
+    silent = []
+    for count in range(1, 10):
+        silent.append(served.connect())
+        until(partial(waits, served, min(count, 3)))
+    assert [ended(one) for one in silent[:6]] == [b""] * 6
+    answered(asked)  # one that is answered does not wait
+    with served.connect(ASK) as connection:
+        answered(connection)
+    for one in (*silent, asked):
+        one.close()
+
+
+def test_where_descriptors_run_out_one_line_is_told() -> None:
+    made, said = [], list[str]()
+    handle = OutOfDescriptors(lambda: made.append(1), said.append)
+    loop = asyncio.new_event_loop()
+    for _ in range(1000):
+        handle(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")})
+    loop.close()
+    assert len(made) == 1000
+    assert said == ["no descriptor is left for a connection ([Errno 24] Too many): others were closed"]
+
+
+def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits))
+    allow_descriptors()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2048))
+    allow_descriptors()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8192, 8192))
+    allow_descriptors()
+    assert set_to == [(4096, resource.RLIM_INFINITY), (2048, 2048)]
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process")
+def test_a_flood_over_tcp_stops_nobody_on_the_unix_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    with short_home(monkeypatch) as home:
+        log = home / "log"
+        process = start("--port", "0", "--log", str(log))
+        port = int(log.read_text().split("listening on http://127.0.0.1:")[1].split(":")[0].split()[0].rstrip("/"))
+        opened = len(list((Path("/proc") / str(process.pid) / "fd").iterdir()))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (opened + 20, opened + 20))
+        before = log.stat().st_size
+        flood = [_tried(port) for _ in range(200)]
+        for _ in range(5):
+            with daemons.client() as client:
+                assert client.health()["status"] == "ok"
+        assert log.stat().st_size - before < 1000, log.read_text()[-2000:]
+        for one in flood:
+            one.close()
+
+
+def _tried(port: int) -> socket.socket:
+    """A connection that may not be accepted yet."""
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", port))
+    return one

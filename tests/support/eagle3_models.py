@@ -1,0 +1,157 @@
+"""EAGLE-3 drafters of random weights as GGUF, and what they propose, in float64, from the method's description.
+
+One layer reads the token's embedding and the state before it, each normed, side by side; RoPE turns neighbours, as in
+llama.cpp's files. A state is three taps of the target through `fc`, or the layer's output for the token before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 64, 96, 4, 2, 32, 1e-5, 1e4
+
+
+@dataclass(frozen=True)
+class Eagle3:
+    """`embedding` and `head` are the target's [V, H], read where it has none; `short`: tokens of its head's rows."""
+
+    weights: dict[str, NDArray[np.float32]]
+    embedding: NDArray[np.float32]
+    head: NDArray[np.float32]
+    taps: tuple[int, ...]
+    short: tuple[int, ...] = ()
+    norm_before_residual: bool = False
+
+    def write(self, path: Path, vocabulary: int, tokens: Sequence[str] = (), **changes: Any) -> Path:
+        """The file, without a tokenizer; `tokens` are said to be its vocabulary."""
+        writer = gguf.GGUFWriter(path, "eagle3")
+        writer.add_tokenizer_model("none")
+        if tokens:
+            writer.add_token_list(list(tokens))
+        numbers = {
+            "vocab_size": vocabulary,
+            "context_length": 4096,
+            "embedding_length": HIDDEN,
+            "block_count": 1,
+            "feed_forward_length": INNER,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.key_length": HEAD_DIM,
+            "attention.value_length": HEAD_DIM,
+            "attention.layer_norm_rms_epsilon": EPS,
+            "rope.dimension_count": HEAD_DIM,
+            "rope.freq_base": THETA,
+            "target_layers": [tap + 1 for tap in self.taps],
+            "target_hidden_size": self.weights["fc.weight"].shape[1] // 3,
+            "norm_before_residual": self.norm_before_residual,
+        }
+        add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array, bool: writer.add_bool}
+        for name, value in (numbers | changes).items():
+            add[type(value)](f"eagle3.{name}", value)
+        for name, values in self.weights.items():
+            writer.add_tensor(name, values)
+        if self.short:
+            writer.add_tensor("d2t", np.array(self.short, np.int64))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def propose(self, ids: Sequence[int], taps: NDArray[np.float32], anchor: int, count: int) -> list[Array]:
+        """Logits of every node over the target's vocabulary, behind committed ids and their taps [T, 3 H]."""
+        w = {name: value.astype(np.float64) for name, value in self.weights.items()}
+        states, tokens = list(taps.astype(np.float64) @ w["fc.weight"].T), [*ids[1:], anchor]
+        head = w.get("output.weight", self.head.astype(np.float64))
+        found = []
+        for _ in range(count):
+            state = self._layer(w, tokens, np.array(states))
+            logits = head @ _norm(state, w["output_norm.weight"])
+            spread = np.full(len(self.embedding), -np.inf)
+            spread[list(self.short) or slice(None)] = logits
+            found.append(spread)
+            tokens.append(int(spread.argmax()))
+            states.append(state)
+        return found
+
+    def _layer(self, w: dict[str, Array], tokens: Sequence[int], states: Array) -> Array:
+        """The output [H] of the last pair."""
+        embedding = w.get("token_embd.weight", self.embedding.astype(np.float64))
+        normed = _norm(states, w["blk.0.attn_norm_2.weight"])
+        x = np.concatenate((_norm(embedding[list(tokens)], w["blk.0.attn_norm.weight"]), normed), 1)
+        q, k = (_turned(x @ w[f"blk.0.attn_{name}.weight"].T) for name in "qk")
+        v = (x @ w["blk.0.attn_v.weight"].T).reshape(len(x), KV_HEADS, HEAD_DIM)
+        out = np.zeros((HEADS, HEAD_DIM))
+        for h in range(HEADS):
+            group = h // (HEADS // KV_HEADS)
+            scores = k[:, group] @ q[-1, h] / np.sqrt(HEAD_DIM)
+            weights = np.exp(scores - scores.max())
+            out[h] = weights @ v[:, group] / weights.sum()
+        y = out.reshape(-1) @ w["blk.0.attn_output.weight"].T
+        y = y + (normed[-1] if self.norm_before_residual else states[-1])
+        u = _norm(y, w["blk.0.ffn_norm.weight"])
+        gate = w["blk.0.ffn_gate.weight"] @ u
+        inner = gate / (1 + np.exp(-gate)) * (w["blk.0.ffn_up.weight"] @ u)
+        found: Array = y + w["blk.0.ffn_down.weight"] @ inner
+        return found
+
+
+def _norm(x: Array, weight: Array) -> Array:
+    normed: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * weight
+    return normed
+
+
+def _turned(x: Array) -> Array:
+    """RoPE of neighbours, [T, heads, head_dim]."""
+    x = x.reshape(len(x), -1, HEAD_DIM)
+    angles = np.arange(len(x))[:, None] * THETA ** (-np.arange(HEAD_DIM // 2) * 2 / HEAD_DIM)
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    turned = np.empty_like(x)
+    turned[..., ::2] = x[..., ::2] * cos - x[..., 1::2] * sin
+    turned[..., 1::2] = x[..., 1::2] * cos + x[..., ::2] * sin
+    return turned
+
+
+def random_eagle3(
+    embedding: NDArray[np.float32],
+    head: NDArray[np.float32],
+    taps: tuple[int, ...] = (0, 1, 2),
+    own: bool = False,
+    short: tuple[int, ...] = (),
+    norm_before_residual: bool = False,
+    seed: int = 0,
+) -> Eagle3:
+    """A drafter for a target of these tables [V, H]; `own`: with tables of its own."""
+    rng, vocabulary, hidden = np.random.default_rng(seed), *embedding.shape
+
+    def matrix(rows: int, columns: int) -> NDArray[np.float32]:
+        return (0.2 * rng.normal(size=(rows, columns))).astype(np.float32)
+
+    def norm(size: int) -> NDArray[np.float32]:
+        return (1 + 0.3 * rng.normal(size=size)).astype(np.float32)
+
+    weights = {
+        "fc.weight": matrix(HIDDEN, 3 * hidden),
+        "output_norm.weight": norm(HIDDEN),
+        "blk.0.attn_norm.weight": norm(HIDDEN),
+        "blk.0.attn_norm_2.weight": norm(HIDDEN),
+        "blk.0.attn_q.weight": matrix(HEADS * HEAD_DIM, 2 * HIDDEN),
+        "blk.0.attn_k.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "blk.0.attn_v.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "blk.0.attn_output.weight": matrix(HIDDEN, HEADS * HEAD_DIM),
+        "blk.0.ffn_norm.weight": norm(HIDDEN),
+        "blk.0.ffn_gate.weight": matrix(INNER, HIDDEN),
+        "blk.0.ffn_up.weight": matrix(INNER, HIDDEN),
+        "blk.0.ffn_down.weight": matrix(HIDDEN, INNER),
+    }
+    if own:
+        weights["token_embd.weight"] = 5 * matrix(vocabulary, HIDDEN)
+    if own or short:
+        weights["output.weight"] = matrix(len(short) or vocabulary, HIDDEN)
+    return Eagle3(weights, embedding, head, taps, short, norm_before_residual)

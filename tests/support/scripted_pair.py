@@ -1,0 +1,112 @@
+"""A pair whose target says what it was told to say, token by token, over a vocabulary of a family of models."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running, compose
+from localdflash.engine.draft import Draft
+from localdflash.engine.pair import Taps, Verification
+from localdflash.loading.load import LoadedPair
+from localdflash.server.api.metrics import Metrics
+from localdflash.server.app import create_app
+from localdflash.server.engines import Engines
+from localdflash.server.worker import PairWorker
+from localdflash.text.tokenizer import Tokenizer
+from tests.support.costs import drafting_pays
+from tests.support.served import Client
+
+
+class ScriptedTarget:
+    """See `Target`. After any prompt it says `script`; `prompts` are the lengths of those that it read."""
+
+    whole, context, max_rows = False, 2000, 9
+
+    def __init__(self, vocab_size: int, script: Sequence[int]) -> None:
+        self.vocab_size, self.script, self.length = vocab_size, list(script), 0
+        self.prompts: list[int] = []
+        self._rows = 0  # that wait for `keep`
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        self.length += len(ids)
+        return None
+
+    def end_prompt(self) -> None:
+        self.prompts.append(self.length)
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        self._rows = 1 + len(draft.tokens)
+        logits = np.zeros((self._rows, self.vocab_size), np.float32)
+        at = self.length - self.prompts[-1]
+        for row in range(self._rows):
+            logits[row, self.script[min(at + row, len(self.script) - 1)]] = 50.0
+        return Verification(logits, None)
+
+    def keep(self, rows: int) -> None:
+        self.length += rows
+        self._rows = 0
+
+    def crop(self, length: int) -> None:
+        self.length = length
+
+    def assume(self, length: int) -> bool:
+        return False
+
+    def save(self) -> bytes:
+        return b""
+
+    def load(self, state: bytes, length: int) -> None:
+        self.length = length
+
+
+def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
+    """The ids of parts, each a special token or text."""
+    return [
+        token
+        for part in parts
+        for token in ([tokenizer.special(part)] if tokenizer.has_special(part) else tokenizer.encode(part))
+    ]
+
+
+@contextmanager
+def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
+    """Until this ends, the options that it gives load a pair that says these parts, then its end."""
+    tokenizer = Tokenizer.load(vocabulary)
+    target = ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))
+    options = Options(str(vocabulary), backend="torch", costs=drafting_pays)
+
+    def load(*_: object) -> Running:
+        pair = compose(target, [], options)
+        return Running(
+            pair=pair,
+            host=pair,
+            context=target.context,
+            device="cpu",
+            vocab_size=target.vocab_size,
+            identity=(),
+            measured=dict,
+            close=lambda: None,
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.loading.load.load_on", load)
+        yield options
+
+
+@contextmanager
+def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
+    """A client of an app whose pair says these parts."""
+    with scripted_pair(vocabulary, *parts) as options:
+        metrics = Metrics()
+        worker = PairWorker(options, 1_000_000, 4, metrics.observe)
+        worker.start()
+        loaded = asyncio.run(worker.ready())
+        try:
+            yield Client(create_app(Engines(worker), metrics), {}), loaded
+        finally:
+            worker.close()

@@ -1,0 +1,79 @@
+"""`make gpu-test` wants no more of a machine than its line in the Makefile says."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu import gemm_cases, token_cases
+
+ENOUGH = ("torch", "triton", "numpy", "safetensors", "pytest")
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def with_their_own(names: tuple[str, ...]) -> set[str]:
+    """Distributions with all that they require, extras left out."""
+    found, waiting = set[str](), list(names)
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            needed = requires(name) or []
+        except PackageNotFoundError:  # of another system
+            continue
+        found.add(name)
+        waiting += [line.split(";")[0].split("[")[0].strip("() ") for line in map(_named, needed) if line]
+    return found
+
+
+def _named(requirement: str) -> str:
+    """The name in a requirement that no extra asks for, or ""."""
+    if "extra ==" in requirement:
+        return ""
+    return "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()[0]
+
+
+@pytest.mark.parametrize(("capability", "e4m3"), [((8, 6), False), ((8, 9), True)])
+def test_what_a_chip_lacks_is_skipped(capability: tuple[int, int], e4m3: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    cases = [*gemm_cases.CASES, *token_cases.CASES]
+    run = {case.name for case in cases if not case.lacking(torch.device("cuda"))}
+    small = {case.name for case in cases if "float8" in case.name}
+    assert len(small) >= 2
+    assert {case.name for case in cases} - run == (set() if e4m3 else small)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+def test_five_packages_suffice(root: Path, tmp_path: Path) -> None:
+    enough = with_their_own(ENOUGH)
+    absent = {
+        module
+        for module, owners in packages_distributions().items()
+        if not enough & {owner.lower().replace("_", "-") for owner in owners} and module != "localdflash"
+    }
+    assert {"hypothesis", "pytest_timeout", "xdist", "psutil"} <= absent
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(absent=sorted(absent)))
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # as where there are none
+        "PYTEST_ADDOPTS": "-q -k 'begin or caught_up'",
+    }
+    python = f"env LOCALDFLASH_GPU_TESTS=interpreter PYTHONPATH={tmp_path}:{root} {sys.executable}"
+    command = ["make", "gpu-test", f"GPU_PYTHON={python}"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "passed" in done.stdout

@@ -1,0 +1,296 @@
+"""Answers in each family's format: read the same however the ids arrive, begun where they stopped, kept out of the
+history where the template says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.text.answer_format import (
+    AtOnce,
+    HarmonyFormat,
+    MarkedFormat,
+    PlainFormat,
+    Start,
+    format_of,
+    template_switches,
+)
+from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
+from localdflash.text.stream import Spelling
+from localdflash.text.thoughts import joined, split
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.user_text import PromptStretch
+from tests.support.chat_formats import TEMPLATES, TOKENS, vocabularies
+from tests.support.scripted_pair import spelled
+from tests.text.conftest import CHATML, CONTROL, MakeVocabulary
+
+__all__ = ["vocabularies"]
+
+FAMILIES = sorted(TEMPLATES)
+ASKED = [TemplateMessage("user", "why?")]
+
+
+@pytest.fixture(scope="session")
+def models(vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
+    """The tokenizers, by family."""
+    return {family: Tokenizer.load(path) for family, path in vocabularies.items()}
+
+
+def start_of(tokenizer: Tokenizer, begun: str = "", *, at_once: AtOnce = "", **switches: bool | str) -> Start:
+    prompt = prompt_of(tokenizer, ASKED, **switches)
+    return format_of(tokenizer).start(prompt, begun, at_once=at_once)
+
+
+def prompt_of(tokenizer: Tokenizer, messages: Sequence[TemplateMessage], **switches: bool | str) -> list[PromptStretch]:
+    template = tokenizer.chat_template() or ""
+    known = {**tokenizer.template_tokens(), **template_switches(template, switches)}
+    return render(template, messages, variables=known)
+
+
+def text_of(prompt: Iterable[PromptStretch]) -> str:
+    return "".join(piece.text for piece in prompt)
+
+
+def read(spelling: Spelling, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
+    pieces = [ids[a:b] for a, b in pairwise([0, *sorted(cuts), len(ids)])]
+    return "".join(map(spelling.push, pieces)) + spelling.finish()
+
+
+def test_a_format_is_known_by_its_tokens(models: Mapping[str, Tokenizer], make_vocabulary: MakeVocabulary) -> None:
+    formats = {family: format_of(tokenizer) for family, tokenizer in models.items()}
+    assert isinstance(formats["harmony"], HarmonyFormat)
+    assert isinstance(formats["gemma"], MarkedFormat)
+    assert formats["gemma"].marks.opening == "<|channel>"
+    assert formats["qwen3"] == formats["qwen3.5"] != formats["gemma"]
+    plain = Tokenizer.load(make_vocabulary(dict.fromkeys(CHATML, CONTROL)))
+    assert isinstance(format_of(plain), PlainFormat)
+
+
+def test_what_ends_an_answer(models: Mapping[str, Tokenizer]) -> None:
+    ends = {family: {model.piece(end, special=True) for end in model.ends} for family, model in models.items()}
+    assert ends["harmony"] == {b"<|return|>", b"<|call|>"}  # not what ends its thoughts
+    assert {b"<turn|>", b"<|tool_response>"} <= ends["gemma"]
+
+
+# What a model writes after the prompt, and the text that it makes.
+
+THINK = {
+    "harmony": ("<|channel|>", "analysis", "<|message|>"),
+    "qwen3": ("<think>", "\n"),
+    "qwen3.5": (),  # its template has written it
+    "gemma": ("<|channel>", "thought\n"),
+}
+ANSWER = {
+    "harmony": ("<|end|>", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
+    "qwen3": ("\n", "</think>", "\n\n"),
+    "qwen3.5": ("\n", "</think>", "\n\n"),
+    "gemma": ("\n", "<channel|>"),
+}
+
+words = st.text(alphabet="aé错😋\u0301 \n<|think>/", max_size=10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data(), thoughts=words, said=words)
+def test_any_cut_reads_the_same(
+    models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
+) -> None:
+    tokenizer = models[family]
+    ids = spelled(tokenizer, *THINK[family])
+    ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
+    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
+    told = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
+    thought = thoughts.strip("\n")
+    harmless = said if family == "harmony" and not thought else said.lstrip("\n")
+    assert told == joined(thought, harmless)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+def test_any_ids_at_all_read_the_same(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
+    tokenizer = models[family]
+    marks = [tokenizer.special(name) for name in TOKENS[family]]
+    one = st.sampled_from(marks) | st.integers(0, tokenizer.vocab_size - 1)
+    some = st.sampled_from(["analysis", "final", " to=functions.f", "thought\n", "assistant", "\n", "é"])
+    ids = [
+        token
+        for part in data.draw(st.lists(one | some, max_size=12))
+        for token in ([part] if isinstance(part, int) else tokenizer.encode(part))
+    ]
+    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
+    spelling = start_of(tokenizer).spelling
+    assert read(spelling(tokenizer), ids, cuts) == read(spelling(tokenizer), ids)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_that_is_certain_is_told_at_once(models: Mapping[str, Tokenizer], family: str) -> None:
+    tokenizer = models[family]
+    spelling = start_of(tokenizer, enable_thinking=True).spelling(tokenizer)
+    assert spelling.push(spelled(tokenizer, *THINK[family], "because")) == "<think>\nbecause"
+    assert spelling.push(spelled(tokenizer, *ANSWER[family])) in ("\n</think>\n\n", "")
+    assert spelling.push(spelled(tokenizer, "so")) in ("so", "\n</think>\n\nso")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_marks_that_a_text_spells_are_text(models: Mapping[str, Tokenizer], family: str) -> None:
+    tokenizer = models[family]
+    said = "".join(TOKENS[family])
+    ids = [*spelled(tokenizer, *THINK[family], "x", *ANSWER[family]), *tokenizer.encode(said)]
+    assert read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids) == joined("x", said)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_may_have_no_thoughts(models: Mapping[str, Tokenizer], family: str) -> None:
+    tokenizer = models[family]
+    start = start_of(tokenizer, enable_thinking=False)
+    head = ("<|channel|>", "final", "<|message|>") if family == "harmony" else ()
+    assert read(start.spelling(tokenizer), spelled(tokenizer, *head, "\nyes")) == "\nyes"
+
+
+# Harmony
+
+FINAL = ("<|start|>", "assistant", "<|channel|>", "final", "<|message|>")
+COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (
+            (*THINK["harmony"], "one", "<|end|>", "<|start|>", "assistant", *THINK["harmony"], "two"),
+            "<think>\none\n\ntwo",
+        ),
+        ((*COMMENT[2:], "I look.", "<|end|>", *FINAL, "Done."), "I look.\n\nDone."),
+        (
+            ("<|channel|>", "commentary to=functions.f ", "<|constrain|>", "json", "<|message|>", '{"a":1}'),
+            '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":1}',
+        ),
+        (
+            (*THINK["harmony"], "hm", "<|end|>", "<|start|>", "assistant to=functions.f", *COMMENT[2:], "{}"),
+            "<think>\nhm\n</think>\n\n<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}",
+        ),
+        (
+            (" to=functions.f", *COMMENT[2:], "{}"),
+            "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}",
+        ),
+        (("<|channel|>", "ana"), ""),
+        ((*THINK["harmony"], "hm", "<|channel|>", "final", "<|message|>", "yes"), "<think>\nhm\n</think>\n\nyes"),
+        (('{"a": 1}',), '{"a": 1}'),
+        (("to",), "to"),
+        (("too many",), "too many"),
+        ((*THINK["harmony"], "hm", "<|end|>"), "<think>\nhm"),
+    ],
+)
+def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
+    tokenizer = models["harmony"]
+    ids = spelled(tokenizer, *parts)
+    spelling = start_of(tokenizer).spelling
+    assert read(spelling(tokenizer), ids, range(len(ids))) == read(spelling(tokenizer), ids) == text
+
+
+# Answers that are gone on with, or that must not think
+
+BEGUN = ["", "so", "<think>\nbecau", "<think>\nbecause\n</think>\n\n", "<think>\nbecause\n</think>\n\nso"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("begun", BEGUN)
+def test_an_answer_goes_on_as_if_it_had_not_stopped(models: Mapping[str, Tokenizer], family: str, begun: str) -> None:
+    tokenizer = models[family]
+    thoughts, said, thinking = split(begun)
+    start = start_of(tokenizer, begun, enable_thinking=True)
+    asked = text_of(prompt_of(tokenizer, ASKED, enable_thinking=True))
+    written = asked + text_of(start.prompt)
+    think, answer = "".join(THINK[family]), "".join(ANSWER[family])
+    closed = thoughts and not thinking
+    no_thoughts = said and not thoughts
+    if family == "harmony":
+        answer = "<|end|><|start|>assistant" if closed and not said else answer
+        answer = "<|channel|>final<|message|>" if no_thoughts else answer
+    opened = think if thoughts else ""
+    closing = answer if closed or (no_thoughts and family in ("harmony", "qwen3.5")) else ""
+    assert written == asked + opened + thoughts + closing + said
+    more = spelled(tokenizer, " more") if begun and (thinking or said) else []
+    assert read(start.spelling(tokenizer), more) == (" more" if more else "")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_thoughts_end_in_the_part_that_goes_on(models: Mapping[str, Tokenizer], family: str) -> None:
+    tokenizer = models[family]
+    start = start_of(tokenizer, "<think>\nbecau", enable_thinking=True)
+    ids = spelled(tokenizer, "se", *ANSWER[family], "so")
+    assert read(start.spelling(tokenizer), ids) == "se\n</think>\n\nso"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("begun", ["", "so"])
+def test_a_grammar_begins_with_the_answer(models: Mapping[str, Tokenizer], family: str, begun: str) -> None:
+    tokenizer = models[family]
+    start = start_of(tokenizer, begun, at_once="text", enable_thinking=True)
+    last = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}[family]
+    assert text_of(start.prompt) == last + begun
+    assert read(start.spelling(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
+
+
+def test_a_call_begins_with_its_own_header(models: Mapping[str, Tokenizer]) -> None:
+    assert text_of(start_of(models["harmony"], at_once="call").prompt) == ""
+    assert text_of(start_of(models["qwen3.5"], at_once="call").prompt) == "\n</think>\n\n"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("thinks", [True, False])
+def test_an_answer_that_stopped_anywhere_goes_on_with_the_same_ids(
+    models: Mapping[str, Tokenizer], family: str, thinks: bool
+) -> None:
+    """So what was computed of it is still in the cache."""
+    tokenizer = models[family]
+    asked = prompt_of(tokenizer, ASKED, enable_thinking=True)
+    prompt = encode_prompt(tokenizer, asked)
+    ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
+    text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids)
+    begun = format_of(tokenizer).start(asked, text, at_once="")
+    assert prompt + encode_answer(tokenizer, begun.prompt) == prompt + ids
+
+
+# Conversations
+
+TALK = [*ASKED, TemplateMessage("assistant", "<think>\nbecause\n</think>\n\nso"), TemplateMessage("user", "and?")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_thoughts_of_earlier_answers_are_not_read_again(models: Mapping[str, Tokenizer], family: str) -> None:
+    prompt = text_of(prompt_of(models[family], TALK))
+    assert "because" not in prompt
+    assert "so" in prompt
+
+
+def test_thoughts_stay_where_the_template_says_nothing_of_them() -> None:
+    plain = "{% for m in messages %}{{ m.content }}|{% endfor %}"
+    assert text_of(render(plain, TALK)) == "why?|<think>\nbecause\n</think>\n\nso|and?|"
+    named = "{% for m in messages %}[{{ m.thinking }}]{{ m.content }}|{% endfor %}"
+    assert text_of(render(named, TALK)) == "[]why?|[because]so|[]and?|"
+    unmarked = [*ASKED, TemplateMessage("user", "<think>\nx\n</think>\n\ny")]
+    assert text_of(render(named, unmarked)).endswith("[]<think>\nx\n</think>\n\ny|")
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "shown"),
+    [
+        ("harmony", {}, "Reasoning: medium"),
+        ("harmony", {"enable_thinking": True}, "Reasoning: medium"),
+        ("harmony", {"enable_thinking": False}, "Reasoning: low"),
+        ("harmony", {"enable_thinking": False, "reasoning_effort": "high"}, "Reasoning: high"),
+        ("qwen3", {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ("qwen3.5", {}, "assistant\n<think>\n"),
+        ("gemma", {"enable_thinking": True}, "<|think|>"),
+        ("gemma", {}, "<|channel>thought\n<channel|>"),
+    ],
+)
+def test_the_switch_of_thinking(
+    models: Mapping[str, Tokenizer], family: str, asked: dict[str, bool | str], shown: str
+) -> None:
+    assert shown in text_of(prompt_of(models[family], ASKED, **asked))

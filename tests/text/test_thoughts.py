@@ -1,0 +1,87 @@
+"""Thoughts and answer as one text: what is joined comes apart again, however the text arrives."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.text.thoughts import ThoughtSplit, ThoughtWriter, joined, split
+
+texts = st.lists(st.sampled_from(["a", "é", "\n", " ", "<", "</", "think", ">", "/"]), max_size=8).map("".join)
+plain = texts.filter(lambda text: "<think>" not in text and "</think>" not in text)
+
+
+@st.composite
+def cut(draw: st.DrawFn, text: str) -> list[str]:
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def read(pieces: list[str], **begun: bool) -> tuple[str, str]:
+    reader = ThoughtSplit(**begun)
+    told = [reader.push(piece) for piece in pieces] + [reader.finish()]
+    return "".join(thought for thought, _ in told), "".join(said for _, said in told)
+
+
+@given(st.data(), plain, plain)
+def test_what_is_joined_comes_apart(data: st.DataObject, thoughts: str, said: str) -> None:
+    thoughts, said = thoughts.strip("\n"), said.lstrip("\n")
+    if not thoughts and said.lstrip().startswith("<think>"):
+        return
+    pieces = data.draw(cut(joined(thoughts, said)))
+    assert read(pieces) == (thoughts, said)
+    assert split(joined(thoughts, said)) == (thoughts, said, False)
+
+
+@given(st.data())
+def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
+    text = data.draw(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<"]), max_size=8).map("".join))
+    assert read(data.draw(cut(text))) == split(text)[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "thoughts", "said", "thinking"),
+    [
+        ("", "", "", False),
+        ("yes\n", "", "yes\n", False),
+        ("\n\nyes", "", "\n\nyes", False),
+        ("<thin", "", "<thin", False),
+        ("<think>\nwhy\n</think>\n\nyes\n", "why", "yes\n", False),
+        ("\n<think>why</think>yes", "why", "yes", False),
+        ("<think>\n\n</think>\n\nyes", "", "yes", False),
+        ("<think>\nwhy\n\n</thi", "why\n\n</thi", "", True),
+        ("<think>\nwhy\n", "why", "", True),
+        ("say <think>x</think>", "", "say <think>x</think>", False),
+    ],
+)
+def test_what_belongs_where(text: str, thoughts: str, said: str, thinking: bool) -> None:
+    assert split(text) == (thoughts, said, thinking)
+
+
+def test_thoughts_that_go_on_have_no_mark_before_them() -> None:
+    assert read(["\nmore\n</thi", "nk>\n\nso"], thinking=True, begun=True) == ("\nmore", "so")
+    assert read(["\n<think>"], begun=True) == ("", "\n<think>")
+
+
+@given(st.lists(st.tuples(st.booleans(), plain), max_size=6), st.data())
+def test_a_text_that_is_written_only_grows(parts: list[tuple[bool, str]], data: st.DataObject) -> None:
+    parts = sorted(parts, key=lambda part: not part[0])  # thoughts first
+    thoughts, said = ("".join(text for thinks, text in parts if thinks is kind) for kind in (True, False))
+    writer = ThoughtWriter()
+    written = "".join(
+        writer.thought(piece) if thinks else writer.said(piece)
+        for thinks, text in parts
+        for piece in data.draw(cut(text))
+    )
+    assert written + writer.close() == joined(thoughts.strip("\n"), said.lstrip("\n") if thoughts.strip("\n") else said)
+
+
+def test_thoughts_may_come_again() -> None:
+    writer = ThoughtWriter()
+    written = writer.said("First.") + writer.thought("hm") + writer.said("Then.")
+    assert written == "First.\n\n<think>\nhm\n</think>\n\nThen."
+
+
+def test_thoughts_that_were_begun_are_closed_where_they_end() -> None:
+    writer = ThoughtWriter("<think>\nI was")
+    assert writer.thought("\nhere") + writer.said("So") == "\nhere\n</think>\n\nSo"
+    assert ThoughtWriter("<think>\na\n</think>\n\nSo").said("\nit is") == "\nit is"

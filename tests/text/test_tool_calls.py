@@ -1,0 +1,193 @@
+"""Calls of tools in each family's syntax: found the same however the text arrives, told while they grow, never lost."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localdflash.text.gemma_values import read_object
+from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.tool_calls import CallReader, call_reader
+from tests.support.chat_formats import tool_vocabularies
+from tests.text.conftest import MakeVocabulary
+from tests.text.test_thoughts import cut
+
+__all__ = ["tool_vocabularies"]
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "f": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    "g.h-1": {"type": "object", "properties": {}},
+}
+FAMILIES = ["hermes", "tags", "gemma", "harmony", "llama"]
+Calls = list[tuple[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
+    return {family: Tokenizer.load(path) for family, path in tool_vocabularies.items()}
+
+
+def reader_of(tokenizer: Tokenizer) -> CallReader:
+    reader = call_reader(tokenizer, TOOLS)
+    assert reader
+    return reader
+
+
+def read(reader: CallReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    """What was said, and each call with the text of its arguments."""
+    said, calls = "", list[tuple[str, str]]()
+    for more, deltas in [*(reader.push(piece) for piece in pieces), reader.finish()]:
+        said += more
+        for delta in deltas:
+            if delta.index == len(calls):
+                assert delta.name
+                calls.append((delta.name, ""))
+            else:
+                assert (delta.index, delta.name) == (len(calls) - 1, "")
+            calls[-1] = (calls[-1][0], calls[-1][1] + delta.arguments)
+    return said, calls
+
+
+def written(family: str, name: str, arguments: dict[str, Any]) -> str:
+    """A call as a model of this family writes it."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    match family:
+        case "hermes":
+            return f'<tool_call>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call>'
+        case "tags":
+            values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+            tags = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+            return f"<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
+        case "gemma":
+            return f"<|tool_call>call:{name}{gemma(arguments)}<tool_call|>"
+        case "harmony":
+            return f"<|start|>assistant to=functions.{name}<|channel|>commentary json<|message|>{text}"
+    return f'{{"name": "{name}", "parameters": {text}}}'
+
+
+def gemma(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ",".join(f"{key}:{gemma(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(gemma, value)) + "]"
+        case str():
+            return f'<|"|>{value}<|"|>'
+    return json.dumps(value)
+
+
+words = st.text(alphabet='aé错 {}[],:"\\\n<>/', max_size=12)
+arguments = st.fixed_dictionaries({"city": words}, optional={"days": st.integers(-5, 5)})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data(), given=arguments, before=st.sampled_from(["", "I look.", "I look.\n\n", "a < b\n<"]))
+def test_any_cut_finds_the_same_call(
+    models: Mapping[str, Tokenizer], family: str, data: st.DataObject, given: dict[str, Any], before: str
+) -> None:
+    before = "" if family == "llama" else before
+    text = before + written(family, "f", given)
+    said, calls = read(reader_of(models[family]), data.draw(cut(text)))
+    assert said == before.rstrip("\n")
+    assert [(name, json.loads(told)) for name, told in calls] == [("f", given)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
+    whole = written(family, "f", {"city": "Oslo", "days": 2})
+    pieces = [whole[:at] for at in (5, 20, 40)] + [whole[at:] for at in (5, 20, 40)]
+    some = st.sampled_from([*pieces, whole, "text", "\n", "{", "}", '"', "<tool_call>", "</tool_call>", "<tool_call|>"])
+    text = "".join(data.draw(st.lists(some, max_size=6)))
+    assert read(reader_of(models[family]), data.draw(cut(text))) == read(reader_of(models[family]), [text])
+
+
+@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "llama"])
+def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
+    given: Calls = [("f", {"city": "Oslo"}), ("g.h-1", {}), ("f", {"city": "Rom", "days": 1})]
+    between = {"llama": "; ", "gemma": ""}.get(family, "\n")
+    said, calls = read(reader_of(models[family]), [between.join(written(family, *one) for one in given)])
+    assert said == ""
+    assert [(name, json.loads(told)) for name, told in calls] == given
+
+
+@pytest.mark.parametrize(
+    ("family", "begun", "told"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"city": "Os', '{"city": "Os'),
+        ("harmony", '<|start|>assistant to=functions.f<|channel|>x<|message|>{"city": "Os', '{"city": "Os'),
+        ("tags", "<tool_call>\n<function=f>\n<parameter=city>\nOslo\n</parameter>\n<para", '{"city": "Oslo"'),
+        ("tags", '<tool_call>\n<function=f>\n<parameter=city>\n\n"Os\n</para', '{"city": "\\n\\"Os'),
+        ("tags", "<tool_call>\n<function=f>\n<parameter=days>\n12", "{"),
+    ],
+)
+def test_arguments_are_told_as_they_come(models: Mapping[str, Tokenizer], family: str, begun: str, told: str) -> None:
+    _, (delta,) = reader_of(models[family]).push(begun)
+    assert (delta.name, delta.arguments) == ("f", told)
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("hermes", "<tool_call>\nnothing\n</tool_call>"),
+        ("hermes", '<tool_call>{"arguments": {}}</tool_call> and more'),
+        ("hermes", "say </tool_call>"),
+        ("hermes", "<tool_call>"),
+        ("gemma", "<|tool_call>call:f{city:<tool_call|>"),
+        ("gemma", "<|tool_call>call:f{city:1}"),
+        ("harmony", "<|start|>assistant is a token"),
+        ("llama", '{"name": "unknown", "parameters": {}}'),
+        ("llama", '{"a": 1}'),
+        ("llama", '{"name": "f"'),
+        ("llama", 'Call {"name": "f", "parameters": {}}'),
+    ],
+)
+def test_what_is_no_call_stays_text(models: Mapping[str, Tokenizer], family: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        said, calls = read(reader_of(models[family]), pieces)
+        assert (said, calls) == (text, []) or (family, calls) == ("gemma", [("f", '{"city": 1}')])
+
+
+def test_a_name_may_come_last(models: Mapping[str, Tokenizer]) -> None:
+    text = '<tool_call>{"arguments": {"city": "Oslo"}, "name": "f"}</tool_call>'
+    assert read(reader_of(models["hermes"]), list(text)) == ("", [("f", '{"city": "Oslo"}')])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [("string", "12", "12"), ("integer", "12", 12), ("object", '{"a": [1]}', {"a": [1]}), ("integer", "many", "many")],
+)
+def test_a_tag_is_of_its_type(tool_vocabularies: Mapping[str, Path], schema: str, text: str, value: Any) -> None:
+    tools = {"f": {"properties": {"a": {"type": schema}}}}
+    reader = call_reader(Tokenizer.load(tool_vocabularies["tags"]), tools)
+    assert reader
+    said, calls = read(
+        reader, [f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"]
+    )
+    assert (said, json.loads(calls[0][1])) == ("", {"a": value})
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(alphabet='aé {}[],:"\n', max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_1", min_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text("ab_1", min_size=1), values, max_size=4))
+def test_gemmas_values(value: dict[str, Any]) -> None:
+    assert read_object(gemma(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "{a}", "{a:}", "{a:1", "{a:[1}", '{a:<|"|>x}', "{a:1}}", "{:1}", "{a:" * 99])
+def test_what_is_no_object_of_gemmas(text: str) -> None:
+    assert read_object(text) is None
+
+
+def test_a_model_whose_template_knows_no_tools(make_vocabulary: MakeVocabulary) -> None:
+    path = make_vocabulary({"<|endoftext|>": 3, "<tool_call>": 4}, {"tokenizer.chat_template": "{{ messages }}"})
+    assert call_reader(Tokenizer.load(path), TOOLS) is None

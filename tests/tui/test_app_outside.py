@@ -1,0 +1,189 @@
+"""What the chat runs for its user: `!command` and an editor; what goes along of a project; finding and leaving."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localdflash.chat import project
+from localdflash.tui.app import ChatApp
+from tests.tui.chat_stage import answered, command, on_stage, shown, typed, wait_until
+
+SHELL = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    return folder
+
+
+@SHELL
+def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await typed(pilot, "!touch made; echo one @two")
+        await wait_until(pilot, lambda: "Run this command?" in shown(app))
+        assert "touch made; echo one @two" in shown(app)
+        await pilot.press("enter")  # the safe answer
+        await wait_until(pilot, lambda: app.prompt.text == "!touch made; echo one @two")
+        assert not (folder / "made").exists()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: bool(app.prompt.attachments))
+        assert (folder / "made").exists()
+        assert "goes along with your next message" in shown(app)
+        await answered(pilot, "why?")
+        (output,) = app.talk.messages[0].attachments
+        assert (output.kind, output.text) == ("output", "one @two\n")
+        await pilot.press("up")
+        await wait_until(pilot, lambda: app.prompt.text == "why?")
+        assert app.prompt.attachments == (output,)
+
+    on_stage(script, folder=folder)
+
+
+@SHELL
+def test_esc_ends_a_command(folder: Path) -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await typed(pilot, "!sleep 60")
+        await wait_until(pilot, lambda: app.covered)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "running sleep 60" in shown(app))
+        await typed(pilot, "!echo two")
+        await wait_until(pilot, lambda: "a command is running" in shown(app))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "the command was ended" in shown(app))
+        assert app.prompt.attachments == ()
+
+    on_stage(script, folder=folder)
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    yield
+
+
+@SHELL
+def test_the_message_is_written_in_an_editor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    editor = tmp_path / "my editor"
+    editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
+    editor.chmod(0o700)
+    monkeypatch.setenv("EDITOR", f"'{editor}' -x")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        monkeypatch.setattr(app, "suspend", _suspended)
+        await pilot.press("z", "f7")
+        await wait_until(pilot, lambda: app.prompt.text == "one\ntwo")
+        assert (tmp_path / "seen").read_text() == "z"
+        monkeypatch.setenv("EDITOR", "false")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "your message is as it was" in shown(app))
+        assert app.prompt.text == "one\ntwo"
+        monkeypatch.setenv("EDITOR", "/no/such/editor")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "cannot be run" in shown(app))
+        monkeypatch.delenv("EDITOR")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "set EDITOR" in shown(app))
+
+    on_stage(script, folder=folder)
+
+
+def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path: Path) -> None:
+    (folder / "AGENTS.md").write_text("Use tabs.\n")
+    before = "Instructions of this project (AGENTS.md):\n\nUse tabs."
+
+    async def first(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await wait_until(pilot, lambda: "/project on sends it along" in shown(app))
+        await answered(pilot)
+        assert answerer.asked[-1][1] == ""
+        await command(pilot, "/project on")
+        await wait_until(pilot, lambda: "from the next answer on" in shown(app))
+        await command(pilot, "/system Be brief.")
+        await wait_until(pilot, lambda: app.talk.system == "Be brief.")
+        await answered(pilot)
+        assert answerer.asked[-1][1] == f"{before}\n\nBe brief."
+
+    async def second(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await wait_until(pilot, lambda: app.talk.project == before)
+        await command(pilot, "/project off")
+        await wait_until(pilot, lambda: "does not go along" in shown(app))
+        await command(pilot, "/project maybe")
+        await wait_until(pilot, lambda: "expected on or off" in shown(app))
+        await answered(pilot)
+        assert answerer.asked[-1][1] == ""
+
+    on_stage(first, folder=folder, chats=tmp_path / "chats.db")
+    on_stage(second, folder=folder, chats=tmp_path / "chats.db")
+    found = project.find(folder)
+    assert found
+    assert found.allowed is False
+
+
+def test_words_are_found_in_the_chat_from_below() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await pilot.press("ctrl+f")
+        await wait_until(pilot, lambda: app.prompt.text == "/find ")
+        app.prompt.text = ""
+        for number in range(12):
+            await answered(pilot, f"Needle {number}? " + "word " * 90)
+        for at in (12, 11, 10):
+            await (command(pilot, "/find needle") if at == 12 else pilot.press("ctrl+f"))
+            await wait_until(pilot, lambda: f"needle: {at} of 12" in shown(app))  # noqa: B023
+            await wait_until(pilot, lambda: f"Needle {at - 1}?" in shown(app))  # noqa: B023
+            assert app.screen.get_selected_text() == "Needle"
+        await command(pilot, "/find it is.")
+        await wait_until(pilot, lambda: "it is.: 12 of 12" in shown(app))
+        await command(pilot, "/find nothing like it")
+        await wait_until(pilot, lambda: "nowhere in this chat" in shown(app))
+
+    on_stage(script)
+
+
+def test_two_ctrl_c_leave() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
+        assert app.is_running
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: not app.is_running)
+
+    on_stage(script)
+
+
+def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await pilot.press("a", "b", "home", "ctrl+d")
+        assert app.prompt.text == "b"
+        await pilot.press("ctrl+d", "ctrl+d")
+        await wait_until(pilot, lambda: not app.is_running)
+
+    on_stage(script)
+
+
+def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
+    (folder / ".env.py").write_text("x = 1\n")
+    (folder / "notes.txt").write_text("x\n")
+    (folder / "zip.py").write_text("x = 1\n")
+
+    async def script(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+        await wait_until(pilot, lambda: "Explain @zip.py" in shown(app))
+        await pilot.press("tab", "tab")
+        assert app.prompt.text == "Explain @zip.py"
+        await pilot.press("tab", "tab")
+        assert app.prompt.text == app.welcome.tries[0].text
+        await pilot.press("x", "tab")
+        assert app.prompt.text == app.welcome.tries[0].text + "x"
+        assert not app.prompt.has_focus
+        await pilot.click(app.welcome.tries[0])
+        await wait_until(pilot, lambda: app.prompt.text.startswith("Write a Python function"))
+
+    on_stage(script, folder=folder)

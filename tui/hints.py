@@ -1,0 +1,25 @@
+"""The keys of the moment, as the frame of the prompt names them."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+SEPARATOR = " · "
+IN_MESSAGES = ("c copies", "1-9 a code block", "e edits", "r answers again", "f forks", "Tab to the prompt")
+EDITING = ("Enter asks again", "Esc leaves the chat as it was")
+ANSWERING = ("Esc stops", "Enter sends afterwards")
+OUTSIDE = ("Enter runs it, if you agree",)
+TYPING = ("Enter sends", "Ctrl+J new line", "F7 editor")
+FIRST = "Tab something to try"
+EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
+
+
+def fitting(keys: Sequence[str], width: int) -> str:
+    """As many of these as fit into so many cells, the first ones first."""
+    line = ""
+    for key in keys:
+        longer = f"{line}{SEPARATOR}{key}" if line else key
+        if cell_len(longer) > width:
+            break
+        line = longer
+    return line
