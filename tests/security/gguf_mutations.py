@@ -3,6 +3,7 @@
 import struct
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -53,6 +54,10 @@ class Parsed:
     pairs: tuple[Pair, ...]
     tensors: tuple[Tensor, ...]
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Hypothesis would print every byte."""
+        printer.text(repr(self))
+
 
 def parse(content: bytes) -> Parsed:
     """The pieces of a valid file with the usual alignment."""
@@ -101,10 +106,10 @@ def build(parsed: Parsed) -> bytes:
         else:
             pairs.append(pair(one.key, one.kind, payload))
     records, data = [], bytearray()
-    for its in parsed.tensors:
-        records.append(tensor(its.name, its.ne, its.kind, len(data)))
-        size = min(_size(its.ne, its.kind), MOST_BYTES)
-        data += (its.data * (size // max(len(its.data), 1) + 1))[:size]
+    for info in parsed.tensors:
+        records.append(tensor(info.name, info.ne, info.kind, len(data)))
+        size = min(_size(info.ne, info.kind), MOST_BYTES)
+        data += (info.data * (size // max(len(info.data), 1) + 1))[:size]
         data += bytes(-len(data) % 32)
     return file(*pairs, tensors=tuple(records), data=0) + data
 
