@@ -135,18 +135,23 @@ def test_what_tokens_are_drawn_from_is_that_of_the_torch_reference(
     ours = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
     theirs = LlamaCppDFlashDrafter(path, llama, threads=1)
     assert theirs.draws
-    apart = []
+    apart, near_ties = [], 0
     for block in range(10):
         for drafter in (ours, theirs):
             drafter.observe([7] * 3, taps_of(64 * 3, 3, seed=block))
         found = theirs.propose_drawn(3 + block, 99, nth(2))
-        wanted = ours.propose_drawn(3 + block, 99, taking(found.tokens))
+        try:
+            wanted = ours.propose_drawn(3 + block, 99, taking(found.tokens))
+        except ValueError:  # a token is a candidate in one of them alone
+            near_ties += 1
+            continue
         assert wanted.tokens == found.tokens
         for one, other in zip(found.chances, wanted.chances, strict=True):
             apart.append(sum(abs(one.of(token) - other.of(token)) for token in one.tokens.tolist()) / 2)
         assert theirs.propose_drawn(3 + block, 99, nth(0)).tokens == theirs.propose(3 + block, 99).tokens
     theirs.close()
     llama.close()
+    assert near_ties <= 1
     assert np.median(apart) < 0.02, "total variation; the head is in Q8_0"
 
 
