@@ -34,7 +34,9 @@ class Norm:
 def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.constexpr = 0):
     """1 / sqrt(mean of squares + eps), float32 [BM], each of the row that lies BACK rows before, or the first one."""
     p = tl.arange(0, triton.next_power_of_2(P))
-    m = tl.maximum(tl.arange(0, BM) - BACK, 0)
+    m = tl.arange(0, BM)
+    if BACK:
+        m = tl.maximum(m - BACK, 0)
     squares = tl.load(squares_ptr + p[:, None] * BM + m[None, :], mask=p[:, None] < P, other=0.0)
     return tl.math.rsqrt(tl.sum(squares, 0) / H + eps)
 

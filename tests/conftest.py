@@ -76,7 +76,7 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(autouse=True)
 def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that tests make are loaded without a trial, which takes a process of its own."""
-    if not request.node.get_closest_marker("tries_files"):
+    if not (GPU_TESTS or request.node.get_closest_marker("tries_files")):
         monkeypatch.setattr("localdflash.loading.load.try_first", lambda *_: None)
 
 
