@@ -38,7 +38,9 @@ def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
         if wrong := _wrong(name, value if isinstance(value, list) else [value]):
             raise reader.broken(f"{architecture}.{name} is {wrong}")
     for name, whole in PARTS_OF.items():
-        if whole in named and (part := _most(named.get(name))) > (most := _most(named[whole])):
+        if (part := _most(named.get(name))) > (most := _most(named.get(whole))):
+            if whole not in named:
+                raise reader.broken(f"{architecture}.{whole} is missing, but {name} is {part}")
             raise reader.broken(f"{architecture}.{name} is {part}, but {whole} is {most}")
 
 

@@ -89,7 +89,7 @@ def test_no_more_than_there_are(part: str, whole: str, tmp_path: Path) -> None:
     read(tmp_path, number(whole, 4), number(part, 4))
     with pytest.raises(ModelError, match=f"qwen3.{part} is 5, but {whole} is 4"):
         read(tmp_path, number(whole, 4), number(part, 5))
-    with pytest.raises(ModelError, match=f"qwen3.{part} is 5, but {whole} is 0"):
+    with pytest.raises(ModelError, match=f"qwen3.{whole} is missing, but {part} is 5"):
         read(tmp_path, number(part, 5))
 
 
