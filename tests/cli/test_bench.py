@@ -108,7 +108,9 @@ def test_drafters_beside_each_other(
     copy, file = tmp_path / "small.gguf", tmp_path / "result.json"
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes())
     done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)
-    own, small = json.loads(file.read_text())["drafters"]
+    result = json.loads(file.read_text())
+    assert f" --against {copy} " in f"{result['command']} "
+    own, small = result["drafters"]
     assert (own["drafter"], own["kind"], small["drafter"], small["kind"]) == (
         *("the pair's", "dflash"),
         *(str(copy), "draft-model"),
