@@ -315,7 +315,7 @@ def _command(ctx: click.Context) -> str:
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in ("json_file", "picture"):
             continue
         if isinstance(parameter, click.Option):
-            for one in value if parameter.multiple else (value,):
+            for one in (value or ()) if parameter.multiple else (value,):
                 words.append(parameter.opts[0])
                 words += [] if parameter.is_flag else [one.name if isinstance(one, Path) else str(one)]
         else:
