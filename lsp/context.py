@@ -42,7 +42,7 @@ class EditorContext:
         self._when_read: Callable[[], None] = lambda: None
 
     def start(self, when_read: Callable[[], None]) -> None:
-        """Start reading the workspace in the background. `when_read` is called from any thread, whenever all is read."""
+        """Start reading the workspace in the background. `when_read` is called from a thread, whenever all is."""
         self._when_read = when_read
         self._workspace.start(when_read)
 
