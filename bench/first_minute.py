@@ -32,23 +32,8 @@ QUESTIONS = (
     "Write a Python function that returns the factorial of a number.",
     "What does git stash do?",
 )
-CODE = '''"""Prices with discounts."""
-
-from dataclasses import dataclass
-
-
-@dataclass
-class Item:
-    """What is sold. Prices are in cents."""
-
-    name: str
-    price: int
-
-
-def total(items: list[Item]) -> int:
-    """The price of all items together."""
-'''
-TYPED = "    return sum("
+TYPED = "def cheapest(items: list[Item]) -> Item:"
+BODY = "    return sum(item.price for item in items)\n"
 PATIENCE = 300.0  # seconds
 MB = 1_000_000
 Facts = dict[str, Any]
@@ -72,7 +57,6 @@ def install(folder: Path, torch: str) -> Facts:
         "localdflash": installed | {"llama_cpp_python": _origin(told)},
         "megabytes": round(sum(sizes.values()) / MB),
         "largest_megabytes": dict(sorted(_in_megabytes(sizes).items(), key=lambda one: -one[1])[:8]),
-        "doctor": _doctor(python.with_name("localdflash")),
     }
 
 
@@ -102,12 +86,6 @@ def _sizes(environment: Path) -> dict[str, int]:
 
 def _in_megabytes(sizes: dict[str, int]) -> dict[str, int]:
     return {name: round(size / MB) for name, size in sizes.items()}
-
-
-def _doctor(program: Path) -> dict[str, str]:
-    """What `doctor` says of what was installed."""
-    done = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True, check=False)
-    return {one["name"]: one["detail"] for one in json.loads(done.stdout) if one["name"] in ("torch", "cpu engine")}
 
 
 def chat(program: Path, folder: Path, home: Path) -> Facts:
@@ -154,7 +132,7 @@ def completion(program: Path, folder: Path) -> Facts:
     """Open a file in Neovim, begin a line."""
     began = time.perf_counter()
     with nvim_scene.scene(fetch.neovim(), folder, cmd=[str(program), "lsp"]) as scene:
-        scene.open("prices.py", CODE)
+        scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
         editor = scene.editor
         opened = _since(began)
         editor.keys("Go")
@@ -165,6 +143,12 @@ def completion(program: Path, folder: Path) -> Facts:
         editor.keys("<Tab>")
         editor.until(lambda: not editor.ghost())
         return {"opened": opened, "typed": TYPED, "shown": shown, "suggested": ghost, "accepted": editor.text()}
+
+
+def doctor(program: Path) -> dict[str, str]:
+    """What `doctor` says of what was installed."""
+    done = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True, check=False)
+    return {one["name"]: one["detail"] for one in json.loads(done.stdout) if one["name"] in ("torch", "cpu engine")}
 
 
 def _since(began: float) -> Facts:
@@ -204,6 +188,7 @@ def main() -> None:
             "install": install(folder, given.torch),
             "chat": chat(program, folder, home),
             "completion": completion(program, folder),
+            "doctor": doctor(program),
         }
     given.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
