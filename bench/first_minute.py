@@ -30,11 +30,12 @@ from localdflash.machine.hardware import commit, device
 QUESTIONS = (
     "What is the difference between a list and a tuple in Python?",
     "Write a Python function that returns the factorial of a number.",
-    "What does git stash do?",
+    "How do I read a file line by line in Python?",
 )
 TYPED = "def cheapest(items: list[Item]) -> Item:"
 BODY = "    return sum(item.price for item in items)\n"
 PATIENCE = 300.0  # seconds
+GROWING = 2.0  # seconds in which a suggestion that is shown may grow
 MB = 1_000_000
 Facts = dict[str, Any]
 
@@ -45,7 +46,7 @@ def install(folder: Path, torch: str) -> Facts:
     cloned = _timed("git", "clone", "--quiet", str(ROOT), str(sources))
     made = _timed(sys.executable, "-m", "venv", str(folder / "env"))
     pip = [str(python), "-m", "pip", "install"]
-    first = _timed(*pip, torch) if torch else {}
+    first = _timed(*pip, torch) if torch else None
     log = folder / "pip.log"
     installed = _timed(*pip, "--log", str(log), str(sources))
     told = log.read_text("utf-8", "replace")
@@ -117,7 +118,8 @@ def _ask(terminal: Terminal, home: Path, number: int, question: str) -> Facts:
 
     _until(lambda: len(answered()) > number)
     seconds, answer = _since(began), answered()[number]
-    return {"question": question, "answer": answer.text, **seconds, "finish": answer.finish, **answer.numbers}
+    told = {name: answer.numbers[name] for name in ("tokens", "ttft_ms", "tokens_per_second", "tau", "model")}
+    return {"question": question, "answer": answer.text, "finish": answer.finish, **seconds, **told}
 
 
 def _messages(home: Path) -> list[Message]:
@@ -139,10 +141,12 @@ def completion(program: Path, folder: Path) -> Facts:
         editor.type(TYPED)
         typed = time.perf_counter()
         editor.until(editor.ghost, "a suggestion", PATIENCE)
-        shown, ghost = _since(typed), editor.ghost()
+        shown = _since(typed)
+        time.sleep(GROWING)
+        ghost = editor.ghost()
         editor.keys("<Tab>")
-        editor.until(lambda: not editor.ghost())
-        return {"opened": opened, "typed": TYPED, "shown": shown, "suggested": ghost, "accepted": editor.text()}
+        editor.until(lambda: editor.text().endswith(TYPED + ghost), "the text that was accepted")
+        return {"opened": opened, "typed": TYPED, "shown": shown, "accepted": ghost}
 
 
 def doctor(program: Path) -> dict[str, str]:

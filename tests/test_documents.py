@@ -48,6 +48,22 @@ def test_architecture_stays_one_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_a_picture_has_the_command_that_makes_it_beside_it(page: str) -> None:
+    for picture, beside in re.findall(r"!\[[^\]]*\]\(([^)]+)\)\n((?:.*\n){5})", text_of(page)):
+        commands = re.findall(
+            r"`((?:PYTHONPATH=\. )?python -P bench/\S+\.py[^`]*|localdflash bench [^`]*--picture [^`]*)`", beside
+        )
+        assert commands, picture
+        if script := re.search(r"bench/\S+\.py", commands[0]):
+            assert Path(picture).stem in (ROOT / script[0]).read_text(encoding="utf-8"), picture
+
+
+def test_every_picture_is_shown() -> None:
+    shown = {path for page in PAGES for path in re.findall(r"pictures/([\w.-]+)\)", text_of(page))}
+    assert shown == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
         if target.startswith("http"):
