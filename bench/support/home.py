@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from localdflash.pairs.pair import models_folder
 from localdflash.pairs.registry import load_registry, missing_files
@@ -15,22 +16,18 @@ from localdflash.server.spawn import stop
 
 @contextmanager
 def home_with(*pairs: str) -> Iterator[Path]:
-    """A new LOCALDFLASH_HOME with the models of this user, these pairs among them; its engine ends with it."""
-    models = models_folder()
-    if absent := [pair for pair in pairs if missing_files(load_registry().resolve(pair))]:
-        sys.exit(f"{absent[0]} is not here: localdflash models pull {absent[0]}")
+    """A new LOCALDFLASH_HOME in the environment, which has these pairs; its engine ends with it."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # short: a socket lies in it
-        home = Path(top)
-        (home / "cache").mkdir()
-        (home / "cache" / "models").symlink_to(models)
-        before = os.environ.get("LOCALDFLASH_HOME")
-        os.environ["LOCALDFLASH_HOME"] = top
-        try:
-            yield home
+        lend_models(Path(top), *pairs)
+        with patch.dict(os.environ, LOCALDFLASH_HOME=top):
+            yield Path(top)
             if engine := find():
                 stop(engine)
-        finally:
-            if before is None:
-                del os.environ["LOCALDFLASH_HOME"]
-            else:
-                os.environ["LOCALDFLASH_HOME"] = before
+
+
+def lend_models(home: Path, *pairs: str) -> None:
+    """Have a home use the models of this user. SystemExit if a pair is not among them."""
+    if absent := [pair for pair in pairs if missing_files(load_registry().resolve(pair))]:
+        sys.exit(f"{absent[0]} is not here: localdflash models pull {absent[0]}")
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "models").symlink_to(models_folder())
