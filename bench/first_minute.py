@@ -54,7 +54,7 @@ def install(folder: Path, torch: str) -> Facts:
     return {
         "clone": cloned,
         "environment": made,
-        "torch": first,
+        "torch": {"version": _version(python, "torch"), **(first or {})},
         "localdflash": installed | {"llama_cpp_python": _origin(told)},
         "megabytes": round(sum(sizes.values()) / MB),
         "largest_megabytes": dict(sorted(_in_megabytes(sizes).items(), key=lambda one: -one[1])[:8]),
@@ -65,6 +65,12 @@ def _timed(*command: str) -> Facts:
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def _version(python: Path, package: str) -> str:
+    """The version of a package that is installed there."""
+    command = [python, "-c", f"from importlib.metadata import version; print(version({package!r}))"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _origin(log: str) -> str:
@@ -149,12 +155,6 @@ def completion(program: Path, folder: Path) -> Facts:
         return {"opened": opened, "typed": TYPED, "shown": shown, "accepted": ghost}
 
 
-def doctor(program: Path) -> dict[str, str]:
-    """What `doctor` says of what was installed."""
-    done = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True, check=False)
-    return {one["name"]: one["detail"] for one in json.loads(done.stdout) if one["name"] in ("torch", "cpu engine")}
-
-
 def _since(began: float) -> Facts:
     return {"seconds": round(time.perf_counter() - began, 1)}
 
@@ -182,17 +182,19 @@ def main() -> None:
     parser.add_argument("--torch", default="", help="what pip installs first")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)  # it would show pip these sources as an installed package
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top, _home(Path(top)) as home:
         folder, program = Path(top), Path(top) / "env" / "bin" / "localdflash"
         result: Facts = {
             "device": device(),
+            "load_before": round(busy, 1),  # processes that wanted a processor
             "commit": commit(),
             "command": "PYTHONPATH=. python -P bench/first_minute.py" + (f" --torch {given.torch}" * bool(given.torch)),
             "python": sys.version.split()[0],
             "install": install(folder, given.torch),
             "chat": chat(program, folder, home),
             "completion": completion(program, folder),
-            "doctor": doctor(program),
         }
     given.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
