@@ -100,6 +100,18 @@ def test_the_speeds_of_the_pair_that_chats_are_those_that_were_measured(page: st
     assert measured["distribution"]["drafted_tokens_drawn"] > 0  # else the test of what is drawn tested no draft
 
 
+def test_the_first_minute_took_what_was_measured() -> None:
+    measured = json.loads((ROOT / "bench/results/first-minute.json").read_text())
+    install, chat, completion = measured["install"], measured["chat"], measured["completion"]
+    began = install["clone"]["seconds"] + install["environment"]["seconds"]
+    steps = [install["torch"], install["localdflash"], chat["offer"], chat["fetched"]]
+    first_words = [question["ttft_ms"] / 1e3 for question in chat["questions"]]
+    edited = [completion["opened"]["seconds"], completion["shown"]["seconds"]]
+    table = text_of("docs/install.md").partition("## The first minute")[2].partition("\n## ")[0]
+    told = [float(number) for number in re.findall(r"\| ([\d.]+) \|$", table, re.MULTILINE)]
+    assert told == pytest.approx([began, *(step["seconds"] for step in steps), *first_words, *edited], rel=0.05)
+
+
 def rooms() -> list[str]:
     """The rooms of docs/architecture.md, in the order of its table."""
     first_cells = re.findall(r"^\| (`[^|]*) \|", text_of("docs/architecture.md"), re.MULTILINE)
