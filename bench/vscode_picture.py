@@ -31,15 +31,16 @@ def picture(file: Path) -> str:
         folder.mkdir()
         text = f"{PRICES}{BODY}\n\n"
         (folder / "prices.py").write_text(text, "utf-8")
-        with code.window(folder) as window:
-            window.open("prices.py", text.count("\n") + 1)
-            until(lambda: "Ready" in window.details() or "Model" in window.details(), window.details)
-            window.type(TYPED)
-            until(lambda: len(window.ghost().splitlines()) > 2, window.circumstances)
-            window.page.screenshot(path=str(file))
-            suggested = window.ghost()
-        subprocess.run([PROGRAM, "serve", "--stop"], env={"LOCALDFLASH_HOME": str(code.home)}, check=True)
-        return suggested
+        try:
+            with code.window(folder) as window:
+                window.open("prices.py", text.count("\n") + 1)
+                until(lambda: "Ready" in window.details() or "Model" in window.details(), window.details)
+                window.type(TYPED)
+                until(lambda: len(window.ghost().splitlines()) > 2, window.circumstances)
+                window.page.screenshot(path=str(file))
+                return window.ghost()
+        finally:
+            subprocess.run([PROGRAM, "serve", "--stop"], env={"LOCALDFLASH_HOME": str(code.home)}, check=False)
 
 
 if __name__ == "__main__":

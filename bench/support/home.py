@@ -20,9 +20,11 @@ def home_with(*pairs: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # short: a socket lies in it
         lend_models(Path(top), *pairs)
         with patch.dict(os.environ, LOCALDFLASH_HOME=top):
-            yield Path(top)
-            if engine := find():
-                stop(engine)
+            try:
+                yield Path(top)
+            finally:
+                if engine := find():
+                    stop(engine)
 
 
 def lend_models(home: Path, *pairs: str) -> None:
