@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.cli import bench
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
 LONE = {"errors", "config"}
@@ -49,13 +51,13 @@ def test_architecture_stays_one_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_picture_has_the_command_that_makes_it_beside_it(page: str) -> None:
-    for picture, beside in re.findall(r"!\[[^\]]*\]\(([^)]+)\)\n((?:.*\n){5})", text_of(page)):
-        commands = re.findall(
-            r"`((?:PYTHONPATH=\. )?python -P bench/\S+\.py[^`]*|localdflash bench [^`]*--picture [^`]*)`", beside
-        )
-        assert commands, picture
-        if script := re.search(r"bench/\S+\.py", commands[0]):
+    options = {option for parameter in bench.command.params for option in parameter.opts}
+    for picture, beside in re.findall(r"!\[[^\]]*\]\(([^)]+)\)\n(.*)", text_of(page)):
+        (command,) = re.findall(r"`(PYTHONPATH=\. python -P bench/.*?|localdflash bench .*?)`", beside)
+        if script := re.search(r"bench/\w+\.py", command):
             assert Path(picture).stem in (ROOT / script[0]).read_text(encoding="utf-8"), picture
+        else:
+            assert {"--picture"} <= set(re.findall(r"--[\w-]+", command)) <= options
 
 
 def test_every_picture_is_shown() -> None:
