@@ -13,8 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.errors import LocaldflashError
 from localdflash.server.api import chat, complete, completions, control, native, tokens
+from localdflash.server.api.anthropic import endpoint as anthropic
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
+from localdflash.server.api.responses_api import endpoint as responses_api
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
@@ -26,6 +28,9 @@ ROUTES = [
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
     Route("/v1/chat/completions", chat.chat, methods=["POST"]),
     Route("/v1/completions", completions.completions, methods=["POST"]),
+    Route("/v1/responses", responses_api.responses, methods=["POST"]),
+    Route("/v1/messages", anthropic.messages, methods=["POST"]),
+    Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
     Route("/complete", complete.complete, methods=["POST"]),
     Route("/infill", native.infill, methods=["POST"]),
     Route("/completion", native.completion, methods=["POST"]),
@@ -93,7 +98,7 @@ class Counted:
         except Exception as error:
             log.error("internal error: %s", _where(error))
             if not status:
-                await error_response(error)(scope, receive, counted)
+                await error_response(error, scope["path"])(scope, receive, counted)
         finally:
             route = scope.get("route")
             self._metrics.answered(route.path if route else "other", status or GONE)
