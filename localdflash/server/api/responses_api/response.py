@@ -47,8 +47,9 @@ class ResponseWriter:
                     yield self._event(f"response.{last['status']}", response=last)
 
     def failed(self, error: ApiError) -> Event:
-        """The event of an error in the middle."""
-        return self._event("error", code=error.code or str(error.status), message=str(error), param=error.param)
+        """The event of an error in the middle, the last one."""
+        response = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
+        return self._event("response.failed", response=response)
 
     def _event(self, kind: str, **fields: Any) -> Event:
         number, self._number = self._number, self._number + 1
