@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.errors import LocaldflashError
-from localdflash.server.api import chat, complete, completions, control, native, tokens
+from localdflash.server.api import chat, complete, completions, control, embeddings, native, ports, slots, tokens
 from localdflash.server.api.anthropic import endpoint as anthropic
 from localdflash.server.api.errors import error_response, on_error
 from localdflash.server.api.metrics import Metrics
@@ -20,9 +20,11 @@ from localdflash.server.api.responses_api import endpoint as responses_api
 from localdflash.server.api.state import AppState
 from localdflash.server.api.streams import GONE
 from localdflash.server.engines import Engines
+from localdflash.server.tcp import Tcp
 
 log = logging.getLogger(__name__)
 
+EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
 ROUTES = [
     Route("/v1/models", control.models, methods=["GET"]),
     Route("/v1/models/{model:path}", control.model, methods=["GET"]),
@@ -38,9 +40,13 @@ ROUTES = [
     Route("/detokenize", tokens.detokenize, methods=["POST"]),
     Route("/apply-template", chat.apply_template, methods=["POST"]),
     Route("/props", control.props, methods=["GET"]),
+    Route("/slots", slots.slots, methods=["GET"]),
     Route("/health", control.health, methods=["GET"]),
+    Route("/v1/health", control.health, methods=["GET"]),
     Route("/metrics", control.metrics, methods=["GET"]),
+    *(Route(path, embeddings.embeddings, methods=["POST"]) for path in EMBEDDINGS),
     Route("/ps", control.ps, methods=["GET"]),
+    Route("/listen", ports.listen, methods=["POST"]),
     Route("/load", control.load, methods=["POST"]),
     Route("/stop", control.stop, methods=["POST"]),
 ]
@@ -52,11 +58,12 @@ def create_app(
     *,
     stop: Callable[[], None] | None = None,
     idle: Callable[[], float] = lambda: 0.0,
+    listen: Callable[[Tcp], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
     """The app over engines, which the caller starts and closes.
 
     `metrics` is what the engines were made with. `stop` is called by /stop; `idle` returns the seconds without a
-    request.
+    request; `listen` opens a port, whose address it yields, until it is closed.
     """
     metrics = metrics or Metrics()
     metrics.watch(engines)
@@ -66,7 +73,7 @@ def create_app(
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = AppState(engines, metrics, stop, idle)
+    app.state.shared = AppState(engines, metrics, stop, idle, listen)
     return app
 
 

@@ -279,3 +279,11 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
     proposals: Proposals | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
+
+
+class ListenRequest(Struct, forbid_unknown_fields=True):
+    """POST /listen: see `localdflash.server.tcp.Tcp`."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=256)]
+    port: Annotated[int, Meta(ge=0, lt=2**16)]
+    hosts: Annotated[list[str], Meta(min_length=1, max_length=256)]
