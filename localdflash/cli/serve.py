@@ -144,7 +144,7 @@ def _stop() -> None:
 
 
 def _join(tcp: "Tcp", wanted: Mapping[str, object]) -> None:
-    """Have the running engine listen on a port until Ctrl-C or until it leaves, if it has the options that are wanted."""
+    """Have the running engine, if it has the options that are wanted, listen on a port until it leaves or Ctrl-C."""
     from localdflash.server.client import find
 
     if not (client := find()):
