@@ -44,10 +44,9 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
     """The same request as our chat takes it; ApiError names what is wrong with it."""
     _refuse_what_is_kept(body)
     tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
-    before = [ChatMessage("system", body.instructions)] if body.instructions else []
     return ChatRequest(
         model=body.model,
-        messages=[*before, *messages_of_items(body.input)],
+        messages=_instructed(body.instructions or "", messages_of_items(body.input)),
         tools=tools,
         tool_choice=_choice(body.tool_choice, tools),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -75,6 +74,14 @@ def _refuse_what_is_kept(body: ResponsesRequest) -> None:
         raise ApiError(
             400, "truncation: only `disabled` is supported", param="truncation", code="unsupported_parameter"
         )
+
+
+def _instructed(instructions: str, messages: list[ChatMessage]) -> list[ChatMessage]:
+    """The messages behind one of the system, which what stands first in that role belongs to: templates take one."""
+    first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
+    parts = [instructions, *(str(one.content) for one in messages[:first])]
+    system = "\n\n".join(part for part in parts if part)
+    return [*([ChatMessage("system", system)] if system or first == len(messages) else []), *messages[first:]]
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[ChatMessage]:

@@ -192,6 +192,15 @@ def test_items_are_the_messages_of_the_chat(tool_vocabularies: dict[str, Path]) 
         assert seen[0] == seen[1]
 
 
+def test_instructions_and_what_the_developer_says_first_are_one_message(client: Any) -> None:
+    items = [{"role": "developer", "content": "One."}, {"role": "system", "content": "Two."}, USER]
+    chat = {"messages": [{"role": "system", "content": "Zero.\n\nOne.\n\nTwo."}, USER], "count": True}
+    size = client.post("/apply-template", chat).json()["tokens"]
+    usage = client.post(RESPONSES, asked(instructions="Zero.", input=items, max_output_tokens=1)).json()["usage"]
+    assert usage["input_tokens"] == size
+    assert client.post(RESPONSES, asked(input=items[:1], max_output_tokens=1)).status_code == 200
+
+
 def test_an_answer_in_a_form(client: Any) -> None:
     schema = {
         "type": "object",
