@@ -1,6 +1,7 @@
 """`serve --port` beside an engine that runs: the port is that engine's, for as long as the command runs."""
 
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -31,7 +32,7 @@ pytestmark = [
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
-def join(*arguments: str) -> tuple["object", str]:
+def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
     """The command beside a running engine, and the address that it tells."""
     process = begin("--port", "0", *arguments)
     assert process.stderr
@@ -63,8 +64,12 @@ def test_a_port_of_a_running_engine_has_its_rules() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_port_closes_with_the_command_and_the_engine_goes_on(how: signal.Signals) -> None:
-    engine = start("--idle", "0.03")
-    process, base = join()
+    engine = start("--idle", "0.03", program=SLOW + PROGRAM)
+    with client() as talking:
+        answer = talking.stream("/v1/chat/completions", {**CHAT, **LONG})
+        next(answer)  # until the port is open the answer keeps the engine
+        process, base = join()
+        answer.close()
     time.sleep(2.5)  # an engine whose port is held is not idle
     assert answers(base, "/health") == 200
     process.send_signal(how)
@@ -80,6 +85,7 @@ def test_the_command_ends_with_the_engine() -> None:
     process, base = join()
     engine.terminate()
     assert process.wait(10) == 0
+    assert process.stderr
     assert process.stderr.read().endswith("The engine has stopped, and with it this port.\n")
     assert not answers(base, "/health")
     assert engine.wait(10) == 0
@@ -87,6 +93,7 @@ def test_the_command_ends_with_the_engine() -> None:
     process, base = join()
     killed(engine)
     assert process.wait(10) == 1
+    assert process.stderr
     assert "went away" in process.stderr.read()
 
 

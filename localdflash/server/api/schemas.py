@@ -18,7 +18,7 @@ Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 LogitBias = (  # by the token's id; llama-server's clients send pairs
-    Annotated[dict[int, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
+    Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
 
