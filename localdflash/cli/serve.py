@@ -68,7 +68,7 @@ def command(
         raise UsageError("serve needs Unix sockets, which Windows has not: other commands take --no-daemon")
     from localdflash.config import load_config
 
-    config = load_config()
+    config, joins = load_config(), port is not None and not private
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
     from localdflash.backend.options import Options
@@ -95,7 +95,7 @@ def command(
     except AlreadyRunning:
         if private:
             raise
-        if tcp is None:
+        if not (tcp and joins):  # a port of the settings is the running engine's already
             raise _running() from None
         _join(tcp, {name: options[name] for name in given(ctx, options)})
     return 0

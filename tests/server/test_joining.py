@@ -121,6 +121,15 @@ def test_options_for_an_engine_that_runs_already_are_refused() -> None:
     assert "an engine is running already" in lines[0]
 
 
+def test_a_port_of_the_settings_is_no_reason_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that is started while another one starts ends at once."""
+    start()
+    monkeypatch.setenv("LOCALDFLASH_SERVER_PORT", "0")
+    code, lines = said(begin())
+    assert (code, len(lines)) == (1, 1)
+    assert "an engine is running already" in lines[0]
+
+
 def test_an_answer_through_a_port_that_closes_is_cancelled_in_time() -> None:
     start(program=SLOW + PROGRAM)
     process, base = join()
