@@ -11,6 +11,9 @@ from msgspec import Meta, Struct
 from localdflash.server.api.schemas import Count, Seed, Share
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
 class TextBlock(Struct, tag="text"):
     """Text."""
 
@@ -94,7 +97,7 @@ class OutputFormat(Struct):
 class OutputConfig(Struct):
     """How an answer is written."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
 
 

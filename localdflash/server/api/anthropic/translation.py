@@ -13,6 +13,7 @@ from localdflash.server.api.anthropic.body import (
     Block,
     CountRequest,
     DocumentBlock,
+    Effort,
     ImageBlock,
     MessageParam,
     MessagesRequest,
@@ -65,13 +66,12 @@ def chat_request(body: CountRequest) -> ChatRequest:
     return request
 
 
-def _effort(asked: str | None) -> Literal["low", "medium", "high"] | None:
+def _effort(asked: Effort | None) -> Literal["low", "medium", "high"] | None:
     match asked:
-        case "low" | "medium":
-            return asked
-        case None:
-            return None
-    return "high"
+        case "xhigh" | "max":
+            return "high"
+        case known:
+            return known
 
 
 def _messages(body: CountRequest) -> list[ChatMessage]:
