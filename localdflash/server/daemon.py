@@ -1,4 +1,4 @@
-"""The daemon: engines behind a Unix socket, and behind TCP if that was asked for, until something ends it.
+"""The daemon: engines behind a Unix socket, and behind TCP where that was asked for, until something ends it.
 
 What ends it: a signal or /stop (running answers get `GRACE` seconds, a second signal none), idleness, no pair that can
 be loaded (its error is raised) or one that lost its device (DeviceFailed). Nothing that a user wrote is ever logged.

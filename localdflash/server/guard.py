@@ -1,7 +1,8 @@
 """The checks before the app on TCP, which any process, and any page in a browser, may reach.
 
 In this order: the Host header names this machine (a page whose name was pointed at 127.0.0.1 has its own name there),
-no Origin (no page may ask, so no CORS either), the key. Loading and stopping are for the Unix socket alone.
+no Origin (no page may ask, so no CORS either), the key. Loading, stopping and opening ports are for the Unix socket
+alone.
 
 Any port will do in the Host header, and none: one that was forwarded (`ssh -L 9000:localhost:8080`) has another number
 where the client is, and no page can choose the name. What is refused ends the connection.

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 
 from localdflash.server.api.schemas import Count, Seed, Share
 
-
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
