@@ -101,7 +101,7 @@ def _told(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of an answer that a command prints; another server reports the tokens at most."""
+    """The numbers of an answer that a command prints; of another server tokens and their speed at most."""
     if "steps" not in numbers:
         return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
