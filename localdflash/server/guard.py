@@ -60,7 +60,7 @@ class Guard:
         if not any(self._is_key(key) for key in _keys(headers)):
             return ApiError(
                 401,
-                "Authorization: expected `Bearer KEY` with this server's key; x-api-key has it as well",
+                "Authorization: expected `Bearer KEY` with this server's key, or that key in x-api-key",
                 code="invalid_api_key",
                 WWW_Authenticate="Bearer",
             )
