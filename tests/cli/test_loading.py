@@ -42,3 +42,14 @@ def test_a_bar_appears_only_where_it_takes_long_and_goes_away(capsys: pytest.Cap
     assert capsys.readouterr().err == "\rloading [###############...............] 3.0 of 6.0 GB"
     slow(6 * 10**9, 6 * 10**9)
     assert capsys.readouterr().err.strip("\r ") == ""
+
+
+def test_kernels_are_counted_in_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = _Bar()
+    bar._began -= 60
+    bar(6 * 10**9, 6 * 10**9)
+    capsys.readouterr()
+    bar.compiling(18, 37)
+    assert capsys.readouterr().err == "\rcompiling [##############................] 18 of 37"
+    bar.compiling(37, 37)
+    assert capsys.readouterr().err.strip("\r ") == ""

@@ -109,13 +109,14 @@ def test_a_desktop_that_takes_some_in_between_changes_nothing(
 def test_one_that_takes_more_than_was_left_shortens_the_context(
     files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
 ) -> None:
-    card = machine(needed(files, TRAINED) + 3_000_000, margin=3_000_000)
+    planned = total(sizes_of(files).parts(TRAINED, "none"))
+    card = machine(planned + 3_000_000, margin=3_000_000)
     desktop(card, 6_000_000)
-    running = load(files, Options(context=TRAINED))
+    running = load(files, Options(context=TRAINED, draft=False))
     assert 4096 <= running.context < TRAINED
-    assert [line.split(":")[0] for line in running.notices if line] == [
-        f"the GPU ran out of memory where {gigabytes(needed(files, TRAINED))} were planned for {TRAINED} tokens of"
-        " context"
+    assert [line for line in running.notices if line] == [
+        f"the GPU ran out of memory where {gigabytes(planned)} were planned for {TRAINED} tokens of context: loaded"
+        f" with {running.context} tokens of context instead of {TRAINED} tokens"
     ]
     running.close()
 
