@@ -5,6 +5,7 @@ torch. Everything else asks torch.
 """
 
 import ctypes
+import gc
 import os
 import shutil
 import sys
@@ -119,6 +120,13 @@ def missing_tools() -> str:
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return "Python's headers are not there for Triton: install them (python3-dev, python3-devel)"
     return ""
+
+
+def give_back() -> None:
+    """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
+    if torch := sys.modules.get("torch"):
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def gpu_budget(name: str = "auto") -> MemoryBudget:

@@ -4,7 +4,6 @@ What torch holds of closed pairs counts as free. Besides what planning cannot se
 grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want.
 """
 
-import gc
 from dataclasses import replace
 
 import torch
@@ -26,12 +25,6 @@ def budget_of(device: torch.device) -> MemoryBudget:
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     margin = RESERVE + (DESKTOP if is_shown_on(device) else OTHERS)
     return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE)
-
-
-def give_back() -> None:
-    """Give what nothing holds any more back to the GPU."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -28,6 +28,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
             return "cuda", _noting(load_on("cuda", files, options), UNPROVEN)
         except CANNOT as error:
             why.append(f"not the CUDA engine: {error}")
+        device.give_back()  # llama.cpp may want the GPU
     if options.device not in ("auto", "cpu"):
         try:
             return _on_llamacpp(files, options, why)

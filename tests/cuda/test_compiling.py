@@ -1,6 +1,6 @@
 """No answer launches anything that was not compiled when the pair was loaded.
 
-Launches are noted and not run, but for the bookkeeping, which references do: so long histories of all kinds take no time.
+Launches are noted and not run, but for the bookkeeping, which references do: so long histories take no time.
 """
 
 from collections.abc import Callable, Hashable, Iterator

@@ -14,11 +14,13 @@ from localdflash.backend.fit import COMFORTABLE, Fit, MemoryBudget, fit
 from localdflash.backend.options import Options
 from localdflash.backend.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.cuda import assembly, display, room
+from localdflash.cuda.device import give_back
 from localdflash.cuda.load import load
 from localdflash.cuda.runner import Runner
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Stepper
-from localdflash.errors import OutOfMemory
+from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.loading import automatic
 from localdflash.pairs.pair import LocalPair
 from tests.support.cards import Card, in_this_machine
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
@@ -248,8 +250,30 @@ def test_a_gpu_that_is_always_full_is_tried_a_few_times(
     with pytest.raises(OutOfMemory):
         load(files, Options())
     assert 2 <= len(seen) <= room.TRIES
-    room.give_back()
+    give_back()
     assert card.left() == card.size
+
+
+def test_what_a_failed_load_leaves_is_given_to_the_next_backend(
+    files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, left = machine(LARGE), list[int]()
+
+    def broken(*_arguments: Any) -> Any:
+        raise ModelError("a tensor is missing")
+
+    def load_on(backend: str, given: LocalPair, options: Options) -> Any:
+        if backend == "cuda":
+            return load(given, options)
+        left.append(card.left())
+        raise NoDevice("none")
+
+    monkeypatch.setattr(assembly, "load_drafter", broken)
+    monkeypatch.setattr(automatic, "load_on", load_on)
+    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+    with pytest.raises(NoDevice, match="not the CUDA engine: a tensor is missing; none"):
+        automatic.load_best(files, Options(device="gpu"))
+    assert left == [card.size]
 
 
 # Desktops

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from bench import synthetic
 from localdflash.cuda.assembly import CudaSettings, load_pair
+from localdflash.cuda.device import give_back
 from localdflash.cuda.ops import KERNELS, REFERENCES
 from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.room import give_back
 from localdflash.cuda.runner import chunks
 from localdflash.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
