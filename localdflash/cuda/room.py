@@ -38,7 +38,7 @@ def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times:
     The drafter shrinks before a context that was asked for does. OutOfMemory if nothing smaller is left.
     """
     less = total(planned.parts) >> (TRIES + 1 - times)  # a 16th, an 8th, a quarter
-    there = replace(there, free=min(there.free, there.needed(planned.parts) - less))
+    there = replace(there, free=min(there.free, there.needed(planned.parts) - less), spare=0)
     if wanted:
         try:
             return fit(sizes, there, wanted)

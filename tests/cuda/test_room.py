@@ -242,6 +242,16 @@ def test_a_context_that_was_asked_for_is_kept_and_the_drafter_shrinks(files: Loc
     )
 
 
+@pytest.mark.parametrize(("times", "context"), [(1, 7680), (2, 7168), (3, 6144)])
+def test_plans_shrink_by_more_the_more_often_they_fail(times: int, context: int) -> None:
+    planned = Fit("none", 8192, {SCRATCH: 8192})
+    assert (
+        room.smaller(Straight(), planned, 0, MemoryBudget(20_000, 0, "GPU memory", spare=2500), times).context
+        == context
+    )
+    assert room.smaller(Straight(), planned, 0, MemoryBudget(5000, 0, "GPU memory"), times).context == 4864
+
+
 def test_a_gpu_that_is_always_full_is_tried_a_few_times(
     files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
