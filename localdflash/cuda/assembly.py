@@ -277,7 +277,7 @@ def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, 
         for way in ways:
             stepper.state.zero_()
             stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
-            for _ in range(2):  # the first of a kind compiles, captures and fills caches
+            for _ in range(2):  # the first of a kind fills caches
                 runner.synchronize()
                 began = time.perf_counter()
                 runner.step(way, True, CALIBRATION_CONTEXT)

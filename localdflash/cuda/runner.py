@@ -50,8 +50,7 @@ class Runner:
         with self._on_device():
             compile_all(self.launches(ways), compiling)
             for key, sequence in self._sequences(ways):
-                self._run(key, sequence)
-            torch.cuda.synchronize()
+                self._graphs[key] = self._capture(sequence)
 
     def launches(self, ways: Sequence[Way]) -> list[Launch]:
         """Everything that these ways may launch, at any length."""
