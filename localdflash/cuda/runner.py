@@ -21,7 +21,6 @@ from localdflash.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.launch import Launch, withheld
 
-WARM_UPS = 2  # runs before a capture: what is compiled is brought onto the device in the first
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 
 
@@ -131,14 +130,13 @@ class Runner:
         self._graphs[key].replay()
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The sequence as a graph. The runs before it are undone: they only write past the context, and the state."""
+        """The sequence as a graph. The run before it is undone: it only writes past the context, and the state."""
         state = self.stepper.state.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                sequence()
-                self.stepper.state.copy_(state)
+            sequence()  # brings what is compiled onto the device
+            self.stepper.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # On a stream of this GPU: torch's own belongs to the one that captured first.
