@@ -111,6 +111,23 @@ def missing_tools() -> str:
     return ""
 
 
+def told(error: Exception) -> str:
+    """What broke, in one line."""
+    said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
+    return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, from its management library."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"of unknown version ({error})"
+
+
 def gpu_budget() -> MemoryBudget:
     """Memory of the GPU that the engine would use; NoDevice says why there is none."""
     device = find_device()

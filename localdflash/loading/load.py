@@ -18,6 +18,7 @@ from localdflash.cpu.cache import KV_FORMATS
 from localdflash.errors import UsageError
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
+from localdflash.loading.proof import SOUND, check_first, is_tried_on, standing
 from localdflash.loading.trial import try_first
 from localdflash.model.recommended import recommended
 from localdflash.pairs.registry import load_registry, local_files
@@ -43,6 +44,7 @@ class LoadedPair:
         self._closing = ExitStack()
         with headers_kept():
             if not tried:
+                check_first(self.files, options)
                 try_first(self.files, options)
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
@@ -56,8 +58,10 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
+        self.gpu_check = self._checked()
         unused = _unused(options, self.backend, running)
-        self.notice = "; ".join(filter(None, [*running.notices, *unused]))
+        doubt = f"--backend cuda: {self.gpu_check}" if self.backend == "cuda" and self.gpu_check != SOUND else ""
+        self.notice = "; ".join(filter(None, [doubt, *running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
@@ -66,6 +70,12 @@ class LoadedPair:
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
+
+    def _checked(self) -> str:
+        """What is known of the CUDA engine with this pair here, "" where it is not in question."""
+        if self.backend != "cuda" and not (self.options.backend == "auto" and is_tried_on(self.options)):
+            return ""
+        return standing(self.files, self.options)
 
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""
