@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import date
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from filelock import Timeout
 
@@ -23,7 +23,8 @@ from localdflash.loading.backends import on_cuda
 from localdflash.pairs.pair import LocalPair
 
 METHOD = 1  # of checking: what another one found is checked again
-LONGEST = 4096  # bytes of a file
+HOW = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")  # options that choose kernels
+LONGEST = 1 << 14  # bytes of a file
 State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: something else kept it from being found out
 
 
@@ -35,6 +36,7 @@ class Verdict:
     pair: str
     machine: list[str]
     day: str
+    options: dict[str, Any]  # fields of `Options` that it depends on
     operation: str = ""
     said: str = ""
 
@@ -45,6 +47,7 @@ class Subject:
 
     pair: str
     machine: tuple[str, ...]
+    options: dict[str, Any]
     place: Path
 
     @classmethod
@@ -58,11 +61,13 @@ class Subject:
 
         here, shapes = on_cuda(identify)
         key = hashlib.sha256(repr((METHOD, here, shapes)).encode()).hexdigest()[:32]
-        return cls(files.id, here, _folder() / f"{key}.json")
+        how = {name: getattr(options, name) for name in HOW}
+        return cls(options.pair, here, how, _folder() / f"{key}.json")
 
     def verdict(self, state: State, operation: str = "", said: str = "") -> Verdict:
         """A verdict of today on this."""
-        return Verdict(state, self.pair, list(self.machine), date.today().isoformat(), operation, said)
+        today = date.today().isoformat()
+        return Verdict(state, self.pair, list(self.machine), today, self.options, operation, said)
 
     def lock(self) -> AbstractContextManager[None]:
         """Held by the process that checks; Timeout if that is another one."""

@@ -62,7 +62,7 @@ class Places:
 def _weights(stepper: Stepper) -> Iterator[tuple[str, object]]:
     for owner, weights in (("", stepper.target), ("the drafter's ", stepper.block and stepper.block.weights)):
         if weights:
-            yield f"{owner}head", weights.head
+            yield f"{owner}output", weights.head
             yield f"{owner}embedding", weights.embedding
             yield from ((f"{owner}layer {index}", layer) for index, layer in enumerate(weights.layers))
     if stepper.block:

@@ -187,8 +187,9 @@ class _Proof:
         stepper, kept = self.stepper, len(self.ids) - 1
         index = torch.arange(length, device=stepper.device) % kept
         for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
-            for tensor in filter(None.__ne__, (cache.k, cache.v, cache.k_scale, cache.v_scale)):
-                tensor[:, :length] = tensor[:, index]
+            for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
+                if tensor is not None:
+                    tensor[:, :length] = tensor[:, index]
         stepper.tokens[:length] = stepper.tokens[index]
         stepper.tokens[length] = self.ids[-1]
         stepper.state.zero_()
