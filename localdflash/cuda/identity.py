@@ -5,7 +5,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from localdflash.backend.options import Options
-from localdflash.cuda.device import driver_version, find_device
+from localdflash.cuda.device import driver_version, find_gpus
+from localdflash.cuda.gpus import Gpu, place
+from localdflash.cuda.room import budget_of
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.model.dflash_file import config_of_file
 from localdflash.pairs.pair import LocalPair
@@ -14,30 +16,37 @@ from localdflash.weights.gguf import read_header
 Identity = tuple[str, ...]
 
 
-def machine() -> Identity:
-    """The GPU by what it is, not by which one, and what its code comes from. NoDevice says why there is none."""
-    device = find_device()
+def machines(device: str = "auto") -> list[Identity]:
+    """The GPUs that `device` may mean, each by what it is and not by which, and what its code comes from.
+
+    NoDevice says why there is none.
+    """
+    return [_machine(gpu) for gpu in find_gpus(device)]
+
+
+def _machine(gpu: Gpu) -> Identity:
     import torch
     import triton
 
-    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    name = torch.cuda.get_device_name(device)
+    capability = ".".join(map(str, gpu.capability))
     libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {version('localdflash')}"
-    return name, f"compute capability {capability}", f"driver {driver_version()}", *libraries
+    return gpu.name, f"compute capability {capability}", f"driver {driver_version()}", *libraries
 
 
-def shapes(files: LocalPair, options: Options) -> Identity:
-    """Which kernels a pair takes: the types and shapes of its matrices, its drafter, its cache.
+def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
+    """The GPU that would run a pair, and which kernels it takes there: the types and shapes of its matrices, its
+    drafter, its cache.
 
-    ModelError if the engine cannot run it at all.
+    ModelError if the engine cannot run it at all, OutOfMemory where it has no room.
     """
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-    CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
+    there = place(find_gpus(options.device), sizes, options.context, budget_of)
     found = _matrices(files.target)
     if drafter:
         found += [f"drafter {config_of_file(drafter)}", f"of {options.drafter_bits} bits"]
         found += [f"drafter {line}" for line in _matrices(drafter)] if drafter.suffix == ".gguf" else []
-    return *found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4"
+    return _machine(there.gpu), (*found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4")
 
 
 def _matrices(path: Path) -> list[str]:

@@ -16,13 +16,11 @@ STATUS: dict[str, Status] = {"sound": "ok"}
 def found(name: str) -> Check:
     """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
     from localdflash.cuda.device import driver_present
-    from localdflash.cuda.identity import machine
-    from localdflash.loading.backends import on_cuda
 
     if not driver_present():
         return Check(name, "ok", "none: there is no NVIDIA driver")
     try:
-        verdicts = list(known(on_cuda(machine)))
+        verdicts = known()
     except NoDevice:
         return Check(name, "ok", "none: the CUDA engine does not run here, see above")
     if not verdicts:
@@ -57,10 +55,7 @@ def again(spec: str) -> Iterator[Check]:
 
 
 def _ways(spec: str) -> Sequence[Options]:
-    from localdflash.cuda.identity import machine
-    from localdflash.loading.backends import on_cuda
-
     how = load_config().model
     usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
-    others = [replace(usual, **verdict.options) for verdict in known(on_cuda(machine)) if verdict.pair == spec]
+    others = [replace(usual, **verdict.options) for verdict in known() if verdict.pair == spec]
     return [usual, *(options for options in others if options != usual)]

@@ -19,7 +19,7 @@ CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """The pair, and the backend that runs it; a notice says why if that is not the first choice.
 
-    A GPU that is named, or the layers that are to lie on one, mean llama.cpp.
+    A GPU that is named is the CUDA engine's if that has one of this name; layers that are to lie on one mean llama.cpp.
     """
     why = list[str]()
     if proof.is_tried_on(options):

@@ -1,6 +1,6 @@
 """A process of its own for what may end the process: a program of ours, that tells how far it is, within a time.
 
-The child tells lines of JSON: `done` and `total` are progress, a line with `kind` is its last. It ends with its parent.
+The child tells lines of JSON: `done` and `compiled` are progress, one with `kind` is its last. It ends with its parent.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import IO, Any
 from localdflash.backend.options import Options
 
 LONGEST = 4096  # bytes of the child's last words
-NOT_TOLD = frozenset({"progress", "costs"})  # fields of the options that no other process can have
+NOT_TOLD = frozenset({"progress", "compiling", "costs"})  # fields of the options that no other process can have
 Told = Mapping[str, Any]
 
 
@@ -63,7 +63,12 @@ def begin() -> tuple[Options, Callable[..., None]]:
         out.write(json.dumps(fields) + "\n")
         out.flush()
 
-    return Options(**json.loads(sys.argv[1]), progress=lambda done, total: tell(done=done, total=total)), tell
+    options = Options(
+        **json.loads(sys.argv[1]),
+        progress=lambda done, total: tell(done=done, total=total),
+        compiling=lambda compiled, kernels: tell(compiled=compiled, kernels=kernels),
+    )
+    return options, tell
 
 
 def _leave_with_parent() -> None:
@@ -88,10 +93,14 @@ def _outcome(lines: IO[bytes] | None, options: Options, hear: Callable[[Told], N
             return None
         if "kind" in told:
             return dict(told)
-        if "done" not in told:
+        if "done" in told:
+            if options.progress:
+                options.progress(told["done"], told["total"])
+        elif "kernels" in told:
+            if options.compiling:
+                options.compiling(told["compiled"], told["kernels"])
+        else:
             hear(told)
-        elif options.progress:
-            options.progress(told["done"], told["total"])
     return None
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
-from localdflash.backend.names import Runner
+from localdflash.backend.names import Backend, Runner
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
@@ -27,7 +27,7 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
-DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
+DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
 
 
 class LoadedPair:
@@ -47,6 +47,7 @@ class LoadedPair:
                 check_first(self.files, options)
                 try_first(self.files, options)
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
+            self.gpu_check = self._checked()
             self.backend, self._running = self._load()
         self._closing.callback(self._running.close)
         with ExitStack() as undo:
@@ -58,24 +59,26 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        self.gpu_check = self._checked()
         unused = _unused(options, self.backend, running)
-        doubt = f"--backend cuda: {self.gpu_check}" if self.backend == "cuda" and self.gpu_check != SOUND else ""
+        doubt = f"--backend cuda: {self.gpu_check}" if self._is_doubtful() else ""
         self.notice = "; ".join(filter(None, [doubt, *running.notices, *unused]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
-        if backend != "auto" and device not in DEVICES.get(backend, (device,)):
-            raise UsageError(f"--device {device}: only llama.cpp can be told which GPU, not --backend {backend}")
+        if device not in DEVICES.get(backend, (device,)) or (backend, device) == ("cuda", "cpu"):
+            raise UsageError(f"--device {device}: not a device of --backend {backend}; cuda and llama.cpp have GPUs")
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)
 
     def _checked(self) -> str:
         """What is known of the CUDA engine with this pair here, "" where it is not in question."""
-        if self.backend != "cuda" and not (self.options.backend == "auto" and is_tried_on(self.options)):
-            return ""
-        return standing(self.files, self.options)
+        backend = self.options.backend
+        asked = backend == "cuda" or (backend == "auto" and is_tried_on(self.options))
+        return standing(self.files, self.options) if asked else ""
+
+    def _is_doubtful(self) -> bool:
+        return self.backend == "cuda" and self.gpu_check not in ("", SOUND)
 
     def memory(self) -> Parts:
         """Bytes of each part as measured now, by the names of `predicted`."""

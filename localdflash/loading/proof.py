@@ -36,8 +36,8 @@ ELSEWHERE = (LocaldflashError, ImportError, OSError, SubprocessError, AssertionE
 
 
 def is_tried_on(options: Options) -> bool:
-    """Whether `auto` would try the CUDA engine here: a GPU that is named, or layers for it, mean llama.cpp."""
-    return options.device in ("auto", "gpu") and options.gpu_layers < 0 and device.driver_present()
+    """Whether `auto` would try the CUDA engine here: layers for a GPU, or one that it does not know, mean llama.cpp."""
+    return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
 def check_first(files: LocalPair, options: Options) -> None:
@@ -157,7 +157,14 @@ def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     from localdflash.cuda.proof.stages import stages
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
-    with closing(_loaded(files, options)) as running:
+    loading = True
+
+    def launched(operation: str) -> None:
+        if loading:
+            watch(f"loading, {operation}")
+
+    with closing(_loaded(files, options, launched)) as running:
+        loading = False
         assert isinstance(running.pair, CudaPair)
         try:
             for stage, run in stages(running.pair, _prompt(files, running.context), watch):
@@ -168,16 +175,18 @@ def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     return {"kind": "sound"}
 
 
-def _loaded(files: LocalPair, options: Options) -> Running:
-    """The pair with the context that the checks want; with what fits where that is less."""
+def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
+    """The pair with the context that the checks want, with what fits where that is less; `launched` hears what runs."""
     from localdflash.cuda.load import load
+    from localdflash.cuda.ops import KERNELS
+    from localdflash.cuda.proof.operations import telling
     from localdflash.cuda.sizes import CudaSizes
 
-    trained = CudaSizes(files.target, None).trained
+    trained, ops = CudaSizes(files.target, None).trained, telling(KERNELS, launched)
     try:
-        return load(files, replace(options, context=min(trained, CONTEXT)))
+        return load(files, replace(options, context=min(trained, CONTEXT)), ops)
     except OutOfMemory:
-        return load(files, replace(options, context=0))
+        return load(files, replace(options, context=0), ops)
 
 
 def _prompt(files: LocalPair, context: int) -> list[int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from localdflash import errors
 from localdflash.backend.options import Options
+from localdflash.cuda.device import driver_present
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.files.paths import cache_folder, create_private
 from localdflash.loading import child
@@ -30,6 +31,7 @@ from localdflash.weights.split import files_of, size_of
 
 METHOD = 1  # of trying: what another one found is tried again
 PATIENCE = 60.0  # seconds
+COMPILING = 600.0  # seconds more where there is a GPU that kernels are compiled for
 RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
 TOKENS = 4  # written by the child
 LONGEST = 4096  # bytes of a verdict
@@ -95,6 +97,7 @@ def _key(paths: list[Path], options: Options) -> str:
 def tried(paths: list[Path], options: Options) -> str | None:
     """Why the files cannot be loaded, "" if they can; None if that was not found out."""
     limit, died = PATIENCE + sum(map(size_of, paths)) / RATE, gpu_watch.deaths()
+    limit += COMPILING if driver_present() else 0.0
     try:
         ended = child.run(PROGRAM, options, limit, lambda _: None)
     except OSError as error:

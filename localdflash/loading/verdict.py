@@ -6,7 +6,6 @@ A check that left its file at "begun", and that no process does any more, ended 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import date
@@ -55,9 +54,9 @@ class Subject:
         """NoDevice and ModelError say why the engine cannot run the pair here at all."""
 
         def identify() -> tuple[tuple[str, ...], tuple[str, ...]]:
-            from localdflash.cuda.identity import machine, shapes
+            from localdflash.cuda.identity import subject
 
-            return machine(), shapes(files, options)
+            return subject(files, options)
 
         here, shapes = on_cuda(identify)
         key = hashlib.sha256(repr((METHOD, here, shapes)).encode()).hexdigest()[:32]
@@ -106,10 +105,17 @@ def _folder() -> Path:
     return cache_folder() / "gpu-checks"
 
 
-def known(machine: tuple[str, ...]) -> Iterator[Verdict]:
-    """All verdicts of this machine as it is now, by pair."""
+def known() -> list[Verdict]:
+    """All verdicts on the GPUs of this machine, its driver and libraries as they are now, by pair. NoDevice without."""
+
+    def identify() -> list[tuple[str, ...]]:
+        from localdflash.cuda.identity import machines
+
+        return machines()
+
+    here = [list(machine) for machine in on_cuda(identify)]
     found = [verdict for place in _folder().glob("*.json") if (verdict := recall(place))]
-    yield from sorted((one for one in found if one.machine == list(machine)), key=lambda one: one.pair)
+    return sorted((one for one in found if one.machine in here), key=lambda one: one.pair)
 
 
 def recall(place: Path) -> Verdict | None:

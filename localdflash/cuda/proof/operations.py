@@ -45,6 +45,21 @@ def using(stepper: Stepper, ops: Ops) -> Iterator[None]:
             holder.ops = own
 
 
+def telling(ops: Ops, watch: Watch) -> Ops:
+    """The set, where `watch` hears what is launched next, and an error on the device is that launch's."""
+
+    def wrap(name: str, op: Op) -> Op:
+        def run(*given: Any, **named: Any) -> None:
+            watch(name)
+            op(*given, **named)
+            if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()
+
+        return run
+
+    return around(ops, wrap)
+
+
 class Places:
     """Where in the pair an operation is called: known from the matrix that it multiplies, or that was the last."""
 
