@@ -32,7 +32,8 @@ LONGEST = 1000  # characters of what is kept
 SOUND = "sound"
 PROGRAM = "from localdflash.loading.proof import main; main()"
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n\n\ndef sub(a, b):\n    return"
-ELSEWHERE = (LocaldflashError, ImportError, OSError, SubprocessError, AssertionError, MemoryError)  # no word of kernels
+ELSEWHERE = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # these say nothing of kernels
+OTHERS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # nor do signals that people and systems send
 
 
 def is_tried_on(options: Options) -> bool:
@@ -123,7 +124,9 @@ def _verdict(subject: Subject, ended: child.Ended, at: str, limit: float) -> Ver
         return subject.verdict("unsound", at, f"{at}: it took more than {limit:.0f} s and was ended")
     if ended.code < 0:
         name = signal.Signals(-ended.code).name
-        return subject.verdict("unsound", at, f"{at}: {name} ended the process ({ended.words})")
+        return subject.verdict(
+            "undecided" if name in OTHERS else "unsound", at, f"{at}: {name} ended the process ({ended.words})"
+        )
     return subject.verdict("undecided", at, f"{at}: the process ended by itself ({ended.words})")
 
 
@@ -141,13 +144,16 @@ def main() -> None:
         tell(**_found(options, begin, lambda place: tell(at=place, stage=False)))
     except Exception as error:
         said = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.told(error)}"
-        tell(kind="undecided" if _is_elsewhere(error) else "unsound", operation=at, said=said)
+        tell(kind="undecided" if _is_elsewhere(error, at) else "unsound", operation=at, said=said)
 
 
-def _is_elsewhere(error: Exception) -> bool:
+def _is_elsewhere(error: Exception, at: str) -> bool:
     """Whether an error says nothing of the engine: memory that others have, a library or a compiler that is broken."""
+    if isinstance(error, DeviceFailed):
+        return False
     full = type(error).__name__ == "OutOfMemoryError"  # torch's, which may not be there
-    return full or (isinstance(error, ELSEWHERE) and not isinstance(error, DeviceFailed))
+    no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, where it finds no libcuda
+    return full or no_driver or isinstance(error, ELSEWHERE)
 
 
 def _found(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:

@@ -13,7 +13,8 @@ from tests.cli.conftest import Command
 from tests.support.gguf_files import write_header
 
 NAMES = [
-    *("python", "torch", "cuda", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2", "offline mode"),
+    *("python", "torch", "cuda", "gpu check", "cpu engine", "llama-cpp-python", "llama.cpp on GPUs", "jinja2"),
+    "offline mode",
     *(
         "processor",
         "memory",

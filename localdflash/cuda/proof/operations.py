@@ -75,15 +75,16 @@ class Places:
 
 
 def _weights(stepper: Stepper) -> Iterator[tuple[str, object]]:
-    for owner, weights in (("", stepper.target), ("the drafter's ", stepper.block and stepper.block.weights)):
+    """The parts of a pair by name; what the drafter shares with the target is the target's, which comes last."""
+    drafter = stepper.block.weights if stepper.block else None
+    for owner, weights in (("the drafter's ", drafter), ("", stepper.target)):
         if weights:
             yield f"{owner}output", weights.head
             yield f"{owner}embedding", weights.embedding
             yield from ((f"{owner}layer {index}", layer) for index, layer in enumerate(weights.layers))
-    if stepper.block:
-        own = stepper.block.weights
-        yield "the drafter's context", (own.fuse, own.context)
-        yield "the drafter's slots", own.chooser
+    if drafter:
+        yield "the drafter's context", (drafter.fuse, drafter.context)
+        yield "the drafter's slots", drafter.chooser
 
 
 def beside_references(stepper: Stepper, watch: Watch) -> Ops:

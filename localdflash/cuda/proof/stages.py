@@ -66,16 +66,22 @@ class _Proof:
 
     def operations(self) -> None:
         """Each operation of each layer, of both heads and around them, in a prompt and in steps of every way."""
-        with self._begun():
-            self.stepper.set_sampling(*DRAWING)
-            checked = beside_references(self.stepper, self.watch)
-            start = self.stepper.state.clone()
-            with using(self.stepper, checked):
-                self.stepper.state[CONTEXT] = 0
-                self.stepper.extend(self._splits)
-                for way, greedy in ((way, greedy) for way in self._ways for greedy in (True, False)):
-                    self.stepper.state.copy_(start)
-                    self.stepper.step(way, greedy, self._splits)
+        stepper = self.stepper
+        self.pair.forget()
+        stepper.set_sampling(*DRAWING)
+        stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
+        with using(stepper, beside_references(stepper, self.watch)):
+            for length in range(0, len(self.ids) - 1, ROWS):
+                stepper.state[CONTEXT] = length
+                stepper.extend(self._splits)
+                stepper.state[CONTEXT] = min(length + ROWS, len(self.ids) - 1)
+                if stepper.block:
+                    stepper.catch_up()
+            start = stepper.state.clone()
+            for way, greedy in ((way, greedy) for way in self._ways for greedy in (True, False)):
+                stepper.state.copy_(start)
+                stepper.step(way, greedy, self._splits)
+        self.pair.forget()
 
     def short_prompt(self) -> None:
         """The likeliest tokens after each of 16 tokens, by the kernels and by the references throughout."""

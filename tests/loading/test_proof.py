@@ -1,0 +1,507 @@
+"""What must be found before `auto` gives a pair to the CUDA engine, and what happens where it is not."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+
+from localdflash.backend.fit import MemoryBudget
+from localdflash.backend.names import Runner
+from localdflash.backend.options import Options
+from localdflash.backend.running import Running
+from localdflash.cuda import device as devices
+from localdflash.cuda.pair import CudaPair
+from localdflash.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
+from localdflash.loading import automatic, child, proof
+from localdflash.loading.choice import HostChoice
+from localdflash.loading.load import LoadedPair
+from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.pairs.pair import LocalPair
+from localdflash.pairs.registry import load_registry, local_files
+from tests.support import checked_child
+
+pytestmark = pytest.mark.checks_gpu
+ROOT = Path(__file__).parents[2]
+STAGES = ("loading", "operations", "short prompt", "rows", "texts", "sampled texts", "graphs", "long context")
+Say = Callable[..., list[list[str]]]
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine that seems to have an RTX 4090; the patcher changes it."""
+    monkeypatch.setattr(devices, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
+    monkeypatch.setattr(devices, "missing_tools", lambda: "")
+    monkeypatch.setattr("localdflash.cuda.identity.driver_version", lambda: "580.65")
+    monkeypatch.setattr("localdflash.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
+    return monkeypatch
+
+
+@pytest.fixture
+def options(tiny_pair: Path) -> Options:
+    return Options(str(tiny_pair / "target.gguf"), "auto", drafter=str(tiny_pair / "drafter.gguf"), threads=1)
+
+
+@pytest.fixture
+def files(options: Options) -> LocalPair:
+    return local_files(load_registry().resolve(options.pair, options.drafter))
+
+
+@pytest.fixture
+def subject(files: LocalPair, options: Options) -> Subject:
+    return Subject.of(files, options)
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Has the child say lines, then run a program; the commands that were started."""
+    started: list[list[str]] = []
+    real = subprocess.Popen
+
+    def popen(command: list[str], **rest: Any) -> Any:
+        started.append(command)
+        return real(command, **rest)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+    def say(*lines: dict[str, Any], then: str = "") -> list[list[str]]:
+        said = "\n".join(map(json.dumps, lines))
+        monkeypatch.setattr(proof, "PROGRAM", f"import os\nprint({said!r}, flush=True)\n{then}")
+        return started
+
+    return say
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tuple[Runner, str]]:
+    """The backend that `auto` takes after the check, and its first notice; `error` is what the CUDA engine raises."""
+
+    def load(options: Options, error: BaseException | None = None) -> tuple[Runner, str]:
+        def load_on(backend: Runner, _files: LocalPair, _options: Options) -> Running:
+            if error and backend == "cuda":
+                raise error
+            return running()
+
+        monkeypatch.setattr(automatic, "load_on", load_on)
+        monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
+        monkeypatch.setattr(automatic, "choose", lambda *_: HostChoice("cpu", "a test"))
+        proof.check_first(files, options)
+        backend, found = automatic.load_best(files, options)
+        return backend, "; ".join(filter(None, found.notices))
+
+    return load
+
+
+def running() -> Running:
+    nothing: Any = None
+    return Running(pair=nothing, context=64, device="cpu", vocab_size=0, identity=(), measured=dict, close=lambda: None)
+
+
+def begins(stage: str) -> list[dict[str, Any]]:
+    """What a child says up to the beginning of a stage."""
+    return [{"at": name, "stage": True} for name in STAGES[1 : STAGES.index(stage) + 1]]
+
+
+def test_a_sound_engine_is_checked_once_and_runs_the_pair(load: Any, say: Say, options: Options) -> None:
+    started = say({"at": "operations", "stage": True}, {"kind": "sound"})
+    assert load(options) == ("cuda", "")
+    assert load(options) == ("cuda", "")
+    assert len(started) == 1
+
+
+def test_what_a_verdict_is_about(
+    files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def key(**changes: Any) -> str:
+        return Subject.of(files, replace(options, **changes)).place.name
+
+    assert key() == key(context=256) == key(threads=2) == subject.place.name
+    assert len({key(), key(kv="int8"), key(draft=False), key(native_fp4=True)}) == 4
+    for what, value in (
+        ("torch.__version__", "9.9"),
+        ("triton.__version__", "9.9"),
+        ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
+        ("localdflash.cuda.identity.driver_version", lambda: "590.1"),
+        ("localdflash.cuda.identity.version", lambda _: "99.0"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(what, value)
+            assert key() != subject.place.name, what
+    gpu.setattr("localdflash.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
+    assert key() == subject.place.name
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_fails_is_named_and_another_backend_runs_the_pair(
+    stage: str, load: Any, say: Say, options: Options, subject: Subject
+) -> None:
+    line = f"{stage}: it is not the reference's"
+    started = say(*begins(stage), {"kind": "unsound", "operation": stage, "said": line})
+    for _ in range(2):
+        assert load(options) == (
+            "cpu",
+            f"the CPU engine runs this pair, not the CUDA engine: its check on this GPU failed ({line}): `localdflash"
+            f" doctor --check-gpu {options.pair}` repeats it",
+        )
+    assert len(started) == 1, "the verdict was not kept"
+    found = recall(subject.place)
+    assert found
+    assert (found.state, found.operation) == ("unsound", stage)
+
+
+DEATHS = {
+    "SIGKILL": f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
+    "SIGSEGV": "import ctypes; ctypes.string_at(0)",
+    "SIGABRT": "os.abort()",
+    "hang": "import time; time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_child_that_dies_is_a_verdict(
+    death: str, stage: str, load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if death == "hang":
+        monkeypatch.setattr(proof, "PATIENCE", 0.5)
+    started = say(*begins(stage), then=DEATHS[death])
+    backend, notice = load(options)
+    assert backend == "cpu"
+    how = "it took more than " if death == "hang" else f"{death} ended the process (without a word)"
+    assert f"not the CUDA engine: its check on this GPU failed ({stage}: {how}" in notice
+    assert notice.isprintable()
+    assert load(options) == (backend, notice)
+    assert len(started) == 1
+
+
+def test_the_operation_that_was_running_is_named(load: Any, say: Say, options: Options) -> None:
+    say(*begins("operations"), {"at": "qkv of layer 3", "stage": False}, then=DEATHS["SIGSEGV"])
+    assert "(qkv of layer 3: SIGSEGV ended the process" in load(options)[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_child_that_others_end_is_none(number: int, load: Any, say: Say, options: Options) -> None:
+    started = say(*begins("rows"), then=f"os.kill(os.getpid(), {int(number)}); import time; time.sleep(60)")
+    for _ in range(2):
+        backend, notice = load(options)
+        assert (backend, "it could not be checked on this GPU: rows: " in notice) == ("cpu", True)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("then", ["raise ValueError", "raise SystemExit(3)", "print('{')", ""])
+def test_a_child_without_a_last_line_is_none(then: str, load: Any, say: Say, options: Options) -> None:
+    say(*begins("texts"), then=then)
+    backend, notice = load(options)
+    assert (backend, "it could not be checked on this GPU: texts: the process ended by itself" in notice) == (
+        "cpu",
+        True,
+    )
+
+
+def test_a_check_that_ended_its_process_is_not_repeated(
+    load: Any, say: Say, options: Options, subject: Subject
+) -> None:
+    """The machine, or the whole engine, went down in the middle of it."""
+    started = say({"kind": "sound"})
+    keep(subject.place, subject.verdict("begun", "graphs"))
+    backend, notice = load(options)
+    assert backend == "cpu"
+    assert "not the CUDA engine: the last process that checked it here died (graphs): `localdflash doctor" in notice
+    assert not started
+
+
+def test_the_file_says_how_far_a_check_is(
+    load: Any, say: Say, options: Options, subject: Subject, tmp_path: Path
+) -> None:
+    copy = tmp_path / "seen"
+    wait = f"import time, shutil; time.sleep(0.5); shutil.copy({str(subject.place)!r}, {str(copy)!r})\n"
+    say(*begins("graphs"), then=f"{wait}print({json.dumps({'kind': 'sound'})!r})")
+    assert load(options)[0] == "cuda"
+    seen = recall(copy)
+    assert seen
+    assert (seen.state, seen.operation) == ("begun", "graphs")
+
+
+def test_while_another_process_checks_another_backend_runs_the_pair(
+    load: Any, say: Say, options: Options, subject: Subject
+) -> None:
+    code = (
+        "import sys; from pathlib import Path; from localdflash.files.process_lock import process_lock\n"
+        "with process_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    keep(subject.place, subject.verdict("begun", "loading"))
+    command = [sys.executable, "-P", "-c", code, str(subject.place.with_suffix(".lock"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        started = say({"kind": "sound"})
+        backend, notice = load(options)
+        assert proof.check(subject, local_files(load_registry().resolve(options.pair)), options) is None
+        other.communicate()
+    assert (backend, "not the CUDA engine: another process is checking it on this GPU" in notice) == ("cpu", True)
+    assert started == [command]
+
+
+def test_ctrl_c_leaves_no_verdict(
+    files: LocalPair, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        assert recall(subject.place)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        proof.check_first(files, options)
+    assert recall(subject.place) is None
+
+
+def test_without_a_compiler_no_child_is_started_and_the_next_load_looks_again(
+    load: Any, say: Say, options: Options, gpu: pytest.MonkeyPatch
+) -> None:
+    started = say({"kind": "sound"})
+    gpu.setattr(devices, "missing_tools", lambda: "there is no C compiler for Triton: install gcc")
+    backend, notice = load(options)
+    assert backend == "cpu"
+    assert "not the CUDA engine: it could not be checked on this GPU: there is no C compiler for Triton: " in notice
+    assert not started
+    gpu.setattr(devices, "missing_tools", lambda: "")
+    assert load(options)[0] == "cuda"
+
+
+def test_no_process_for_it(load: Any, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", none)
+    assert "it could not be checked on this GPU: there is no process for it: Resource temporarily" in load(options)[1]
+
+
+def test_a_verdict_that_cannot_be_kept_is_none(
+    load: Any, say: Say, options: Options, home: Path, files: LocalPair, subject: Subject
+) -> None:
+    (home / "cache").mkdir(parents=True)
+    (home / "cache" / "gpu-checks").touch()
+    started = say({"kind": "sound"})
+    assert (
+        "not the CUDA engine: it was not checked on this GPU yet: `localdflash doctor --check-gpu" in load(options)[1]
+    )
+    assert not started
+    with pytest.raises(LocaldflashError, match="gpu-checks"):
+        proof.check(subject, files, options)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"state": "sound"}', "null"])
+def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options: Options, subject: Subject) -> None:
+    subject.place.parent.mkdir(parents=True)
+    subject.place.write_text(damage)
+    started = say({"kind": "sound"})
+    assert load(options)[0] == "cuda"
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("changes", [{"device": "cpu"}, {"gpu_layers": 4}, {"backend": "cuda"}, {"backend": "cpu"}])
+def test_a_pair_that_auto_does_not_give_it_is_not_checked(
+    changes: dict[str, Any], files: LocalPair, say: Say, options: Options
+) -> None:
+    started = say({"kind": "sound"})
+    proof.check_first(files, replace(options, **changes))
+    assert not started
+
+
+def test_a_pair_that_it_cannot_run_takes_no_child(
+    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ModelError("tensor x is IQ4_XS")
+
+    monkeypatch.setattr("localdflash.cuda.identity.CudaSizes", refuse)
+    started = say({"kind": "sound"})
+    assert load(options) == ("cpu", "the CPU engine runs this pair, not the CUDA engine: tensor x is IQ4_XS")
+    assert not started
+
+
+# Loading after a good check
+
+
+def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: Say, options: Options) -> None:
+    """The supervisor's next process has another backend."""
+    started = say({"kind": "sound"})
+    with pytest.raises(DeviceFailed) as error:
+        load(options, DeviceFailed("the GPU failed (CUDA error: an illegal memory access)"))
+    assert error.value.exit_code == 5
+    backend, notice = load(options)
+    assert (backend, "its check on this GPU failed (the GPU failed (CUDA error: an illegal" in notice) == ("cpu", True)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("error", [NoDevice("it could not start"), ModelError("a type"), OutOfMemory("full")])
+def test_what_else_breaks_leaves_the_verdict_as_it_is(
+    error: LocaldflashError, load: Any, say: Say, options: Options
+) -> None:
+    say({"kind": "sound"})
+    assert load(options, error) == ("cpu", f"the CPU engine runs this pair, not the CUDA engine: {error}")
+    assert load(options) == ("cuda", "")
+
+
+# What was asked for
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA engine is llama.cpp here."""
+    from localdflash.loading.backends import load_on as real
+
+    def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
+        return real("llama.cpp", files, replace(options, device="cpu", rows="fast", context=64))
+
+    monkeypatch.setattr("localdflash.loading.load.load_on", load_on)
+    monkeypatch.setattr(automatic, "load_on", load_on)
+
+
+@pytest.mark.usefixtures("on_cuda")
+def test_who_asks_for_the_engine_gets_it_and_one_line(options: Options, say: Say, subject: Subject) -> None:
+    options = replace(options, backend="cuda")
+    started = say({"kind": "sound"})
+    again = f"`localdflash doctor --check-gpu {options.pair}`"
+    with LoadedPair(options) as loaded:
+        assert loaded.notice.startswith(f"--backend cuda: it was not checked on this GPU yet: {again} does")
+        assert loaded.gpu_check.startswith("it was not checked")
+    keep(subject.place, subject.verdict("unsound", "head", "head: NaN"))
+    with LoadedPair(options) as loaded:
+        assert loaded.notice.startswith(f"--backend cuda: its check on this GPU failed (head: NaN): {again} repeats it")
+        assert "\n" not in loaded.notice
+    keep(subject.place, subject.verdict("begun", "rows"))
+    with LoadedPair(options) as loaded:
+        assert loaded.notice.startswith("--backend cuda: the last process that checked it here died (rows)")
+    keep(subject.place, subject.verdict("sound"))
+    with LoadedPair(options) as loaded:
+        assert (loaded.notice, loaded.gpu_check, loaded.backend) == ("", "sound", "cuda")
+    assert not started
+
+
+@pytest.mark.usefixtures("on_cuda")
+def test_a_pair_is_checked_before_it_is_loaded(options: Options, say: Say) -> None:
+    started = say({"kind": "sound"})
+    with LoadedPair(options) as loaded:
+        assert (loaded.backend, loaded.gpu_check, loaded.notice) == ("cuda", "sound", "")
+    with LoadedPair(replace(options, kv="int8"), tried=True) as loaded:  # in a trial's child nothing is checked
+        assert loaded.backend != "cuda"
+        assert loaded.gpu_check.startswith("it was not checked on this GPU yet")
+    assert len(started) == 1
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+def test_without_a_driver_there_is_nothing_to_check(options: Options, say: Say, gpu: pytest.MonkeyPatch) -> None:
+    gpu.setattr(devices, "driver_present", lambda: False)
+    started = say({"kind": "sound"})
+    with LoadedPair(replace(options, rows="fast")) as loaded:
+        assert (loaded.notice, loaded.gpu_check) == ("", "")
+    assert not started
+
+
+# The child
+
+ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
+BROKEN: list[tuple[Exception, str]] = [
+    (ILLEGAL, "unsound"),
+    (RuntimeError("CUDA error: invalid argument"), "unsound"),
+    (DeviceFailed("the GPU failed"), "unsound"),
+    (OutOfResources(120_000, 101_376, "shared memory"), "unsound"),
+    (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), "unsound"),
+    (AttributeError("'NoneType' object has no attribute 'cubin'"), "unsound"),
+    (torch.OutOfMemoryError("CUDA out of memory"), "undecided"),
+    (ImportError("libcudart.so.13: cannot open shared object file"), "undecided"),
+    (OSError("No space left on device"), "undecided"),
+    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), "undecided"),
+    (MemoryError(), "undecided"),
+    (OutOfMemory("3 GB are needed"), "undecided"),
+]
+
+
+@pytest.fixture
+def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the child says, which runs here."""
+    lines = list[dict[str, Any]]()
+    monkeypatch.setattr(child, "begin", lambda: (options, lambda **fields: lines.append(fields)))
+    return lines
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", value))
+def test_whatever_breaks_in_the_child_is_one_line(
+    error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error
+
+    def stages(*_: Any) -> Any:
+        yield from ((name, broken if name == stage else lambda: None) for name in STAGES[1:])
+
+    pair = replace(running(), pair=object.__new__(CudaPair))
+    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: pair)
+    monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
+    monkeypatch.setattr("localdflash.cuda.proof.stages.stages", stages)
+    proof.main()
+    last = said[-1]
+    assert (last["kind"], last["operation"]) == (kind, stage)
+    assert "\n" not in last["said"]
+    assert "def kernel" not in last["said"]
+    assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_who_ends_the_child_is_not_held_up(
+    error: BaseException, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(proof, "_loaded", broken)
+    with pytest.raises(type(error)):
+        proof.main()
+    assert not said
+
+
+def test_the_context_that_fits_is_enough(files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(_files: LocalPair, given: Options, _ops: Any) -> Running:
+        asked.append(given.context)
+        if given.context:
+            raise OutOfMemory("full")
+        return running()
+
+    monkeypatch.setattr("localdflash.cuda.load.load", load)
+    assert proof._loaded(files, options, lambda _: None).context == 64
+    assert asked == [1024, 0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("wrong", "state", "line"),
+    [("", "sound", ""), ("attention", "unsound", "attention of layer 0: sums is not the reference's: off by ")],
+)
+def test_a_whole_check(
+    wrong: str, state: str, line: str, files: LocalPair, options: Options, subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A process, a real file, every stage; on a processor."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
+    found = proof.check(subject, files, options)
+    assert found
+    assert (found.state, found.said[: len(line)]) == (state, line), found
+    assert recall(subject.place) == found
