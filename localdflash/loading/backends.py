@@ -34,8 +34,10 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
     def load() -> Running:
         from localdflash.cuda.load import load
+        from localdflash.cuda.runner import device_errors
 
-        return load(files, options)
+        with device_errors():
+            return load(files, options)
 
     return on_cuda(load)
 
