@@ -65,7 +65,9 @@ class _Proof:
         return self.pair.stepper
 
     def operations(self) -> None:
-        """Each operation of each layer, of both heads and around them, in a prompt and in steps of every way."""
+        """Each operation of each layer, of both heads and around them: in a prompt, in a step, in sampled and drafted
+        ones.
+        """
         stepper = self.stepper
         self.pair.forget()
         stepper.set_sampling(*DRAWING)
@@ -78,9 +80,9 @@ class _Proof:
                 if stepper.block:
                     stepper.catch_up()
             start = stepper.state.clone()
-            for way, greedy in ((way, greedy) for way in self._ways for greedy in (True, False)):
+            for way in dict.fromkeys(("plain", "lookup", self._ways[-1])):
                 stepper.state.copy_(start)
-                stepper.step(way, greedy, self._splits)
+                stepper.step(way, way != "lookup", self._splits)
         self.pair.forget()
 
     def short_prompt(self) -> None:

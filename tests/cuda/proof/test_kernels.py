@@ -17,19 +17,21 @@ from localdflash.cuda.ops import KERNELS
 from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.proof import stages
 from localdflash.cuda.proof.compare import Unsound
-from tests.cuda.proof.test_stages import IDS, Spoil, add, fault
+from tests.cuda.proof import test_stages
+from tests.cuda.proof.test_stages import Spoil, add, fault
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
+IDS = test_stages.IDS[:17]  # one forward of a prompt
 Load = Callable[..., CudaPair]
 
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """A pair of two layers, with the kernels."""
+    """A pair of a layer or two, with the kernels."""
 
     def load(experts: bool = False, drafts: bool = True, **settings: Any) -> CudaPair:
-        shape = replace(SHAPE, num_hidden_layers=2, **(EXPERTS if experts else {}))
+        shape = replace(SHAPE, num_hidden_layers=2 if drafts else 1, **(EXPERTS if experts else {}))
         folder = tmp_path_factory.mktemp("tiny")
         target = write_target(folder / "target.gguf", shape)
         drafter = write_drafter(folder, shape) if drafts else None
@@ -67,9 +69,11 @@ def run(pair: CudaPair, *only: str) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["dense", "int8 keys", "experts"])
+@pytest.mark.parametrize(
+    "kind", ["experts", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("int8 keys", "with a drafter"))]
+)
 def test_sound_kernels_pass(kind: str, load: Load) -> None:
-    pair = load(kind == "experts", drafts=kind == "dense", kv="int8" if kind == "int8 keys" else "f16")
+    pair = load(kind == "experts", drafts=kind == "with a drafter", kv="int8" if kind == "int8 keys" else "f16")
     assert run(pair, "operations", "short prompt", "rows") == ["operations", "short prompt", "rows"]
 
 

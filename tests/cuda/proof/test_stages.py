@@ -291,3 +291,13 @@ def test_logits_that_are_equal_but_for_rounding_are_a_tie(ids: Tensor | None, be
     got["out"][3] = 9 + first
     operations._settle_ties(got, want)
     assert torch.equal(got["out"], want["out"]) is is_tie
+
+
+def test_rows_that_attention_leaves_dead_may_be_anything(pair: CudaPair) -> None:
+    def spoil(arguments: dict[str, Any]) -> None:
+        if arguments["mask"] == "block":
+            arguments["out"][arguments["block"] :] = 7.0
+            arguments["sums"][:, arguments["block"] :] = float("nan")
+
+    with fault(pair, {"attention": spoil}):
+        assert run(pair, "operations") == ["operations"]
