@@ -197,7 +197,8 @@ class _Proof:
         for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
             for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
                 if tensor is not None:
-                    tensor[:, :length] = tensor[:, index]
+                    codes = tensor.view(torch.uint8)  # not every type can be indexed
+                    codes[:, :length] = codes[:, index]
         stepper.tokens[:length] = stepper.tokens[index]
         stepper.tokens[length] = self.ids[-1]
         stepper.state.zero_()

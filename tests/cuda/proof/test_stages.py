@@ -4,6 +4,8 @@ The references stand in for the kernels where the kernels' own numbers do not ma
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from localdflash.cuda.pair import CudaPair
 from localdflash.cuda.proof import calls, operations, stages
 from localdflash.cuda.proof.compare import Unsound
 from localdflash.cuda.proof.operations import around, using
-from tests.support.tiny_models import SHAPE, write_drafter, write_target
+from localdflash.model.decoder_config import DecoderConfig
+from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
 IDS = torch.randint(150, (20,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -301,3 +304,28 @@ def test_rows_that_attention_leaves_dead_may_be_anything(pair: CudaPair) -> None
 
     with fault(pair, {"attention": spoil}):
         assert run(pair, "operations") == ["operations"]
+
+
+@pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, **EXPERTS)], ids=["dense", "experts"])
+def test_references_make_nothing_elsewhere_than_on_the_device_of_their_arguments(
+    shape: DecoderConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have to run on a GPU: here, on whatever is no processor."""
+
+    def elsewhere(_name: str, op: Op) -> Op:
+        def run(*given: Any, **named: Any) -> None:
+            with torch.device("meta"):
+                op(*given, **named)
+
+        return run
+
+    monkeypatch.setattr(assembly, "measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
+    files = write_target(tmp_path / "target.gguf", shape), write_drafter(tmp_path, shape)
+    pair = load_pair(*files, CPU, CudaSettings(context=128), REFERENCES)
+    pair.prefill(IDS)
+    pair.rollback(len(IDS))
+    pair.stepper.set_sampling(*stages.DRAWING)
+    with using(pair.stepper, around(REFERENCES, elsewhere)):
+        pair.stepper.extend(1)
+        for way, greedy in (("plain", True), ("lookup", False), ("block", True)):
+            pair.stepper.step(way, greedy, 1)  # type: ignore[arg-type]
