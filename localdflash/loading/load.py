@@ -44,8 +44,8 @@ class LoadedPair:
         self._closing = ExitStack()
         with headers_kept():
             if not tried:
-                check_first(self.files, options)
                 try_first(self.files, options)
+                check_first(self.files, options)  # after it: a damaged file says nothing of the engine
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             self.gpu_check = self._checked()
             self.backend, self._running = self._load()
