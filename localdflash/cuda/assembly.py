@@ -117,6 +117,9 @@ def load_pair(
 
     On a CPU, with the references as `ops`, everything is float32: the oracle of the whole pair.
     """
+    if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
+        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
+    check_type(KV_TYPES[settings.kv], device)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         return _load_pair(target, drafter, device, settings, ops, progress, compiling)
 
@@ -130,9 +133,6 @@ def _load_pair(
     progress: Progress | None,
     compiling: Compiling | None,
 ) -> CudaPair:
-    if settings.native_fp4 and device.type == "cuda" and not features(device).native_fp4:
-        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
-    check_type(KV_TYPES[settings.kv], device)
     files = _read_target(target, device, progress)
     config = files.config
     file = _read_drafter(drafter, files, device, settings) if drafter else None
@@ -277,7 +277,7 @@ def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, 
         for way in ways:
             stepper.state.zero_()
             stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
-            for _ in range(2):  # the first of a kind compiles, captures and fills caches
+            for _ in range(2):  # the first of a kind fills caches
                 runner.synchronize()
                 began = time.perf_counter()
                 runner.step(way, True, CALIBRATION_CONTEXT)

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from localdflash.backend.options import Compiling
 from localdflash.errors import LocaldflashError
-from localdflash.files.paths import cache_folder, create_private
 from localdflash.kernels.launch import Launch
 
 FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
@@ -32,5 +31,7 @@ def keep_compiled() -> None:
     """Let this process's Triton keep what it compiles in our folder, unless the user has named another."""
     if FOLDER in os.environ:
         return
-    with suppress(LocaldflashError):  # without a folder of ours Triton has one of its own
+    with suppress(LocaldflashError, ImportError):  # without a folder of ours Triton has one of its own
+        from localdflash.files.paths import cache_folder, create_private  # needs more than the GPU's tests do
+
         os.environ[FOLDER] = str(create_private(cache_folder() / "triton"))

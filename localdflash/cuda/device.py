@@ -5,11 +5,13 @@ torch. Everything else asks torch.
 """
 
 import ctypes
+import gc
 import os
 import shutil
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -136,6 +138,14 @@ def driver_version() -> str:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return f"of unknown version ({error})"
+
+
+def give_back() -> None:
+    """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
+    if torch := sys.modules.get("torch"):
+        gc.collect()
+        with suppress(Exception):  # after a failure the GPU, or torch itself, may be what is broken
+            torch.cuda.empty_cache()
 
 
 def gpu_budget(name: str = "auto") -> MemoryBudget:

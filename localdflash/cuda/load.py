@@ -18,10 +18,11 @@ from localdflash.backend.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARG
 from localdflash.backend.running import Running
 from localdflash.cuda import device as devices
 from localdflash.cuda.assembly import CudaSettings, load_pair
+from localdflash.cuda.device import give_back
 from localdflash.cuda.gpus import Place, place
 from localdflash.cuda.ops import KERNELS, Ops
 from localdflash.cuda.pair import CudaPair
-from localdflash.cuda.room import TRIES, budget_of, give_back, smaller, told
+from localdflash.cuda.room import TRIES, budget_of, smaller, told
 from localdflash.cuda.runner import device_errors
 from localdflash.cuda.sizes import BITS, CudaSizes
 from localdflash.cuda.stepper import Stepper

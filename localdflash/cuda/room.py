@@ -4,7 +4,6 @@ What torch holds of closed pairs counts as free. Besides what planning cannot se
 grow: under Linux a full card breaks its windows, and it does not say beforehand what it will want.
 """
 
-import gc
 from dataclasses import replace
 
 import torch
@@ -28,12 +27,6 @@ def budget_of(device: torch.device) -> MemoryBudget:
     return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE)
 
 
-def give_back() -> None:
-    """Give what nothing holds any more back to the GPU."""
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a GPU was full: Triton and graphs say so in words of the driver."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
@@ -45,7 +38,7 @@ def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times:
     The drafter shrinks before a context that was asked for does. OutOfMemory if nothing smaller is left.
     """
     less = total(planned.parts) >> (TRIES + 1 - times)  # a 16th, an 8th, a quarter
-    there = replace(there, free=min(there.free, there.needed(planned.parts) - less))
+    there = replace(there, free=min(there.free, there.needed(planned.parts) - less), spare=0)
     if wanted:
         try:
             return fit(sizes, there, wanted)

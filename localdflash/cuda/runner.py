@@ -21,7 +21,6 @@ from localdflash.errors import DeviceFailed
 from localdflash.kernels.attention import BUCKETS, CHUNK
 from localdflash.kernels.launch import Launch, withheld
 
-WARM_UPS = 2  # runs before a capture: what is compiled is brought onto the device in the first
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
 
 
@@ -50,8 +49,7 @@ class Runner:
         with self._on_device():
             compile_all(self.launches(ways), compiling)
             for key, sequence in self._sequences(ways):
-                self._run(key, sequence)
-            torch.cuda.synchronize()
+                self._graphs[key] = self._capture(sequence)
 
     def launches(self, ways: Sequence[Way]) -> list[Launch]:
         """Everything that these ways may launch, at any length."""
@@ -132,17 +130,17 @@ class Runner:
         self._graphs[key].replay()
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The sequence as a graph. The runs before it are undone: they only write past the context, and the state."""
+        """The sequence as a graph. The run before it is undone: it only writes past the context, and the state."""
         state = self.stepper.state.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                sequence()
-                self.stepper.state.copy_(state)
+            sequence()  # brings what is compiled onto the device
+            self.stepper.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # On a stream of this GPU: torch's own belongs to the one that captured first.
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             sequence()
         return graph
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
+from localdflash.cuda import device
 from localdflash.errors import DeviceFailed, ModelError, NoDevice, OutOfMemory
 from localdflash.llamacpp.builds import gpu_backends
 from localdflash.loading import proof
@@ -27,6 +28,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
             return "cuda", _on_cuda(files, options)
         except CANNOT as error:
             why.append(f"not the CUDA engine: {error}")
+        device.give_back()  # llama.cpp may want the GPU
     if options.device not in ("auto", "cpu"):
         try:
             return _on_llamacpp(files, options, why)

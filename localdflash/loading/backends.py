@@ -1,14 +1,12 @@
 """The backends' loads by name. A backend is imported when something is loaded on it, and not before."""
 
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
-from localdflash.cuda.device import missing_tools, told
+from localdflash.cuda.device import give_back, missing_tools, told
 from localdflash.errors import LocaldflashError, NoDevice
 from localdflash.pairs.pair import LocalPair
 
@@ -53,7 +51,5 @@ def on_cuda(call: Callable[[], T]) -> T:
     except Exception as error:
         reason = told(error)
     # From here on nothing holds the frames of the failure, and what they had on the GPU.
-    if torch := sys.modules.get("torch"):  # it may be what cannot be imported
-        with suppress(Exception):
-            torch.cuda.empty_cache()
+    give_back()
     raise NoDevice(missing_tools() or f"it could not start ({reason}): `localdflash doctor` checks what it needs")

@@ -197,13 +197,14 @@ def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.M
 
 
 def test_ps_of_a_daemon_that_holds_nothing_yet(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0}
+    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0, "doing": "compiling 3 of 37"}
     state = {**pair, "pairs": [pair], "idle_seconds": 0.0}
     monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
     assert [line.split() for line in run("models", "ps").out.splitlines()] == [
         ["pair", "embedded"],
         ["for", "chat"],
         ["requests", "0"],
+        ["loading", "compiling", "3", "of", "37"],
         [],
         ["idle", "0", "s"],
     ]

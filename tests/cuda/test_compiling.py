@@ -1,11 +1,13 @@
 """No answer launches anything that was not compiled when the pair was loaded.
 
-Launches are noted, and the references compute, so that long and various histories take no time.
+Launches are noted and not run, but for the bookkeeping, which references do: so long histories take no time.
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_targe
 CPU = torch.device("cpu")
 CHUNK = 16  # of a chunk of attention, as the runner reckons: contexts of 128 and 512 tokens are long ones
 CONTEXT = 700
+BOOKKEEPING = ("begin", "next_tokens", "propose", "caught_up", "lookup", "accept")
 SAMPLED = SamplingParams(temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, seed=3)
 PENALISED = SamplingParams(repetition_penalty=1.3, penalty_window=64)
 MOE: dict[str, Any] = EXPERTS
@@ -47,13 +50,14 @@ class World:
 
 
 def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
-    """An operation whose launches are noted, and whose reference computes."""
+    """An operation whose launches are noted; every token that a head would choose is 0."""
 
     def run(*arguments: Any, **options: Any) -> None:
         with withheld() as launches:
             getattr(KERNELS, name)(*arguments, **options)
         launched.update(launch.variant for launch in launches)
-        getattr(REFERENCES, name)(*arguments, **options)
+        if name in BOOKKEEPING:
+            getattr(REFERENCES, name)(*arguments, **options)
 
     return run
 
@@ -138,6 +142,51 @@ def test_a_grammar_is_refused_before_anything_is_launched(world: World) -> None:
     with pytest.raises(UsageError, match="keeps on the GPU"):
         pair.step(Sampler(SamplingParams(), alternatives=3), 1)
     assert not world.launched
+
+
+class Graph:
+    """A sequence that was captured."""
+
+    def __init__(self, sequence: Callable[[], None]) -> None:
+        self.replay = sequence
+
+
+@pytest.fixture
+def graphed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The world's pair runs by graphs, which record sequences and begin with none; those that were captured."""
+    captured = list[Callable[[], None]]()
+
+    def capture(sequence: Callable[[], None]) -> Graph:
+        captured.append(sequence)
+        return Graph(sequence)
+
+    runner = world.pair.runner
+    monkeypatch.setattr(runner, "_graphed", True)
+    monkeypatch.setattr(runner, "_graphs", {})
+    monkeypatch.setattr(runner, "_capture", capture)
+    monkeypatch.setattr(runner, "launches", lambda _ways: [])
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None))
+    monkeypatch.setattr("localdflash.cuda.runner.compile_all", lambda _launches, _compiling: None)
+    return captured
+
+
+def test_no_answer_waits_for_a_graph_and_capturing_changes_no_state(
+    world: World, graphed: list[Callable[[], None]]
+) -> None:
+    pair = world.pair
+    pair.forget()
+    before = pair.stepper.state.clone()
+    pair.runner.prepare(("plain", *pair.ways.records))
+    assert torch.equal(pair.stepper.state, before)
+    many = len(graphed)
+    assert many == len(pair.runner._graphs) > 10
+    for params in (SamplingParams(), SAMPLED):
+        for length in (5, 126, 500, 640):
+            write(pair, prompt(length), 20, params)
+            write(pair, prompt(length), 9, params, draft=False)
+    assert len(graphed) == many
 
 
 def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

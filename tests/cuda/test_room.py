@@ -14,11 +14,13 @@ from localdflash.backend.fit import COMFORTABLE, Fit, MemoryBudget, fit
 from localdflash.backend.options import Options
 from localdflash.backend.parts import SCRATCH, Parts, gigabytes, total
 from localdflash.cuda import assembly, display, room
+from localdflash.cuda.device import give_back
 from localdflash.cuda.load import load
 from localdflash.cuda.runner import Runner
 from localdflash.cuda.sizes import CudaSizes
 from localdflash.cuda.stepper import Stepper
-from localdflash.errors import OutOfMemory
+from localdflash.errors import ModelError, NoDevice, OutOfMemory
+from localdflash.loading import automatic
 from localdflash.pairs.pair import LocalPair
 from tests.support.cards import Card, in_this_machine
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
@@ -109,13 +111,14 @@ def test_a_desktop_that_takes_some_in_between_changes_nothing(
 def test_one_that_takes_more_than_was_left_shortens_the_context(
     files: LocalPair, machine: Callable[..., Card], desktop: Callable[[Card, int], None]
 ) -> None:
-    card = machine(needed(files, TRAINED) + 3_000_000, margin=3_000_000)
+    planned = total(sizes_of(files).parts(TRAINED, "none"))
+    card = machine(planned + 3_000_000, margin=3_000_000)
     desktop(card, 6_000_000)
-    running = load(files, Options(context=TRAINED))
+    running = load(files, Options(context=TRAINED, draft=False))
     assert 4096 <= running.context < TRAINED
-    assert [line.split(":")[0] for line in running.notices if line] == [
-        f"the GPU ran out of memory where {gigabytes(needed(files, TRAINED))} were planned for {TRAINED} tokens of"
-        " context"
+    assert [line for line in running.notices if line] == [
+        f"the GPU ran out of memory where {gigabytes(planned)} were planned for {TRAINED} tokens of context: loaded"
+        f" with {running.context} tokens of context instead of {TRAINED} tokens"
     ]
     running.close()
 
@@ -239,6 +242,16 @@ def test_a_context_that_was_asked_for_is_kept_and_the_drafter_shrinks(files: Loc
     )
 
 
+@pytest.mark.parametrize(("times", "context"), [(1, 7680), (2, 7168), (3, 6144)])
+def test_plans_shrink_by_more_the_more_often_they_fail(times: int, context: int) -> None:
+    planned = Fit("none", 8192, {SCRATCH: 8192})
+    assert (
+        room.smaller(Straight(), planned, 0, MemoryBudget(20_000, 0, "GPU memory", spare=2500), times).context
+        == context
+    )
+    assert room.smaller(Straight(), planned, 0, MemoryBudget(5000, 0, "GPU memory"), times).context == 4864
+
+
 def test_a_gpu_that_is_always_full_is_tried_a_few_times(
     files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,8 +260,30 @@ def test_a_gpu_that_is_always_full_is_tried_a_few_times(
     with pytest.raises(OutOfMemory):
         load(files, Options())
     assert 2 <= len(seen) <= room.TRIES
-    room.give_back()
+    give_back()
     assert card.left() == card.size
+
+
+def test_what_a_failed_load_leaves_is_given_to_the_next_backend(
+    files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, left = machine(LARGE), list[int]()
+
+    def broken(*_arguments: Any) -> Any:
+        raise ModelError("a tensor is missing")
+
+    def load_on(backend: str, given: LocalPair, options: Options) -> Any:
+        if backend == "cuda":
+            return load(given, options)
+        left.append(card.left())
+        raise NoDevice("none")
+
+    monkeypatch.setattr(assembly, "load_drafter", broken)
+    monkeypatch.setattr(automatic, "load_on", load_on)
+    monkeypatch.setattr("localdflash.cuda.device.driver_present", lambda: True)
+    with pytest.raises(NoDevice, match="not the CUDA engine: a tensor is missing; none"):
+        automatic.load_best(files, Options(device="gpu"))
+    assert left == [card.size]
 
 
 # Desktops
