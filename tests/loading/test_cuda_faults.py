@@ -2,9 +2,11 @@
 `--backend cuda` with one line and the exit code that says what it was.
 """
 
+import gc
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +69,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localdflash.cuda.load.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory"))
     monkeypatch.setattr("localdflash.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
     monkeypatch.setattr(devices, "driver_present", lambda: True)
     monkeypatch.setattr(backends, "missing_tools", lambda: "")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
@@ -199,6 +202,7 @@ def test_closed_and_loaded_again_and_again_it_takes_no_more(options: Options, mo
     """Also after failures: their frames hold what they had made."""
     files, free = local_files(load_registry().resolve(options.pair, options.drafter)), list[int]()
     monkeypatch.setattr("localdflash.cuda.load.budget_of", room.budget_of)
+    monkeypatch.setattr(devices, "gc", gc)
     with in_this_machine(Card(4 << 30), 1 << 20):
         for _ in range(3):
             with pytest.MonkeyPatch.context() as patch:

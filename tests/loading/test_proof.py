@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
     monkeypatch.setattr(devices, "missing_tools", lambda: "")
+    monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
     monkeypatch.setattr("localdflash.cuda.identity.driver_version", lambda: "580.65")
     monkeypatch.setattr("localdflash.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
     return monkeypatch
