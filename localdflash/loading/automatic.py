@@ -44,12 +44,11 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
 
 def _on_cuda(files: LocalPair, options: Options) -> Running:
     """The pair on the CUDA engine, if that was checked here; one that loses the GPU is not tried again."""
-    if doubt := proof.why_not(files, options):
-        raise NoDevice(doubt)
+    subject = proof.trusted(files, options)
     try:
         return load_on("cuda", files, options)
     except DeviceFailed as error:
-        proof.lost(files, options, error)
+        proof.lost(subject, error)
         raise
 
 

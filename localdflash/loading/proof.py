@@ -16,7 +16,7 @@ from filelock import Timeout
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device
-from localdflash.errors import DeviceFailed, LocaldflashError, OutOfMemory
+from localdflash.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.loading import child
 from localdflash.loading.verdict import Subject, Verdict, keep, recall
 from localdflash.pairs.pair import LocalPair
@@ -45,29 +45,31 @@ def check_first(files: LocalPair, options: Options) -> None:
     """Have the engine checked with a pair that `auto` would give it, unless there is a verdict."""
     if options.backend != "auto" or not is_tried_on(options):
         return
-    with suppress(LocaldflashError):  # which `why_not` tells
+    with suppress(LocaldflashError):  # which `trusted` tells
         subject = Subject.of(files, options)
         verdict = recall(subject.place)
         if verdict is None or verdict.state == "undecided":
             check(subject, files, options)
 
 
-def why_not(files: LocalPair, options: Options) -> str:
-    """Why the engine is not to be trusted with a pair here; "" if it is."""
-    return Subject.of(files, options).why_not()
+def trusted(files: LocalPair, options: Options) -> Subject:
+    """A pair whose check here was good; NoDevice says why the engine is not to be trusted with it."""
+    subject = Subject.of(files, options)
+    if doubt := subject.why_not():
+        raise NoDevice(doubt)
+    return subject
 
 
 def standing(files: LocalPair, options: Options) -> str:
     """What is known of the engine with a pair here: `SOUND`, why it is not, or "" where it cannot run the pair."""
     with suppress(LocaldflashError):
-        return why_not(files, options) or SOUND
+        return Subject.of(files, options).why_not() or SOUND
     return ""
 
 
-def lost(files: LocalPair, options: Options, error: DeviceFailed) -> None:
+def lost(subject: Subject, error: DeviceFailed) -> None:
     """Keep it that a pair whose check was good lost the GPU while it was loaded: the next process is not to try."""
     with suppress(LocaldflashError):
-        subject = Subject.of(files, options)
         keep(subject.place, subject.verdict("unsound", "loading", str(error)[:LONGEST]))
 
 

@@ -7,20 +7,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from triton.compiler.errors import CompilationError
-from triton.runtime.errors import OutOfResources
 
-from localdflash.backend.fit import MemoryBudget
 from localdflash.backend.names import Runner
 from localdflash.backend.options import Options
 from localdflash.backend.running import Running
 from localdflash.cuda import device as devices
-from localdflash.cuda.pair import CudaPair
+from localdflash.cuda import identity
 from localdflash.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.choice import HostChoice
@@ -28,27 +23,16 @@ from localdflash.loading.load import LoadedPair
 from localdflash.loading.verdict import Subject, keep, recall
 from localdflash.pairs.pair import LocalPair
 from localdflash.pairs.registry import load_registry, local_files
-from tests.support import checked_child
+from tests.support.pretended_gpu import STAGES, pretend, running
 
 pytestmark = pytest.mark.checks_gpu
-ROOT = Path(__file__).parents[2]
-STAGES = ("loading", "operations", "short prompt", "rows", "texts", "sampled texts", "graphs", "long context")
 Say = Callable[..., list[list[str]]]
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A machine that seems to have an RTX 4090; the patcher changes it."""
-    monkeypatch.setattr(devices, "driver_present", lambda: True)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
-    monkeypatch.setattr(devices, "missing_tools", lambda: "")
-    monkeypatch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
-    monkeypatch.setattr("localdflash.cuda.identity.driver_version", lambda: "580.65")
-    monkeypatch.setattr("localdflash.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory"))
+    pretend(monkeypatch)
     return monkeypatch
 
 
@@ -91,12 +75,19 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
 def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tuple[Runner, str]]:
     """The backend that `auto` takes after the check, and its first notice; `error` is what the CUDA engine raises."""
 
+    subject_of = identity.subject
+
     def load(options: Options, error: BaseException | None = None) -> tuple[Runner, str]:
         def load_on(backend: Runner, _files: LocalPair, _options: Options) -> Running:
             if error and backend == "cuda":
+                monkeypatch.setattr(identity, "subject", lost)
                 raise error
             return running()
 
+        def lost(*_: Any) -> Any:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        monkeypatch.setattr(identity, "subject", subject_of)  # of a process in which nothing failed
         monkeypatch.setattr(automatic, "load_on", load_on)
         monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
         monkeypatch.setattr(automatic, "choose", lambda *_: HostChoice("cpu", "a test"))
@@ -105,11 +96,6 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
         return backend, "; ".join(filter(None, found.notices))
 
     return load
-
-
-def running() -> Running:
-    nothing: Any = None
-    return Running(pair=nothing, context=64, device="cpu", vocab_size=0, identity=(), measured=dict, close=lambda: None)
 
 
 def begins(stage: str) -> list[dict[str, Any]]:
@@ -339,7 +325,7 @@ def test_a_pair_that_it_cannot_run_takes_no_child(
 
 
 def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: Say, options: Options) -> None:
-    """The supervisor's next process has another backend."""
+    """It answers no question from then on. The supervisor's next process has another backend."""
     started = say({"kind": "sound"})
     with pytest.raises(DeviceFailed) as error:
         load(options, DeviceFailed("the GPU failed (CUDA error: an illegal memory access)"))
@@ -412,98 +398,3 @@ def test_without_a_driver_there_is_nothing_to_check(options: Options, say: Say, 
     with LoadedPair(replace(options, rows="fast")) as loaded:
         assert (loaded.notice, loaded.gpu_check) == ("", "")
     assert not started
-
-
-# The child
-
-ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
-BROKEN: list[tuple[Exception, str]] = [
-    (ILLEGAL, "unsound"),
-    (RuntimeError("CUDA error: invalid argument"), "unsound"),
-    (DeviceFailed("the GPU failed"), "unsound"),
-    (OutOfResources(120_000, 101_376, "shared memory"), "unsound"),
-    (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), "unsound"),
-    (AttributeError("'NoneType' object has no attribute 'cubin'"), "unsound"),
-    (torch.OutOfMemoryError("CUDA out of memory"), "undecided"),
-    (ImportError("libcudart.so.13: cannot open shared object file"), "undecided"),
-    (OSError("No space left on device"), "undecided"),
-    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), "undecided"),
-    (MemoryError(), "undecided"),
-    (OutOfMemory("3 GB are needed"), "undecided"),
-]
-
-
-@pytest.fixture
-def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the child says, which runs here."""
-    lines = list[dict[str, Any]]()
-    monkeypatch.setattr(child, "begin", lambda: (options, lambda **fields: lines.append(fields)))
-    return lines
-
-
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", value))
-def test_whatever_breaks_in_the_child_is_one_line(
-    error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise error
-
-    def stages(*_: Any) -> Any:
-        yield from ((name, broken if name == stage else lambda: None) for name in STAGES[1:])
-
-    pair = replace(running(), pair=object.__new__(CudaPair))
-    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: pair)
-    monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
-    monkeypatch.setattr("localdflash.cuda.proof.stages.stages", stages)
-    proof.main()
-    last = said[-1]
-    assert (last["kind"], last["operation"]) == (kind, stage)
-    assert "\n" not in last["said"]
-    assert "def kernel" not in last["said"]
-    assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_who_ends_the_child_is_not_held_up(
-    error: BaseException, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(proof, "_loaded", broken)
-    with pytest.raises(type(error)):
-        proof.main()
-    assert not said
-
-
-def test_the_context_that_fits_is_enough(files: LocalPair, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def load(_files: LocalPair, given: Options, _ops: Any) -> Running:
-        asked.append(given.context)
-        if given.context:
-            raise OutOfMemory("full")
-        return running()
-
-    monkeypatch.setattr("localdflash.cuda.load.load", load)
-    assert proof._loaded(files, options, lambda _: None).context == 64
-    assert asked == [1024, 0]
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("wrong", "state", "line"),
-    [("", "sound", ""), ("attention", "unsound", "attention of layer 0: sums is not the reference's: off by ")],
-)
-def test_a_whole_check(
-    wrong: str, state: str, line: str, files: LocalPair, options: Options, subject: Subject,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """A process, a real file, every stage; on a processor."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
-    found = proof.check(subject, files, options)
-    assert found
-    assert (found.state, found.said[: len(line)]) == (state, line), found
-    assert recall(subject.place) == found
