@@ -28,10 +28,10 @@ Load = Callable[..., CudaPair]
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """A pair of a layer or two, with the kernels."""
+    """A pair with the kernels, of one layer; of three where a drafter taps two."""
 
     def load(experts: bool = False, drafts: bool = True, **settings: Any) -> CudaPair:
-        shape = replace(SHAPE, num_hidden_layers=2 if drafts else 1, **(EXPERTS if experts else {}))
+        shape = replace(SHAPE, num_hidden_layers=3 if drafts else 1, **(EXPERTS if experts else {}))
         folder = tmp_path_factory.mktemp("tiny")
         target = write_target(folder / "target.gguf", shape)
         drafter = write_drafter(folder, shape) if drafts else None

@@ -38,9 +38,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "TOKENS", 12)
-    monkeypatch.setattr(stages, "SAMPLED", 6)
-    monkeypatch.setattr(stages, "REPLAYS", 3)
+    monkeypatch.setattr(stages, "TOKENS", 8)
+    monkeypatch.setattr(stages, "SAMPLED", 4)
+    monkeypatch.setattr(stages, "REPLAYS", 2)
     monkeypatch.setattr(stages, "FAR", 256)  # of a context of 384
     monkeypatch.setattr(stages, "CONTEXT_NEEDED", 320)
 
@@ -227,7 +227,7 @@ def test_a_text_that_differs_is_found(way: str, pair: CudaPair, stepping: Any) -
     """A second text, or one with drafts, whose later tokens depend on another number in the cache."""
 
     def spoil(stepped: str, number: int) -> None:
-        if stepped == way and (way != "plain" or number > 15):
+        if stepped == way and (way != "plain" or number > 11):
             pair.stepper.cache.v[0, : int(pair.stepper.state[0])] *= -3
 
     stepping(spoil)
