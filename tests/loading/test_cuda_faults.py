@@ -128,7 +128,7 @@ def test_where_nothing_breaks_the_engine_runs_the_pair(load: Load) -> None:
 @on_every_stage
 @pytest.mark.parametrize(("error", "kind"), BROKEN, ids=lambda value: getattr(type(value), "__name__", str(value)))
 def test_auto_goes_on_with_one_line(
-    error: BaseException, kind: type, stage: str, load: Load, breaks: Break, options: Options
+    error: BaseException, kind: type[LocaldflashError], stage: str, load: Load, breaks: Break, options: Options
 ) -> None:
     breaks(stage, error)
     backend, notice = load()

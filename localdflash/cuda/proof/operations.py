@@ -16,7 +16,7 @@ from localdflash.cuda.device import told
 from localdflash.cuda.ops import REFERENCES, Op, Ops
 from localdflash.cuda.proof.calls import Arguments, bound, copied, planes_in, run_reference, tensors
 from localdflash.cuda.proof.compare import EXACT, Unsound, difference, same_bits
-from localdflash.cuda.stack import ROWS
+from localdflash.cuda.stack import ROWS, Stack
 from localdflash.cuda.stepper import Stepper
 
 Around = Callable[[str, Op], Op]
@@ -34,7 +34,7 @@ def around(ops: Ops, wrap: Around) -> Ops:
 @contextmanager
 def using(stepper: Stepper, ops: Ops) -> Iterator[None]:
     """Have a pair's launches go through another set."""
-    holders = [stepper, stepper.stack, *([stepper.block.stack] if stepper.block else [])]
+    holders: list[Stepper | Stack] = [stepper, stepper.stack, *([stepper.block.stack] if stepper.block else [])]
     before = [holder.ops for holder in holders]
     for holder in holders:
         holder.ops = ops

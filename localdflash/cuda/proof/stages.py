@@ -80,7 +80,7 @@ class _Proof:
                 if stepper.block:
                     stepper.catch_up()
             start = stepper.state.clone()
-            for way in dict.fromkeys(("plain", "lookup", self._ways[-1])):
+            for way in dict.fromkeys([*self._ways[:2], self._ways[-1]]):
                 stepper.state.copy_(start)
                 stepper.step(way, way != "lookup", self._splits)
         self.pair.forget()

@@ -136,7 +136,7 @@ def test_a_nan_is_found(part: str, pair: CudaPair) -> None:
 
 def test_a_fault_in_a_late_layer_of_the_drafter_is_named(pair: CudaPair) -> None:
     assert pair.stepper.block
-    down = pair.stepper.block.weights.layers[1].mlp.down  # type: ignore[union-attr]
+    down = pair.stepper.block.weights.layers[1].mlp.down
 
     def spoil(arguments: dict[str, Any]) -> None:
         if arguments["planes"] is down:
