@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -31,26 +32,26 @@ class Ended:
     words: str
 
 
-def run(program: str, options: Options, limit: float, hear: Callable[[Told], None]) -> Ended:
-    """Run a Python program with these options for at most `limit` seconds; OSError if there is no process for it.
+def run(program: str, options: Options, limit: float, hear: Callable[[Told], None], renewed: bool = False) -> Ended:
+    """Run a Python program with these options for at most `limit` seconds, or silent for so long if every line renews
+    that; OSError if there is no process for it.
 
     Progress goes to that of the options, every other line to `hear`.
     """
     told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
-    command, expired = [sys.executable, "-P", "-c", program, json.dumps(told)], threading.Event()
+    command = [sys.executable, "-P", "-c", program, json.dumps(told)]
     with tempfile.TemporaryFile() as words:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, start_new_session=True
         ) as child:
-            timer = threading.Timer(limit, _end, (child, expired))
-            timer.start()
+            watchdog = _Watchdog(child, limit)
             try:
-                outcome = _outcome(child.stdout, options, hear)
+                outcome = _outcome(_heard(child.stdout, watchdog.renew) if renewed else child.stdout, options, hear)
                 child.wait()
             finally:
-                timer.cancel()
+                watchdog.leave()
                 child.kill()
-        return Ended(outcome, child.returncode, expired.is_set(), _last_words(words))
+        return Ended(outcome, child.returncode, watchdog.has_bitten, _last_words(words))
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
@@ -79,12 +80,38 @@ def _leave_with_parent() -> None:
     os._exit(1)
 
 
-def _end(child: subprocess.Popen[bytes], expired: threading.Event) -> None:
-    expired.set()
-    child.kill()
+class _Watchdog:
+    """Ends a child after so many seconds, counted anew from each `renew`."""
+
+    def __init__(self, child: subprocess.Popen[bytes], seconds: float) -> None:
+        self.has_bitten = False
+        self._child, self._seconds, self._left = child, seconds, threading.Event()
+        self.renew()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def renew(self) -> None:
+        """Give the child its whole time again."""
+        self._end = time.monotonic() + self._seconds
+
+    def leave(self) -> None:
+        """Watch no longer."""
+        self._left.set()
+
+    def _watch(self) -> None:
+        while (left := self._end - time.monotonic()) > 0:
+            if self._left.wait(left):
+                return
+        self.has_bitten = True
+        self._child.kill()
 
 
-def _outcome(lines: IO[bytes] | None, options: Options, hear: Callable[[Told], None]) -> Told | None:
+def _heard(lines: IO[bytes] | None, hear: Callable[[], None]) -> Iterator[bytes]:
+    for line in lines or ():
+        hear()
+        yield line
+
+
+def _outcome(lines: Iterable[bytes] | None, options: Options, hear: Callable[[Told], None]) -> Told | None:
     """The child's last line, or None if it ended before that."""
     for line in lines or ():
         try:

@@ -25,7 +25,7 @@ from localdflash.weights.split import size_of
 
 Watch = Callable[[str], None]
 
-PATIENCE = 900.0  # seconds: on a new machine every kernel is compiled
+PATIENCE = 300.0  # seconds without a word: one kernel to compile, or one reference on the processor
 RATE = 10_000_000  # bytes for each second more: a disk may be slow
 CONTEXT = 4096  # tokens that are loaded for the checks
 LONGEST = 1000  # characters of what is kept
@@ -102,7 +102,7 @@ def _checked(subject: Subject, files: LocalPair, options: Options) -> Verdict:
     limit = PATIENCE + size / RATE
     keep(subject.place, subject.verdict("begun", at))
     try:
-        ended = child.run(PROGRAM, options, limit, hear)
+        ended = child.run(PROGRAM, options, limit, hear, renewed=True)
     except OSError as error:
         return subject.verdict("undecided", at, f"there is no process for it: {error.strerror}")
     except BaseException:  # Ctrl-C: the child is gone, and nothing was found
@@ -123,7 +123,7 @@ def _verdict(subject: Subject, ended: child.Ended, at: str, limit: float) -> Ver
                 return subject.verdict("unsound", operation, told["said"][:LONGEST])
         return subject.verdict("undecided", operation, told["said"][:LONGEST])
     if ended.expired:
-        return subject.verdict("unsound", at, f"{at}: it took more than {limit:.0f} s and was ended")
+        return subject.verdict("unsound", at, f"{at}: it hung for {limit:.0f} s and was ended")
     if ended.code < 0:
         name = signal.Signals(-ended.code).name
         return subject.verdict(

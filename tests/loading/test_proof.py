@@ -110,28 +110,6 @@ def test_a_sound_engine_is_checked_once_and_runs_the_pair(load: Any, say: Say, o
     assert len(started) == 1
 
 
-def test_what_a_verdict_is_about(
-    files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def key(**changes: Any) -> str:
-        return Subject.of(files, replace(options, **changes)).place.name
-
-    assert key() == key(context=256) == key(threads=2) == subject.place.name
-    assert len({key(), key(kv="int8"), key(draft=False), key(native_fp4=True)}) == 4
-    for what, value in (
-        ("torch.__version__", "9.9"),
-        ("triton.__version__", "9.9"),
-        ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
-        ("localdflash.cuda.identity.driver_version", lambda: "590.1"),
-        ("localdflash.cuda.identity.version", lambda _: "99.0"),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(what, value)
-            assert key() != subject.place.name, what
-    gpu.setattr("localdflash.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
-    assert key() == subject.place.name
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_fails_is_named_and_another_backend_runs_the_pair(
     stage: str, load: Any, say: Say, options: Options, subject: Subject
@@ -168,11 +146,25 @@ def test_a_child_that_dies_is_a_verdict(
     started = say(*begins(stage), then=DEATHS[death])
     backend, notice = load(options)
     assert backend == "cpu"
-    how = "it took more than " if death == "hang" else f"{death} ended the process (without a word)"
+    how = "it hung for " if death == "hang" else f"{death} ended the process (without a word)"
     assert f"not the CUDA engine: its check on this GPU failed ({stage}: {how}" in notice
     assert notice.isprintable()
     assert load(options) == (backend, notice)
     assert len(started) == 1
+
+
+def test_a_child_that_goes_on_is_not_ended(
+    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes."""
+    monkeypatch.setattr(proof, "PATIENCE", 0.6)
+    talks = (
+        'import time\nfor n in range(8): time.sleep(0.2); print(\'{"compiled": %d, "kernels": 8}\' % n, flush=True)\n'
+    )
+    say(*begins("graphs"), then=f"{talks}print({json.dumps({'kind': 'sound'})!r})")
+    heard = list[tuple[int, int]]()
+    assert load(replace(options, compiling=lambda *counts: heard.append(counts))) == ("cuda", "")
+    assert heard == [(n, 8) for n in range(8)]
 
 
 def test_the_operation_that_was_running_is_named(load: Any, say: Say, options: Options) -> None:
@@ -246,7 +238,7 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
 def test_ctrl_c_leaves_no_verdict(
     files: LocalPair, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> Any:
+    def interrupted(*_: Any, **__: Any) -> Any:
         assert recall(subject.place)
         raise KeyboardInterrupt
 
