@@ -64,7 +64,7 @@ def test_a_copy_of_the_files_is_the_same_and_another_type_is_not(
     copy = tmp_path / "copy.gguf"
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
     assert Subject.of(replace(files, target=copy), options).place == subject.place
-    assert Subject.of(replace(files, drafter_gguf=None), options).place != subject.place
+    assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place
 
 
 @pytest.mark.parametrize("state", ["begun", "sound", "unsound", "undecided"])
