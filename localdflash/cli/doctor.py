@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from localdflash.cli.loading import shown
 from localdflash.cli.output import print_json
 from localdflash.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
 from localdflash.doctor.check import Check, Probe
@@ -19,7 +20,7 @@ REINSTALL = "run `pip install --force-reinstall localdflash`"
 def command(as_json: bool, check_gpu: str | None) -> int:
     """Check Python, libraries, machine, terminal, editors and the pairs. Exit code 1 if something failed."""
     checks = []
-    for check in gpu_check.again(check_gpu) if check_gpu else _checks():
+    for check in gpu_check.again(check_gpu, shown) if check_gpu else _checks():
         checks.append(check)
         if not as_json:
             _print(check)

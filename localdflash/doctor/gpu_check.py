@@ -1,6 +1,6 @@
 """What was found of the CUDA engine on this GPU, pair by pair, and the check itself by hand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from localdflash.backend.options import Options
@@ -40,15 +40,18 @@ def _told(verdict: Verdict) -> str:
     return f"{verdict.pair} failed ({verdict.said}, {verdict.day})"
 
 
-def again(spec: str) -> Iterator[Check]:
-    """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on."""
+def again(spec: str, shown: Callable[[Options], Options]) -> Iterator[Check]:
+    """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on.
+
+    `shown` are the options with what shows progress.
+    """
     from localdflash.loading.proof import check
     from localdflash.pairs.registry import load_registry, local_files
 
     for options in _ways(spec):
         files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         subject = Subject.of(files, options)
-        verdict = check(subject, files, options)
+        verdict = check(subject, files, shown(options))
         if verdict is None:
             raise LocaldflashError(f"{spec}: another process is checking it on this GPU: wait for it")
         yield Check("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))

@@ -3,6 +3,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_the_pairs_of_the_settings_are_tried_too(
 def test_the_check_of_a_gpu_by_hand(state: Status, code: int, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def again(spec: str) -> Iterator[Check]:
+    def again(spec: str, _shown: Any) -> Iterator[Check]:
         asked.append(spec)
         yield Check("gpu check", state, "embedded, as it was found")
 
