@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from localdflash.backend.options import Options
-from localdflash.config import load_config
 from localdflash.doctor.check import Check, Status
 from localdflash.errors import LocaldflashError, NoDevice
-from localdflash.loading.verdict import Subject, Verdict, known
+
+if TYPE_CHECKING:
+    from localdflash.backend.options import Options
+    from localdflash.loading.verdict import Verdict
 
 HOW = "`localdflash doctor --check-gpu PAIR` checks one, and repeats what was found of it"
 STATUS: dict[str, Status] = {"sound": "ok"}
@@ -16,6 +18,7 @@ STATUS: dict[str, Status] = {"sound": "ok"}
 def found(name: str) -> Check:
     """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
     from localdflash.cuda.device import driver_present
+    from localdflash.loading.verdict import known
 
     if not driver_present():
         return Check(name, "ok", "none: there is no NVIDIA driver")
@@ -29,7 +32,7 @@ def found(name: str) -> Check:
     return Check(name, "warning" if wrong else "ok", "; ".join(map(_told, verdicts)), HOW if wrong else "")
 
 
-def _told(verdict: Verdict) -> str:
+def _told(verdict: "Verdict") -> str:
     match verdict.state:
         case "sound":
             return f"{verdict.pair} is sound ({verdict.day})"
@@ -40,12 +43,13 @@ def _told(verdict: Verdict) -> str:
     return f"{verdict.pair} failed ({verdict.said}, {verdict.day})"
 
 
-def again(spec: str, shown: Callable[[Options], Options]) -> Iterator[Check]:
+def again(spec: str, shown: "Callable[[Options], Options]") -> Iterator[Check]:
     """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on.
 
     `shown` are the options with what shows progress.
     """
     from localdflash.loading.proof import check
+    from localdflash.loading.verdict import Subject
     from localdflash.pairs.registry import load_registry, local_files
 
     for options in _ways(spec):
@@ -57,7 +61,11 @@ def again(spec: str, shown: Callable[[Options], Options]) -> Iterator[Check]:
         yield Check("gpu check", STATUS.get(verdict.state, "failed"), _told(verdict))
 
 
-def _ways(spec: str) -> Sequence[Options]:
+def _ways(spec: str) -> "Sequence[Options]":
+    from localdflash.backend.options import Options
+    from localdflash.config import load_config
+    from localdflash.loading.verdict import known
+
     how = load_config().model
     usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
     others = [replace(usual, **verdict.options) for verdict in known() if verdict.pair == spec]
