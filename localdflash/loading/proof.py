@@ -153,7 +153,7 @@ def _is_elsewhere(error: Exception, at: str) -> bool:
     """Whether an error says nothing of the engine: memory that others have, a library or a compiler that is broken."""
     if isinstance(error, DeviceFailed):
         return False
-    full = type(error).__name__ == "OutOfMemoryError"  # torch's, which may not be there
+    full = "out of memory" in str(error)  # as torch, Triton and graphs say it
     no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, where it finds no libcuda
     return full or no_driver or isinstance(error, ELSEWHERE)
 
