@@ -8,13 +8,14 @@ for that step alone. A CUDA error that sticks to the process becomes `DeviceFail
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from localdflash.backend.options import Compiling
 from localdflash.cuda.compiling import compile_all
+from localdflash.cuda.device import on
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
@@ -46,7 +47,7 @@ class Runner:
         """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
         if not self._graphed:
             return
-        with self._on_device():
+        with self._on_gpu():
             compile_all(self.launches(ways), compiling)
             for key, sequence in self._sequences(ways):
                 self._graphs[key] = self._capture(sequence)
@@ -70,7 +71,7 @@ class Runner:
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
             if not self._graphed:
                 return Arrival(None)
@@ -95,7 +96,7 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._extending(chunks(length, self._slots)))
 
     def _extending(self, splits: int) -> tuple[Key, Callable[[], None]]:
@@ -103,7 +104,7 @@ class Runner:
 
     def catch_up(self) -> None:
         """Give the drafter 16 more tokens."""
-        with self._on_device():
+        with self._on_gpu():
             self._run(*self._catching_up())
 
     def _catching_up(self) -> tuple[Key, Callable[[], None]]:
@@ -116,9 +117,8 @@ class Runner:
                 torch.cuda.synchronize(self.stepper.device)
 
     @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """Triton, streams and graphs take the GPU that is the thread's."""
-        with device_errors(), torch.cuda.device(self.stepper.device) if self._graphed else nullcontext():
+    def _on_gpu(self) -> Iterator[None]:
+        with device_errors(), on(self.stepper.device):
             yield
 
     def _run(self, key: Key, sequence: Callable[[], None]) -> None:
