@@ -189,6 +189,7 @@ def _about(loaded: LoadedPair) -> dict[str, Any]:
         "memory": loaded.memory(),
         "predicted": loaded.predicted,
         "rows": loaded.rows,
+        "gpu_check": loaded.gpu_check,
         "sampling": loaded.sampling,
         "notice": loaded.notice,
     }
