@@ -42,6 +42,7 @@ CALLS = {  # system calls that fail, with their numbers by machine
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
 }
 
+assert sys.platform != "win32", "there is nothing here to shut a program off with"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -12,7 +12,6 @@ Files whose bytes are known are not tried (`pairs.known`). What the child refuse
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from localdflash.files.paths import cache_folder, create_private
 from localdflash.machine import gpu_watch
 from localdflash.pairs.known import is_known
 from localdflash.pairs.pair import LocalPair
+from localdflash.system.process import apart, ending_signal
 from localdflash.weights.gguf import check_header
 from localdflash.weights.split import files_of, size_of
 
@@ -126,9 +126,7 @@ def tried(paths: list[Path], options: Options) -> str | None:
     died = gpu_watch.deaths()
     with tempfile.TemporaryFile() as words:
         try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, start_new_session=True
-            )
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, **apart())
         except OSError as error:
             raise LocaldflashError(f"{paths[0]}: no process to try it in: {error.strerror}") from error
         with child:
@@ -173,9 +171,8 @@ def _raise(outcome: dict[str, Any]) -> None:
 
 def _ended(path: Path, code: int, words: str) -> str | None:
     """The verdict on a file by how the child ended, which wrote `words` at last."""
-    if code >= 0:
+    if not (name := ending_signal(code)):
         return None  # an error of ours: loading it here shows which
-    name = signal.Signals(-code).name
     if name in FAULTS:
         return f"{path}: it ended the process that tried to load it ({name}: {words}): {AGAIN}"
     if name == "SIGKILL":
