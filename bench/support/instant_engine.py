@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.support.local_server import serving
 from localdflash.files import paths
-from localdflash.server.sockets import prepare_folder
 
 COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
@@ -111,10 +111,7 @@ class Oracle:
 
     async def serve(self) -> None:
         """Answer until cancelled."""
-        path = paths.engine_socket()
-        prepare_folder(path)
-        path.unlink(missing_ok=True)
-        async with await asyncio.start_unix_server(self.connected, path, limit=1 << 26) as server:
+        async with serving(self.connected, paths.engine_socket()) as server:
             await server.serve_forever()
 
 

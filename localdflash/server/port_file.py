@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from localdflash.errors import LocaldflashError
 from localdflash.files import paths
-from localdflash.system import file_lock, owner
+from localdflash.system import file_lock, owner, tcp_socket
 from localdflash.system.descriptor import PLAIN, READ
 
 LOOPBACK = "127.0.0.1"
@@ -56,8 +55,7 @@ class PortFile:
 def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
     """A listening socket and its file. Only under `sockets.lifetime`: whatever is at the path is replaced."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        if sys.platform == "win32":  # where another program could take the port as well
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        tcp_socket.claim(listener)
         try:
             listener.bind((LOOPBACK, 0))
             listener.listen(BACKLOG)

@@ -7,7 +7,6 @@ is held by the only daemon; only its holder may listen at the path, so what it f
 
 import errno
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from localdflash.server import port_file
 from localdflash.server.address import Address
 from localdflash.system import unix_socket
 from localdflash.system.process_lock import process_lock
+from localdflash.system.tcp_socket import claim
 
 BACKLOG = 128
 PATIENCE = 15  # seconds that a daemon which was told to leave may take
@@ -108,7 +108,7 @@ def local(path: Path) -> Iterator[Local]:
 
 @contextmanager
 def listening_socket(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket that listens at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
+    """A Unix socket listening at this path, gone afterwards. Only under `lifetime`: whatever is there is replaced."""
     path.unlink(missing_ok=True)
     try:
         listener = unix_socket.bound(path)
@@ -130,10 +130,7 @@ def tcp_socket(host: str, port: int) -> socket.socket:
         raise UsageError(f"--host {host}: no such address; 127.0.0.1 is this machine alone") from None
     listener = socket.socket(family, kind, protocol)
     try:
-        if sys.platform == "win32":  # where the other option lets another program take the port as well
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claim(listener)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -1,15 +1,10 @@
-"""Files by their descriptors: flags, modes, reading and writing at a place. What a system has not is left out of them."""
+"""Files by their descriptors: flags, modes, reading and writing at a place. What a system has not is left out."""
 
 import os
 import sys
 
 # Not inherited, no link at the end of the path, text as it is.
-PLAIN = (
-    getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)
+PLAIN = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
 READ = os.O_RDONLY | PLAIN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a FIFO is not waited for
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN
 

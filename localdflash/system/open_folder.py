@@ -1,4 +1,4 @@
-"""A folder held open: what is done in it happens there, whatever is put in its place meanwhile, and no link is followed.
+"""A folder held open: what is done in it happens there, whatever is put in its place meanwhile; no link is followed.
 
 Windows holds no folder open for Python. There every step goes by the path, links and junctions are looked for right
 before it, and one that is put in place in between is followed.
