@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +36,13 @@ class Port(NamedTuple):
 
 
 class PortFile:
-    """The file of this process's port, until it is withdrawn."""
+    """The file of a port of this process, locked from the beginning, until it is withdrawn."""
 
-    def __init__(self, path: Path, port: Port) -> None:
-        self.path, self._file = path, _locked(path)
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, _locked(path)
+
+    def write(self, port: Port) -> None:
+        """Let the port be found, on which this process listens."""
         os.write(self._file, f"{port.number}\n{port.key}\n".encode())
 
     def withdraw(self) -> None:
@@ -48,19 +51,22 @@ class PortFile:
             os.close(self._file)  # first: Windows removes no file that is open
             self._file = -1
             with suppress(OSError):
-                self.path.unlink()
+                self._path.unlink()
 
 
 @contextmanager
 def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
     """A listening socket and its file. Only under `sockets.lifetime`: whatever is at the path is replaced."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        tcp_socket.claim(listener)
+    with ExitStack() as stack:
         try:
+            file = PortFile(path)  # its descriptor is the older one, which the end of a process closes first
+            stack.callback(file.withdraw)
+            listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            tcp_socket.claim(listener)
             listener.bind((LOOPBACK, 0))
             listener.listen(BACKLOG)
             port = Port(listener.getsockname()[1], secrets.token_urlsafe(32))
-            file = PortFile(path, port)
+            file.write(port)
         except OSError as error:
             raise LocaldflashError(f"{path}: cannot listen: {error.strerror}; set {paths.HOME_VARIABLE}") from None
         try:

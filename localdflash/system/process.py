@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     import asyncio
 
 ENDING = (signal.SIGINT, signal.SIGTERM)  # what asks a process to leave
-LEAVING = (signal.SIGTERM, signal.SIGBREAK if sys.platform == "win32" else signal.SIGHUP)  # what a terminal does too
+if sys.platform == "win32":
+    LEAVING = (signal.SIGTERM, signal.SIGBREAK)  # what tells a program on a terminal to leave
+else:
+    LEAVING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def apart() -> dict[str, Any]:
