@@ -17,6 +17,15 @@ if sys.platform == "win32":
 else:
     LEAVING = (signal.SIGTERM, signal.SIGHUP)
 
+_FAULTS = {  # Windows' codes for what other systems have signals for
+    0xC0000005: "SIGSEGV",
+    0xC000001D: "SIGILL",
+    0xC0000094: "SIGFPE",
+    0xC00000FD: "SIGSEGV",  # the stack is full
+    0xC0000409: "SIGABRT",
+    0x40000015: "SIGABRT",
+}
+
 
 def apart() -> dict[str, Any]:
     """Arguments of Popen for a process that this one's terminal, and what interrupts it, does not reach."""
@@ -72,13 +81,3 @@ def on_ending(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], None]) 
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(handle, number))
         else:
             loop.add_signal_handler(number, handle, number)
-
-
-_FAULTS = {  # Windows' codes for what other systems have signals for
-    0xC0000005: "SIGSEGV",
-    0xC000001D: "SIGILL",
-    0xC0000094: "SIGFPE",
-    0xC00000FD: "SIGSEGV",  # the stack is full
-    0xC0000409: "SIGABRT",
-    0x40000015: "SIGABRT",
-}
