@@ -151,7 +151,8 @@ class Daemon:
     async def run(self, path: Path, own: Local, listeners: Sequence[socket.socket]) -> None:
         """Serve until `stop`; raise what ended the engine. The first listener is our own, found at `path`."""
         self._path, self._own = path, own
-        self._servers = [DaemonListener(self._config(listener)) for listener in listeners]
+        tcp = [self._settings.tcp] if self._settings.tcp else []
+        self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
         process.on_ending(loop, self._on_signal)
@@ -183,11 +184,11 @@ class Daemon:
         if closing.is_alive():
             os._exit(self._error.exit_code if isinstance(self._error, LocaldflashError) else 0)
 
-    def _config(self, listener: socket.socket) -> uvicorn.Config:
-        is_own = self._own is not None and listener is self._own.listener
+    def _config(self, tcp: Tcp | None) -> uvicorn.Config:
+        """How to serve a port for other programs, or without one what is our user's own."""
         return uvicorn.Config(
-            self._guarded(is_own),
-            http=OwnConnection if is_own else Connection,
+            self._guarded(tcp) if tcp else self._own_app(),
+            http=Connection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",
             lifespan="off",
@@ -200,12 +201,12 @@ class Daemon:
             timeout_graceful_shutdown=GRACE,
         )
 
-    def _guarded(self, is_own: bool) -> "ASGIApp":
-        if is_own:
-            return Guard(self._activity, key=self._own.key, own=True) if self._own and self._own.key else self._activity
-        tcp = self._settings.tcp
-        assert tcp
+    def _guarded(self, tcp: Tcp) -> Guard:
         return Guard(self._activity, key=tcp.key, hosts=tcp.hosts)
+
+    def _own_app(self) -> "ASGIApp":
+        key = self._own.key if self._own else ""
+        return Guard(self._activity, key=key, own=True) if key else self._activity
 
     def _make_room(self) -> None:
         """Close the connections over TCP that only wait, which anybody may have opened; else all that do."""
