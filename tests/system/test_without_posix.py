@@ -12,8 +12,8 @@ from tests.system.test_one_room import MODULES, NAMES
 POOR = f"""
 import ctypes, importlib, pkgutil, signal, sys, types
 
-ROOMS = ("engine", "system", "files", "machine", "weights", "model", "backend", "pairs", "plan", "llamacpp", "cpu", "text",
-         "loading", "answers", "server", "workspace", "chat", "lsp", "tui", "doctor", "cli")
+ROOMS = ("engine", "system", "files", "machine", "weights", "model", "backend", "pairs", "plan", "llamacpp", "cpu",
+         "text", "loading", "answers", "server", "workspace", "chat", "lsp", "tui", "doctor", "cli")
 LEFT_OUT = ("localdflash.tui.driver",)  # Textual has one of its own there
 
 def load():
