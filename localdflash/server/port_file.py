@@ -82,11 +82,11 @@ def read(path: Path) -> Port | None:
     """
     file = os.open(path, READ)
     try:
+        if file_lock.take(file, shared=True):
+            return None
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
             raise LocaldflashError(f"{path}: others may read this key: stop the engine, and remove the file")
-        if file_lock.take(file, shared=True):
-            return None
         found = _CONTENT.fullmatch(os.read(file, LARGEST))
     finally:
         os.close(file)

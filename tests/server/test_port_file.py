@@ -129,6 +129,7 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
 def test_what_lies_in_its_place_is_replaced(path: Path) -> None:
     path.write_text("left")
     path.chmod(0o644)
+    assert port_file.read(path) is None
     with port_file.listening(path) as (_, port, _):
         assert port_file.read(path) == port
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
