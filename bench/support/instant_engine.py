@@ -10,14 +10,16 @@ import argparse
 import asyncio
 import json
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.support.local_server import serving
 from localdflash.files import paths
+from localdflash.server.sockets import local, prepare_folder
 
+Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 COMMAND = (sys.executable, "-P", __file__)
 KNOWN = 200  # characters on either side of the cursor by which a place is known
 PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {}}
@@ -113,6 +115,15 @@ class Oracle:
         """Answer until cancelled."""
         async with serving(self.connected, paths.engine_socket()) as server:
             await server.serve_forever()
+
+
+@asynccontextmanager
+async def serving(connected: Connected, path: Path) -> AsyncIterator[asyncio.Server]:
+    """A server where an engine would listen, by whichever transport that has; it asks for no key."""
+    prepare_folder(path)
+    with local(path) as own:
+        async with await asyncio.start_server(connected, sock=own.listener, limit=1 << 26) as server:
+            yield server
 
 
 def respond(writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:

@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from bench.support.instant_engine import chunk, respond
-from bench.support.local_server import serving
+from bench.support.instant_engine import chunk, respond, serving
 from bench.support.scripted_answers import Answer, error, timings, tokens, usage
 from localdflash.files import paths
 from localdflash.server.spawn import own_version

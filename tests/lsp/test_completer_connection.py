@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.support.local_server import serving
+from bench.support.instant_engine import serving
 from localdflash.errors import LocaldflashError
 from localdflash.files import paths
 from localdflash.lsp import completer as module
