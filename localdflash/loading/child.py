@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from localdflash.backend.options import Options
+from localdflash.system.process import apart
 
 LONGEST = 4096  # bytes of the child's last words
 NOT_TOLD = frozenset({"progress", "compiling", "costs"})  # fields of the options that no other process can have
@@ -41,9 +42,7 @@ def run(program: str, options: Options, limit: float, hear: Callable[[Told], Non
     told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
     command = [sys.executable, "-P", "-c", program, json.dumps(told)]
     with tempfile.TemporaryFile() as words:
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, start_new_session=True
-        ) as child:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, **apart()) as child:
             watchdog = _Watchdog(child, limit)
             try:
                 outcome = _outcome(_heard(child.stdout, watchdog.renew) if renewed else child.stdout, options, hear)

@@ -5,7 +5,6 @@ wrong may end or hang it: that is the child's. What it finds is kept (see `verdi
 backend runs the pair. `--backend cuda` is not held up, but told.
 """
 
-import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from localdflash.loading import child
 from localdflash.loading.verdict import Subject, Verdict, keep, recall
 from localdflash.pairs.pair import LocalPair
 from localdflash.pairs.registry import load_registry, local_files
+from localdflash.system.process import ending_signal
 from localdflash.weights.split import size_of
 
 Watch = Callable[[str], None]
@@ -124,8 +124,7 @@ def _verdict(subject: Subject, ended: child.Ended, at: str, limit: float) -> Ver
         return subject.verdict("undecided", operation, told["said"][:LONGEST])
     if ended.expired:
         return subject.verdict("unsound", at, f"{at}: it hung for {limit:.0f} s and was ended")
-    if ended.code < 0:
-        name = signal.Signals(-ended.code).name
+    if name := ending_signal(ended.code):
         return subject.verdict(
             "undecided" if name in OTHERS else "unsound", at, f"{at}: {name} ended the process ({ended.words})"
         )

@@ -12,7 +12,6 @@ Files whose bytes are known are not tried (`pairs.known`). What the child refuse
 import hashlib
 import json
 import os
-import signal
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +25,7 @@ from localdflash.loading import child
 from localdflash.machine import gpu_watch
 from localdflash.pairs.known import is_known
 from localdflash.pairs.pair import LocalPair
+from localdflash.system.process import ending_signal
 from localdflash.weights.gguf import check_header
 from localdflash.weights.split import files_of, size_of
 
@@ -121,9 +121,8 @@ def _raise(outcome: child.Told) -> None:
 
 def _ended(path: Path, code: int, words: str) -> str | None:
     """The verdict on a file by how the child ended, which wrote `words` at last."""
-    if code >= 0:
+    if not (name := ending_signal(code)):
         return None  # an error of ours: loading it here shows which
-    name = signal.Signals(-code).name
     if name in FAULTS:
         return f"{path}: it ended the process that tried to load it ({name}: {words}): {AGAIN}"
     if name == "SIGKILL":

@@ -5,7 +5,6 @@ does not come up, the last line of its log is raised here with its exit code.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from localdflash.machine import gpu_watch
 from localdflash.server.client import Client, find
 from localdflash.server.sockets import is_listening
 from localdflash.server.wanted import Wanted
+from localdflash.system import process
 
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 PATIENCE = 0.5  # seconds before a line says that the engine is being started
@@ -172,8 +172,8 @@ def _spawn(wanted: Wanted, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def apart() -> dict[str, Any]:
-    """Arguments of Popen for a process in a session and a folder of its own, which imports nothing from that folder."""
-    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, "start_new_session": True}
+    """Arguments of Popen for a process apart, in a folder of its own, which imports nothing from that folder."""
+    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.apart()}
 
 
 def serve_command(wanted: Wanted) -> list[str]:
@@ -195,8 +195,8 @@ def _last_line(log: Path, began: int) -> str:
 
 def ended(code: int, said: str) -> LocaldflashError:
     """The error for an engine's process that ended with this exit code and these last words."""
-    if code < 0:
-        return LocaldflashError(f"the engine was ended by {signal.Signals(-code).name}: {said}")
+    if name := process.ending_signal(code):
+        return LocaldflashError(f"the engine was ended by {name}: {said}")
     return _ERRORS.get(code, LocaldflashError)(said)
 
 

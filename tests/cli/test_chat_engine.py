@@ -17,6 +17,7 @@ from localdflash.files import paths
 from localdflash.server import spawn
 from tests.support import daemons
 
+pytestmark = pytest.mark.transport
 SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 SLOW_DAEMON = f"from localdflash.server import spawn; spawn.PROGRAM = {daemons.SLOW + daemons.PROGRAM!r};"
 QUESTION = ("-p", "Write a function that adds.", "--max-tokens", 40)

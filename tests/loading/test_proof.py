@@ -219,7 +219,7 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
     load: Any, say: Say, options: Options, subject: Subject
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from localdflash.files.process_lock import process_lock\n"
+        "import sys; from pathlib import Path; from localdflash.system.process_lock import process_lock\n"
         "with process_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     keep(subject.place, subject.verdict("begun", "loading"))

@@ -33,6 +33,7 @@ from tests.support.daemons import (
 from tests.support.gguf_files import write_header
 
 pytestmark = [
+    pytest.mark.transport,
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
 ]
