@@ -13,6 +13,7 @@ from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import split
+from localdflash.tui.captions import model_name
 
 Form = Literal["text", "json", "jsonl"]
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
@@ -43,7 +44,9 @@ def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence
     """Print an answer; return the exit code."""
     match form:
         case "text":
-            print_answer(lambda show, think: talking.ask(prompt, show, think, attachments))
+            answer = print_answer(lambda show, think: talking.ask(prompt, show, think, attachments))
+            if sys.stderr.isatty() and "model" in answer.numbers:
+                say(f"[{model_name(str(answer.numbers['model']))}]")
         case "json":
             answer = talking.ask(prompt, lambda _: None, attachments=attachments)
             thoughts, said, _ = split(answer.text)
@@ -97,7 +100,8 @@ def _printing() -> Show:
 
 
 def _told(answer: Message) -> dict[str, Any]:
-    return {"finish": answer.finish, **statistics(answer.numbers)}
+    model = {"model": answer.numbers["model"]} if "model" in answer.numbers else {}
+    return {"finish": answer.finish, **model, **statistics(answer.numbers)}
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from localdflash.cli.headless import print_answer
 from localdflash.cli.output import say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.tui.captions import model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command
 
@@ -39,11 +40,14 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
 
 
 def _summary(answer: Message) -> str:
+    """Who has answered, and how fast."""
+    named = model_name(str(answer.numbers.get("model", "")))
+    who = f"{named}: " if named else ""
     match answer.numbers:
         case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
-            return f"[{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
+            return f"[{who}{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
         case {"tokens": tokens}:  # another server says no more
-            return f"[{tokens} tokens]"
+            return f"[{who}{tokens} tokens]"
     return "[stopped]"
 
 

@@ -26,15 +26,14 @@ class At:
     restarts = True
 
     def __init__(self, path: Path) -> None:
-        self.path, self.opened = path, 0
-        self.pairs: list[str] = []
+        self.path, self.opened, self.pair = path, 0, ""
 
     async def open(self, say: Callable[[str], None], look: Callable[[str], None]) -> Address:
         self.opened += 1
         return Address(self.path)
 
     def loaded(self, pair: str) -> None:
-        self.pairs.append(pair)
+        self.pair = pair
 
     async def close(self) -> None:
         pass
