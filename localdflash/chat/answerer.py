@@ -188,8 +188,8 @@ class Answerer:
                 if not reading:
                     settings = settings.resolved(about.sampling, about.context) if self.ours else settings
                     reading = _reading(settings, asked)
-                    body = self._body(about, messages, settings, system, goes_on)
-                async with aclosing(self._chunks(body)) as chunks:
+                    body = self._body(messages, settings, system, goes_on)
+                async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
                     async for chunk in chunks:
                         if not (told := reading.take(chunk)):
                             continue
@@ -203,6 +203,9 @@ class Answerer:
                 if not self._is_local or restarts == RESTARTS:
                     raise
                 await self._load_again()
+                replay.begin_again()
+                if reading:
+                    reading.begin_again()
             except (EngineGone, DeviceFailed) as error:
                 self._lose()
                 if self._source.restarts and restarts < RESTARTS:
@@ -217,13 +220,12 @@ class Answerer:
 
     def _body(
         self,
-        about: About,
         messages: Sequence[Message],
         settings: ChatSettings,
         system: str,
         goes_on: bool,
     ) -> dict[str, object]:
-        asked = {"model": about.pair, "messages": spoken(messages, system, ours=self.ours)}
+        asked: dict[str, object] = {"messages": spoken(messages, system, ours=self.ours)}
         return asked | (own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings))
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":

@@ -140,7 +140,12 @@ class Script:
         writer.close()
 
     def _told(self, target: str) -> Any:
-        return {"/ps?role=chat": self.about, "/v1/models": self.models, "/load": ABOUT | {"pair": "other"}}.get(target)
+        pairs = [{**self.about, "options": {"pair": self.about.get("pair")}}]
+        return {
+            "/ps?role=chat": {**self.about, "pairs": pairs},
+            "/v1/models": self.models,
+            "/load": ABOUT | {"pair": "other"},
+        }.get(target)
 
     async def _say(
         self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -104,7 +104,7 @@ def test_what_draws_is_asked_with_a_seed(path: Path) -> None:
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
         assert greedy["chat_template_kwargs"] == {"enable_thinking": True}
         assert greedy["reasoning_format"] == "none"
-        of_every_request = {"messages", "temperature", "stream", "stream_options", "steps"}
+        of_every_request = {"model", "messages", "temperature", "stream", "stream_options", "steps"}
         of_ours = {"chat_template_kwargs", "reasoning_format", "max_tokens", "end_repeats"}
         assert {*greedy} == of_every_request | of_ours
 
