@@ -203,20 +203,16 @@ class Answerer:
                 if not self._is_local or restarts == RESTARTS:
                     raise
                 await self._load_again()
-                replay.begin_again()
-                if reading:
-                    reading.begin_again()
             except (EngineGone, DeviceFailed) as error:
                 self._lose()
-                if self._source.restarts and restarts < RESTARTS:
-                    replay.begin_again()
-                    if reading:
-                        reading.begin_again()
-                    continue
-                if not (reading and replay.text):
-                    raise
-                yield Done("gone", reading.numbers(ours=self.ours), error)
-                return
+                if not self._source.restarts or restarts == RESTARTS:
+                    if not (reading and replay.text):
+                        raise
+                    yield Done("gone", reading.numbers(ours=self.ours), error)
+                    return
+            replay.begin_again()
+            if reading:
+                reading.begin_again()
 
     def _body(
         self,

@@ -1,6 +1,5 @@
 """One answer for a script: the text on stdout, everything else on stderr."""
 
-import json
 import os
 import stat
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from localdflash.chat.messages import Attachment, Message
-from localdflash.cli.output import print_json, say
+from localdflash.cli.output import print_json, print_json_line, say
 from localdflash.cli.talking import Show, Talking
 from localdflash.errors import UsageError
 from localdflash.text.sanitize import sanitize
@@ -53,13 +52,13 @@ def answer_once(talking: Talking, prompt: str, form: Form, attachments: Sequence
             print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
         case "jsonl":
             answer = talking.ask(prompt, _line("text"), _line("thoughts"), attachments)
-            print(json.dumps(_told(answer)), flush=True)
+            print_json_line(_told(answer))
     return 130 if talking.interrupt.set else 0
 
 
 def _line(name: str) -> Show:
     """A function that prints text as a JSON line under this name."""
-    return lambda text: print(json.dumps({name: text}), flush=True)
+    return lambda text: print_json_line({name: text})
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:

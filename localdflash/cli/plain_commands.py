@@ -100,7 +100,7 @@ class PlainCommands:
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
         for row in self._talking.wait(models.rows()):
-            marks = (row.memory, "" if row.here else "not here", "" if row.runs else "does not run here")
+            marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
             used = " (this one)" if row.id == self._talking.pair else ""
             say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")
         say("/model ID loads one")

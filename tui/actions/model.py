@@ -25,7 +25,9 @@ class ModelActions(Base):
         if self.start.server and not name:  # what fits on this machine says nothing of another one
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
-        chosen = name or await self.asked(ModelPicker(models.rows, models.fit, about.pair if about else ""))
+        current = about.pair if about else ""
+        picker = ModelPicker(models.rows, models.fit, models.described, models.pull, current)
+        chosen = name or await self.asked(picker)
         if not chosen:
             return
         await self.talk.settled()
