@@ -58,8 +58,9 @@ async def described(spec: str) -> ModelRow:
     """The model of a path or an hf: name, as its header tells; LocaldflashError if there is none."""
     pair = await _json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
+    size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
     facts = (
-        gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else "",
+        size and size + (" with its drafter" if pair["drafter"] else ""),
         f"{pair['context']} tokens of context" if pair["context"] else "",
         " ".join(filter(None, (pair["architecture"], target["quantization"]))),
     )

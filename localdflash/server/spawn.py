@@ -77,8 +77,9 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     running = about["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()))
-        waiting.say(f"The engine loads anew: {told} ...")
+        other = changes.get("pair")
+        told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
+        waiting.say(": ".join([f"The engine loads {other or 'anew'}", *([", ".join(told)] if told else [])]) + " ...")
         _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
 
 

@@ -139,7 +139,7 @@ def test_copying(told: Told) -> None:
 
 def test_models(told: Told, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     async def rows() -> list[ModelRow]:
-        return [ModelRow("embedded", "Small", "1 GB", True, True), ModelRow("large", "Large", "9 GB", False, True)]
+        return [ModelRow("embedded", "Small", "1 GB", True), ModelRow("large", "Large", "9 GB", False, "too large")]
 
     monkeypatch.setattr(models, "rows", rows)
     text = told("/model", "/model large")

@@ -177,8 +177,11 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(tiny: str) -> None:
     with client() as one, ThreadPoolExecutor(1) as threads:
         with answering(one, "embedded"):
             connecting = threads.submit(connect, wanted, said.append)
-            until(lambda: said, 10)
+            until(lambda: len(said) == 2, 10)
             assert not connecting.done()
         connecting.result(30)
-        assert said == [f"embedded is answering in another chat: {tiny} is loaded when it is done ..."]
+        assert said == [
+            f"The engine loads {tiny} ...",
+            f"embedded is answering in another chat: {tiny} is loaded when it is done ...",
+        ]
         assert pairs(one) == {tiny: ["chat"]}
