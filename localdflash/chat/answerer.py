@@ -274,6 +274,7 @@ class Answerer:
             try:
                 told = await self._again_if_gone("/load", {**body, "others": "refuse"})
             except ModelBusy as busy:
+                self._enter("waiting")
                 others = await self.when_busy(pair, busy)
                 self._enter("waiting" if others == "wait" else "loading")
                 told = await self._again_if_gone("/load", {**body, "others": others})

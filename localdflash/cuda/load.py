@@ -25,7 +25,7 @@ def load(files: LocalPair, options: Options) -> Running:
     device = devices.find_device()
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    planned = fit(sizes, devices.gpu_budget(), options.context)
+    planned = fit(sizes, devices.gpu_budget(), options.context, roomy=options.roomy)
     drafter = drafter if planned.drafter != NO_DRAFTER else None
     bits = BITS.get(planned.drafter, options.drafter_bits)
     settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)

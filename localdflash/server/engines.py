@@ -194,10 +194,11 @@ class Engines:
             raise
 
     async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
-        """Place a pair; as long as it does not fit, a pair of the chats leaves."""
+        """Place a pair; as long as it does not fit, or would be cramped, a pair of the chats leaves."""
         while True:
+            leaving = self._in_the_way()
             try:
-                return await self._placed(roles, options, others)
+                return await self._placed(roles, replace(options, roomy=bool(leaving)), others)
             except OutOfMemory as error:
                 if not (leaving := self._in_the_way()):
                     raise self._explained(error, roles, options) from error

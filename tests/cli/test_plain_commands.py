@@ -144,7 +144,7 @@ def test_models(told: Told, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(models, "rows", rows)
     text = told("/model", "/model large")
     assert "embedded" in text
-    assert "large: Large, 9 GB, not here" in text
+    assert "large: Large, 9 GB, not here, does not run here: too large" in text
     assert "is loaded:" in text
 
 

@@ -233,6 +233,24 @@ def test_what_is_there_is_not_loaded_again(make: Any, tiny: str, monkeypatch: py
     assert loaded == [tiny, "embedded"]
 
 
+def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = make("chat")
+    tried: list[bool] = []
+
+    def load(options: Options) -> LoadedPair:
+        tried.append(options.roomy)
+        if options.roomy:
+            raise OutOfMemory("a context of 8192 tokens needs 9.00 GB")
+        return LoadedPair(options)
+
+    monkeypatch.setattr(LOADED, load)
+    assert client.post("/load", {"pair": "embedded", "role": "chat"}).status_code == 200
+    assert tried == [True, False]
+    assert pairs(client) == {"embedded": ["chat"]}
+
+
 def test_completions_go_on_while_a_chat_answers(make: Any) -> None:
     engines, client = make("completion", chat="embedded")
     assert client.post("/v1/chat/completions", HELLO).status_code == 200

@@ -88,9 +88,9 @@ def test_every_row_says_whether_it_is_here_and_what_it_needs() -> None:
     async def script(pilot: Pilot[Any]) -> None:
         text = shown(pilot.app)
         for said in (
-            "on this machine · about 1 GB · Small Python code model",
-            "not downloaded, 2.50 GB · about 6 GB",
-            "loaded now · about 10 GB",
+            "on this machine · about 1 GB of memory · Small Python code model",
+            "not downloaded, 2.50 GB · about 6 GB of memory",
+            "loaded now · about 10 GB of memory",
             "needs 16 GB, this machine has 8 GB · gpt-oss 20B",
         ):
             assert said in text

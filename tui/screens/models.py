@@ -29,6 +29,7 @@ Describe = Callable[[str], Awaitable["ModelRow"]]
 Pull = Callable[[str, Callable[["PullProgress"], None]], Awaitable[str]]
 REST = 0.2  # seconds on a row before its fit is asked for
 TYPED = 0.4  # seconds without a key before what was typed is looked up
+TOLD = 0.01  # share of a download after which its speed is told
 HUB = "hf:"
 KEYS = "Enter loads it, and downloads it before if it is not here   Esc closes"
 KEYS_OF_PULL = "Esc stops the download; what is here stays, and the next one goes on from there"
@@ -108,7 +109,7 @@ class ModelPicker(Dialog[str]):
         self._shown = rows
         choices = self.query_one(Choices)
         choices.clear_options()
-        choices.add_options(two_rows(row.id, self._known(row)) for row in rows)
+        choices.add_options(two_rows(_title(row), self._known(row)) for row in rows)
         choices.highlighted = 0 if rows else None
 
     @work(exclusive=True, group="typed")
@@ -133,8 +134,10 @@ class ModelPicker(Dialog[str]):
 
     def _known(self, row: "ModelRow") -> str:
         here = "on this machine" if row.here else f"not downloaded{row.download and f', {row.download}'}"
-        state = row.why_not or ("loaded now" if row.id == self._current else here)
-        return " · ".join(part for part in (state, row.memory and f"about {row.memory}", row.description) if part)
+        state = "loaded now" if row.id == self._current else here
+        needs = row.memory and f"about {row.memory} of memory"
+        about = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
+        return " · ".join(filter(None, about))
 
     @on(OptionList.OptionHighlighted)
     def _rests_on(self) -> None:
@@ -258,7 +261,7 @@ class Meter:
         bar = "█" * filled + "░" * (self.WIDTH - filled)
         parts = [f"{bar} {share:.0%}".replace("%", " %"), f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"]
         seconds, came = self._clock() - self._began, progress.done - self._first
-        if seconds >= 1 and came > 0:
+        if came > progress.total * TOLD:
             rate = came / seconds
             parts += [f"{gigabytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
         self._say(what[:1].upper() + what[1:], " · ".join(parts))
@@ -281,6 +284,11 @@ def _path(typed: str) -> Path:
 
 def _spec(typed: str) -> str:
     return typed if typed.startswith(HUB) else str(_path(typed))
+
+
+def _title(row: "ModelRow") -> str:
+    """The name of a model; of a path, which would be cut at its end, the file's."""
+    return Path(row.id).name if Path(row.id).is_absolute() else row.id
 
 
 def _how_to_get(row: "ModelRow") -> str:
