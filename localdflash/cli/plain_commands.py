@@ -96,7 +96,11 @@ class PlainCommands:
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
         if name:
-            about = self._talking.load(name)
+            try:
+                about = self._talking.load(name)
+            except KeyboardInterrupt:
+                say(f"{name} is not loaded")
+                return
             say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
             return
         for row in self._talking.wait(models.rows()):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from localdflash.backend.options import Options
 from localdflash.engine.scheduler import Totals
-from localdflash.errors import EngineGone, LocaldflashError, ModelBusy, ModelError, OutOfMemory
+from localdflash.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
 from localdflash.loading.filling import check_fills, fills
 from localdflash.loading.load import LoadedPair
 from localdflash.server.wanted import ROLES, Others, PairRole
@@ -41,6 +41,7 @@ class Engines:
         self._beside: list[PairWorker] = []  # what other chats named, without a role
         self._later: dict[PairRole, Options] = dict(later or {})
         self._changing = asyncio.Lock()
+        self._awaited: PairWorker | None = None  # whose requests somebody waits for who holds that lock
 
     @property
     def workers(self) -> list[PairWorker]:
@@ -132,6 +133,8 @@ class Engines:
         `others`: what becomes of answers by a pair that has to go for it; ModelBusy if they are not to be touched.
         Cancelling this changes nothing until the new pair begins to load, and then nothing either.
         """
+        if others == "refuse" and self._awaited:
+            raise ModelBusy(f"{self._awaited.options.pair} is answering, and another chat waits for its place")
         async with self._changing:
             for worker in self.workers:
                 with suppress(Exception):
@@ -189,7 +192,7 @@ class Engines:
         except Exception:
             for role, old in before.items():
                 if role not in self._workers:
-                    with suppress(LocaldflashError):
+                    with suppress(Exception):  # the next request for it tries again, and is told
                         await self._placed((role,), old, "wait")
             raise
 
@@ -265,7 +268,11 @@ class Engines:
         """Wait until a pair that has to go has no requests."""
         if others == "refuse" and worker.answering:
             raise ModelBusy(f"{worker.options.pair} is answering in another chat")
-        await worker.emptied(end=others == "end")
+        self._awaited = worker
+        try:
+            await worker.emptied(end=others == "end")
+        finally:
+            self._awaited = None
 
     async def _free_role(self, role: PairRole) -> None:
         """Take a role's pair away, until somebody asks for it."""

@@ -99,6 +99,17 @@ def test_a_switch_waits_for_the_answer_under_way(tiny: str) -> None:
             answered_by(one, "embedded")
 
 
+def test_a_third_chat_is_told_who_waits(tiny: str) -> None:
+    start("--role", "chat", program=NARROW)
+    with client() as one, client() as another, client() as third, ThreadPoolExecutor(1) as threads:
+        with answering(one, "embedded"):
+            loading = threads.submit(another.post, "/load", {"pair": tiny, "role": "chat"})
+            time.sleep(0.5)
+            with pytest.raises(ModelBusy, match="embedded is answering, and another chat waits for its place"):
+                third.post("/load", {"pair": "embedded", "role": "chat", "context": 512, "others": "refuse"})
+        assert loading.result(30)["pair"] == tiny
+
+
 def test_a_switch_may_end_the_answer_under_way(tiny: str) -> None:
     start("--role", "chat", program=NARROW)
     with client() as one, client() as another, answering(one, "embedded") as answer:

@@ -35,7 +35,7 @@ async def health(http: HttpRequest) -> Response:
     engines = http.app.state.shared.engines
     if engines.failed:
         return _unhealthy("the device is lost")
-    if any(worker.loaded for worker in engines.workers):
+    if any(worker.loaded for worker in engines.workers) or not engines.workers:  # then the next request loads one
         return json_response({"status": "ok"})
     if engines.error is not None:
         return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
