@@ -200,8 +200,9 @@ class Engines:
         """Place a pair; as long as it does not fit, or would be cramped, a pair of the chats leaves."""
         while True:
             leaving = self._in_the_way()
+            roomy = leaving is not None and not (leaving.busy and "completion" in roles)  # these wait for no chat
             try:
-                return await self._placed(roles, replace(options, roomy=bool(leaving)), others)
+                return await self._placed(roles, replace(options, roomy=roomy), others)
             except OutOfMemory as error:
                 if not (leaving := self._in_the_way()):
                     raise self._explained(error, roles, options) from error
