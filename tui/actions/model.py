@@ -9,6 +9,7 @@ from localdflash.chat.settings import AUTO
 from localdflash.errors import ModelBusy, UsageError
 from localdflash.server.wanted import Others
 from localdflash.tui.base import Base, told
+from localdflash.tui.captions import model_name
 
 
 class ModelActions(Base):
@@ -44,11 +45,12 @@ class ModelActions(Base):
         """See `Answerer.when_busy`."""
         from localdflash.tui.screens.confirm import Option, Question
 
-        lines = [f"{pair} does not fit into memory beside it."]
+        called = model_name(pair)
+        lines = [f"{called} does not fit into memory beside it."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
         match await self.asked(Question(f"{busy}", lines, *options)):
             case "w":
-                self.say(f"{pair} is loaded when that answer is done; Esc ends the waiting")
+                self.say(f"{called} is loaded when that answer is done; Esc ends the waiting")
                 return "wait"
             case "s":
                 return "end"

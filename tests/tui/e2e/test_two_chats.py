@@ -29,7 +29,7 @@ def switch(terminal: Terminal, to: Path) -> None:
     terminal.type(f"/model {to}")
     terminal.wait_for(to.name)
     terminal.press("enter")
-    terminal.wait_for("does not fit into memory beside it")
+    terminal.wait_for("other.gguf does not fit into memory beside it")
     assert BUSY in terminal.text
     terminal.settle(CALM + 0.2)  # a question takes no key earlier
 
