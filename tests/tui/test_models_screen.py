@@ -183,7 +183,7 @@ def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: "Downloading big.gguf" in shown(pilot.app))
         assert "50 % · 1.25 GB of 2.50 GB" in shown(pilot.app)
-        assert "Esc stops the download" in shown(pilot.app)
+        assert "Esc stops; what came is kept" in shown(pilot.app)
         await pilot.press("down", "x", "enter")
         await pilot.click(Choices, offset=(3, 0))
         await pilot.pause()

@@ -32,7 +32,7 @@ TYPED = 0.4  # seconds without a key before what was typed is looked up
 TOLD = 0.01  # share of a download after which its speed is told
 HUB = "hf:"
 KEYS = "Enter loads it, and downloads it before if it is not here   Esc closes"
-KEYS_OF_PULL = "Esc stops the download; what is here stays, and the next one goes on from there"
+KEYS_OF_PULL = "Esc stops; what came is kept, and the next one goes on from there"
 
 
 class ModelPicker(Dialog[str]):
