@@ -31,7 +31,7 @@ def switch(terminal: Terminal, to: Path) -> None:
     terminal.press("enter")
     terminal.wait_for("other.gguf does not fit into memory beside it")
     assert BUSY in terminal.text
-    terminal.settle(CALM + 0.2)  # a question takes no key earlier
+    terminal.watch(CALM + 0.2)  # a question takes no key earlier
 
 
 def test_where_there_is_room_each_answer_names_its_model(lonely: Scene, tiny: Path) -> None:
@@ -62,6 +62,7 @@ def test_waiting_for_the_answer_in_another_chat(lonely: Scene, tiny: Path) -> No
     one.wait_for("stopped")
     another.wait_for("other.gguf is loaded")
     ask(another, "Write a function.", "other.gguf #2")
+    another.wait_for("8 tokens")
     ask(one, "Another one.", "loaded again")
     one.wait_for("embedded #4")
 
