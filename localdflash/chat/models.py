@@ -73,10 +73,11 @@ async def pull(spec: str, show: Callable[[PullProgress], None]) -> str:
     LocaldflashError says why not. Cancelling this ends the download: what came is kept, and the next one resumes.
     """
     process = await _begun("models", "pull", "--jsonl", "--", spec)
-    saying = asyncio.create_task(_read_all(process.stderr))
-    pair = ""
+    assert process.stdout
+    assert process.stderr
+    saying, pair = asyncio.create_task(process.stderr.read()), ""
     try:
-        async for line in process.stdout or ():
+        async for line in process.stdout:
             told = json.loads(line)
             if "total" in told:
                 show(PullProgress(told["doing"], told["name"], told["done"], told["total"]))
@@ -136,10 +137,6 @@ async def _begun(*arguments: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-c", PROGRAM, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
-
-
-async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
-    return await stream.read() if stream else b""
 
 
 def _last_said(said: bytes, command: str) -> ModelError:
