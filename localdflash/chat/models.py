@@ -83,8 +83,10 @@ async def pull(spec: str, show: Callable[[PullProgress], None]) -> str:
                 show(PullProgress(told["doing"], told["name"], told["done"], told["total"]))
             pair = told.get("pair", pair)
         if await process.wait() or not pair:
-            raise _last_said(await saying, "models pull")
+            raise _last_said(await saying, "localdflash models pull")
         return pair
+    except ValueError:
+        raise LocaldflashError("`localdflash models pull` printed something that makes no sense") from None
     finally:
         await _end(process, gently=True)  # it ends pip, if that is what fetches
         saying.cancel()

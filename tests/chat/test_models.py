@@ -102,6 +102,13 @@ def test_a_hub_that_cannot_be_reached_is_one_line(hub: FakeHub, monkeypatch: pyt
         asyncio.run(models.pull(NAME, lambda _: None))
 
 
+@pytest.mark.parametrize(("printed", "told"), [("print('no json')", "makes no sense"), ("", "printed nothing")])
+def test_a_download_that_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, printed: str, told: str) -> None:
+    instead(monkeypatch, printed)
+    with pytest.raises(LocaldflashError, match=told):
+        asyncio.run(models.pull(NAME, lambda _: None))
+
+
 def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     sent, going_on = threading.Event(), threading.Event()
 
