@@ -134,7 +134,7 @@ class Engines:
         Cancelling this changes nothing until the new pair begins to load, and then nothing either.
         """
         if others == "refuse" and self._awaited:
-            raise ModelBusy(f"{self._awaited.options.pair} is answering, and another chat waits for its place")
+            raise ModelBusy(f"{self._awaited.called} is answering, and another chat waits for its place")
         async with self._changing:
             for worker in self.workers:
                 with suppress(Exception):
@@ -268,7 +268,7 @@ class Engines:
     async def _emptied(self, worker: PairWorker, others: Others) -> None:
         """Wait until a pair that has to go has no requests."""
         if others == "refuse" and worker.answering:
-            raise ModelBusy(f"{worker.options.pair} is answering in another chat")
+            raise ModelBusy(f"{worker.called} is answering in another chat")
         self._awaited = worker
         try:
             await worker.emptied(end=others == "end")

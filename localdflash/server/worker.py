@@ -80,6 +80,11 @@ class PairWorker:
         return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._turns)
 
     @property
+    def called(self) -> str:
+        """What a line calls the pair: its id; of a path, or of a name on the hub, the file."""
+        return self.options.pair.rstrip("/").rpartition("/")[2]
+
+    @property
     def loaded(self) -> LoadedPair | None:
         """The pair, once it is loaded and until it is freed."""
         if not self._thread or not self._thread.is_alive():

@@ -125,7 +125,7 @@ def test_an_answer_in_another_chat_is_asked_about(tiny: str, others: Others | No
             asked = asyncio.create_task(one.model())
             while not one.said:
                 await asyncio.sleep(0.01)
-            assert one.said == [f"{tiny} is answering in another chat; embedded?"]
+            assert one.said == ["target.gguf is answering in another chat; embedded?"]
             match others:
                 case "wait":
                     await asyncio.sleep(0.5)

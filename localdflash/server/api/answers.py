@@ -79,7 +79,7 @@ async def pieces(state: AppState, ask: Ask) -> AsyncGenerator[ChoicePiece]:
                     break
         if request.finish == "cancelled" and not (lines.ended or ask.document):
             if worker.taken:
-                told = f"{ask.loaded.files.id} made room for another chat's model"
+                told = f"{worker.called} made room for another chat's model"
                 raise ApiError(503, told, code="model_taken", Retry_After="1")
             raise EngineGone("the engine stops: ask again")  # nobody else cancels while somebody listens
         rest = lines.finish()
