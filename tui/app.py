@@ -129,6 +129,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, SpeedActions, ModelActions, 
         self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
+        self.talk.answerer.when_busy = self.ask_when_busy
 
     def get_driver_class(self) -> type[Driver]:
         """Return our own driver on a terminal."""

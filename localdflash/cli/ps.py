@@ -38,7 +38,7 @@ def ps(as_json: bool) -> None:
 
 def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "pair", str(pair["pair"])
-    yield "for", " and ".join(pair["roles"])
+    yield "for", " and ".join(pair["roles"]) or "chats that name it"
     for name in ("backend", "device", "context", "rows", "requests"):
         if pair.get(name, "") != "":
             yield name, str(pair[name])

@@ -39,7 +39,8 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     able = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    loaded = _load(files.target, drafter, sizes, place(able, sizes, options.context, budget_of), options, ops)
+    found = place(able, sizes, options.context, budget_of, roomy=options.roomy)
+    loaded = _load(files.target, drafter, sizes, found, options, ops)
     pair, planned = loaded.pair, loaded.planned
     stepper, notices = pair.stepper, [loaded.notice]
     if stepper.block:
@@ -82,6 +83,8 @@ def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, op
         except OutOfMemory as error:
             said = str(error)
         give_back()  # nothing holds what the failure had taken any more
+        if options.roomy:
+            break
         planned = smaller(sizes, planned, options.context, budget_of(device), tried)
         notice = told(planned, place.planned, said)
     raise OutOfMemory(said)

@@ -19,7 +19,8 @@ from localdflash.backend.options import Options
 from localdflash.system.process import apart
 
 LONGEST = 4096  # bytes of the child's last words
-NOT_TOLD = frozenset({"progress", "compiling", "costs"})  # fields of the options that no other process can have
+# Fields of the options that no other process can have, or that are no reason there.
+NOT_TOLD = frozenset({"progress", "compiling", "costs", "roomy"})
 Told = Mapping[str, Any]
 
 

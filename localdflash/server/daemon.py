@@ -240,6 +240,7 @@ class Daemon:
         while not self._error:
             await asyncio.sleep(TICK)
             self._error = self._dead()
+            await self._engines.free_unused()
             if 0 < self._settings.idle <= self._activity.idle or not self._is_reachable() or self._is_orphaned():
                 break
             if self._settings.log:

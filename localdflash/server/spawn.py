@@ -16,7 +16,15 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from localdflash.errors import DeviceFailed, EngineGone, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.errors import (
+    DeviceFailed,
+    EngineGone,
+    LocaldflashError,
+    ModelBusy,
+    ModelError,
+    OutOfMemory,
+    UsageError,
+)
 from localdflash.files import paths
 from localdflash.machine import gpu_watch
 from localdflash.server.client import Client, find
@@ -58,22 +66,43 @@ def _load_what_is_given(client: Client, wanted: Wanted, waiting: "_Waiting") -> 
     """If the role has no pair yet, or not as the user wants it, have that loaded, after the requests that it has."""
     if not (wanted.given or wanted.role):
         return
-    about = client.get("/ps")
-    pairs = [one for one in about["pairs"] if wanted.role in one["roles"]] if wanted.role else [about]
-    if not pairs:
+    role = {"role": wanted.role} if wanted.role else {}
+    about = _wanted_of(client.get("/ps"), wanted)
+    if not about:
         given = {name: wanted.options[name] for name in wanted.given}
-        waiting.look(LOADING)
-        body = {**given, "pair": wanted.options["pair"], "role": wanted.role}
-        waiting.tell(client.post("/load", body).get("notice"))
+        _have_loaded(client, {**given, "pair": wanted.options["pair"], **role}, waiting)
         return
-    running = pairs[0]["options"]
+    running = about["options"]
     changes = {name: wanted.options[name] for name in wanted.given if running.get(name) != wanted.options[name]}
     if changes:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()))
-        waiting.say(f"The engine loads anew: {told} ...")
-        waiting.look(LOADING)
-        role = {"role": wanted.role} if wanted.role else {}
-        waiting.tell(client.post("/load", {"pair": running["pair"], **changes, **role}).get("notice"))
+        other = changes.get("pair")
+        told = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
+        waiting.say(": ".join([f"The engine loads {other or 'anew'}", *([", ".join(told)] if told else [])]) + " ...")
+        _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
+
+
+def _wanted_of(about: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """What /ps says of the pair that is wanted: that of the role, or one that a chat has beside it; or nothing."""
+    if not wanted.role:
+        return about
+    of_role = [one for one in about["pairs"] if wanted.role in one["roles"]]
+    beside = [one for one in about["pairs"] if not one["roles"]]
+    if "pair" in wanted.given and wanted.role == "chat":
+        name = wanted.options["pair"]
+        named = [one for one in (*of_role, *beside) if name in (one["pair"], one["options"]["pair"])]
+        of_role = named or of_role
+    return of_role[0] if of_role else {}
+
+
+def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
+    """Have a pair loaded; where another chat is being answered by one that has to go for it, wait and say so."""
+    waiting.look(LOADING)
+    try:
+        told = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
+    except ModelBusy as busy:
+        waiting.say(f"{busy}: {body['pair']} is loaded when it is done ...")
+        told = client.post("/load", {**body, "others": "wait"})
+    waiting.tell(told.get("notice"))
 
 
 def stop(client: Client) -> None:

@@ -258,7 +258,7 @@ def test_each_role_gets_its_pair_and_leaves_the_other_alone(said: list[str], tin
     assert connect(Wanted(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
     chosen = Wanted({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
     assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
-    assert said == ["The engine loads anew: context 512, pair embedded ..."]
+    assert said == ["The engine loads embedded: context 512 ..."]
     after = editor.get("/ps?role=completion")
     assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
 

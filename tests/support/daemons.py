@@ -27,6 +27,16 @@ SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
 )
+ONE_PAIR = (  # a machine whose memory holds one pair
+    "import gc, weakref; from localdflash.server import worker; from localdflash.errors import OutOfMemory;"
+    "real, held = worker.LoadedPair, weakref.WeakSet()\n"
+    "def load(options):\n"
+    "    gc.collect()\n"
+    "    if held: raise OutOfMemory('a context of 1024 tokens needs 9.00 GB, 1.00 GB of memory are free')\n"
+    "    held.add(loaded := real(options))\n"
+    "    return loaded\n"
+    "worker.LoadedPair = load\n"
+)
 _GPU = (  # a machine with a GPU: what is loaded on it is on the processor, whose first model it is, under the watch
     "import os; from contextlib import ExitStack; from dataclasses import replace;"
     "from localdflash.loading import automatic; from localdflash.machine import gpu_watch;"
