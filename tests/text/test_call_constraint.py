@@ -17,6 +17,7 @@ from localdflash.text.tool_calls import call_reader
 from localdflash.text.tool_grammar import call_constraint
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import spelled
+from tests.text.conftest import MakeVocabulary
 from tests.text.test_tool_calls import read
 
 __all__ = ["tool_vocabularies"]
@@ -39,6 +40,7 @@ OPENS = {
     "tags": ("<tool_call>",),
     "gemma": ("<|tool_call>",),
     "harmony": ("<|channel|>", "commentary to=functions.weather ", "<|constrain|>", "json", "<|message|>"),
+    "words": ("<tool_call>",),  # letters
 }
 Model = tuple[Tokenizer, Grammars]
 
@@ -71,7 +73,6 @@ def call_of(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, Any]:
     spelling = format_of(tokenizer).start([], "", at_once="call").spelling(tokenizer)
     text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
     reader = call_reader(tokenizer, TOOLS)
-    assert reader
     said, [(name, arguments)] = read(reader, [text])
     assert said == ""
     return name, json.loads(arguments)
@@ -85,7 +86,7 @@ def check(name: str, arguments: Any) -> None:
     assert isinstance(arguments.get("exact", True), bool)
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_call_that_must_be(models: Mapping[str, Model], family: str, seed: int) -> None:
     tokenizer, grammars = models[family]
@@ -122,7 +123,7 @@ def test_a_call_that_may_be(models: Mapping[str, Model], family: str, seed: int)
     check(*call_of(tokenizer, [*spelled(tokenizer, *OPENS[family]), *ids]))
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "gemma"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "words"])
 def test_one_call_after_the_other(models: Mapping[str, Model], family: str) -> None:
     tokenizer, grammars = models[family]
     make = call_constraint(tokenizer, grammars, {"now": {}}, must=False)
@@ -162,6 +163,30 @@ def test_messages_to_nobody_are_free(models: Mapping[str, Model]) -> None:
     for token in spelled(tokenizer, *parts, "<|channel|>", "commentary to=functions.other", "<|message|>", "x"):
         assert constraint.mask() is None
         constraint.advance(token)
+
+
+@pytest.mark.parametrize(("rest", "held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])
+def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary, rest: str, held: bool) -> None:
+    """What such a token has behind it belongs to the call."""
+    token = f"call>{rest}"
+    template = {"tokenizer.chat_template": "{{ messages }}"}
+    tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": 3, token.replace("\n", "Ċ"): 1}, template))
+    make = call_constraint(tokenizer, Grammars(tokenizer), TOOLS, must=False)
+    assert make
+    constraint = make()
+    last = tokenizer.vocab_size - 1
+    assert tokenizer.piece(last).decode() == token
+    for one in tokenizer.encode("<tool_"):
+        constraint.advance(one)
+    assert constraint.allowed([last, last]) == 1
+    constraint.advance(last)
+    assert (constraint.mask() is not None) == held
+    if held:
+        check(
+            *call_of(
+                tokenizer, [*tokenizer.encode("<tool_"), last, *walked(tokenizer, constraint, np.random.default_rng(0))]
+            )
+        )
 
 
 @pytest.mark.parametrize("family", ["hermes", "harmony", "llama"])
