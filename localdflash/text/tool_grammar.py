@@ -106,10 +106,13 @@ def call_constraint(
     """
     try:
         return _constraint(tokenizer, grammars, tools, must)
+    except RecursionError:
+        if must:
+            raise UsageError("tools: a schema is nested too deeply") from None
     except UsageError:
         if must:
             raise
-        return None
+    return None
 
 
 def _constraint(
@@ -156,7 +159,7 @@ def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[C
     def arguments(header: str) -> GrammarConstraint:
         called = _RECIPIENT.search(header)
         schema = tools[called[1]] if called else {}
-        return grammars.json_schema(_closed(schema) | _definitions(schema))
+        return grammars.json_schema(_closed(schema))
 
     names = _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "')
     return [
@@ -169,17 +172,19 @@ def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[C
 
 def _object(tools: Schemas, arguments: str) -> str:
     """The rule of a call as one JSON object, its name first."""
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": name}, arguments: _closed(schema)},
-            "required": ["name", arguments],
-            "additionalProperties": False,
-        }
-        for name, schema in tools.items()
-    ]
-    shared = {name: kind for schema in tools.values() for name, kind in schema.get("$defs", {}).items()}
-    return f"json: %json {json.dumps({'anyOf': calls, '$defs': shared, **_BLANKS})}\n"
+    calls, schemas = list[dict[str, Any]](), dict[str, Any]()
+    for number, (name, schema) in enumerate(tools.items()):
+        place = f"#/$defs/{number}"  # each tool has definitions of its own, two of which may have one name
+        schemas[str(number)] = _closed(_moved(schema, place))
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, arguments: {"$ref": place}},
+                "required": ["name", arguments],
+                "additionalProperties": False,
+            }
+        )
+    return f"json: %json {json.dumps({'anyOf': calls, '$defs': schemas, **_BLANKS})}\n"
 
 
 def _tags(tools: Schemas) -> str:
@@ -189,19 +194,21 @@ def _tags(tools: Schemas) -> str:
         parts = list[str]()
         for place, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
             rule = f"p{number}_{place}"
-            rules += _parameter(rule, parameter, kind, _definitions(schema))
+            rules += _parameter(rule, parameter, kind, schema)
             parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
         calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
     return "\n".join([f'call: "\\n" ({" | ".join(calls)}) "\\n"', *rules]) + "\n"
 
 
-def _parameter(rule: str, name: str, kind: Any, definitions: Mapping[str, Any]) -> list[str]:
-    """The rules of a parameter with its tags: text is written as it is, all else as JSON."""
+def _parameter(rule: str, name: str, kind: Any, tool: Mapping[str, Any]) -> list[str]:
+    """The rules of a parameter of this tool with its tags: text is written as it is, all else as JSON."""
     opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
     known = kind if isinstance(kind, Mapping) else {}
     if known.get("type", "string") != "string":
-        schema = json.dumps({**known, **definitions, **_BLANKS})
-        return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {schema}"]
+        schema = known
+        if '"$ref"' in json.dumps(known):
+            schema = {**_moved(known, "#/$defs/tool"), "$defs": {"tool": _moved(tool, "#/$defs/tool")}}
+        return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {json.dumps({**schema, **_BLANKS})}"]
     words = known.get("enum")
     return [f"{rule}: {opening} ({_any_of(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
 
@@ -210,11 +217,18 @@ def _any_of(words: Any) -> str:
     return " | ".join(map(json.dumps, words))
 
 
-def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"$defs": schema["$defs"]} if "$defs" in schema else {}
-
-
 def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of arguments without its definitions, which stand further out; no others unless it says so."""
-    kept = {name: part for name, part in schema.items() if name != "$defs"}
-    return {"type": "object", "additionalProperties": False, **kept}
+    """The schema of arguments that has no others than it names, unless it says so."""
+    return {"type": "object", "additionalProperties": False, **schema}
+
+
+def _moved(part: Any, place: str) -> Any:
+    """A part of a schema whose root has come to stand at `place`, with its references to it."""
+    if isinstance(part, Mapping):
+        return {name: _referred(name, value, place) for name, value in part.items()}
+    return [_moved(one, place) for one in part] if isinstance(part, list) else part
+
+
+def _referred(name: str, value: Any, place: str) -> Any:
+    local = name == "$ref" and isinstance(value, str) and value.startswith("#")
+    return place + value[1:] if local else _moved(value, place)

@@ -13,7 +13,7 @@ from localdflash.errors import UsageError
 from localdflash.text.answer_format import format_of
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import call_reader
+from localdflash.text.tool_calls import Schemas, call_reader
 from localdflash.text.tool_grammar import call_constraint
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import spelled
@@ -52,7 +52,10 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Model]:
 
 
 def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Generator, most: int = 300) -> list[int]:
-    """The ids that are drawn at random among those that may come, until nothing is constrained or the answer ends."""
+    """The ids that are drawn at random among those that may come, until nothing is constrained or the answer ends.
+
+    Where text is forced, the mask has the one token that the vocabulary cuts it into, and not what begins alike.
+    """
     ids: list[int] = []
     while len(ids) < most and (mask := constraint.mask()) is not None:
         forced = list(constraint.forced())
@@ -60,7 +63,7 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
         token = int(random.choice(np.flatnonzero(mask)))
         assert constraint.allowed([token]) == 1
         refused = random.choice(np.flatnonzero(~mask))
-        assert constraint.allowed([int(refused), token]) == 0
+        assert forced or constraint.allowed([int(refused), token]) == 0
         ids.append(token)
         if token in tokenizer.ends:
             break
@@ -68,11 +71,11 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
     return ids
 
 
-def call_of(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, Any]:
+def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
     """The one call of an answer."""
     spelling = format_of(tokenizer).start([], "", at_once="call").spelling(tokenizer)
     text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
-    reader = call_reader(tokenizer, TOOLS)
+    reader = call_reader(tokenizer, tools)
     said, [(name, arguments)] = read(reader, [text])
     assert said == ""
     return name, json.loads(arguments)
@@ -187,6 +190,35 @@ def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary,
                 tokenizer, [*tokenizer.encode("<tool_"), last, *walked(tokenizer, constraint, np.random.default_rng(0))]
             )
         )
+
+
+@pytest.mark.parametrize("family", ["hermes", "tags", "llama", "words"])
+def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], family: str) -> None:
+    """Definitions of two tools have one name, and one refers to another part of its own schema."""
+    kinds = {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}
+    tools = {
+        name: {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#/$defs/Kind", "type": kind["type"]},
+                "b": {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1, "maxItems": 2},
+            },
+            "required": ["a", "b"],
+            "$defs": {"Kind": kind},
+        }
+        for name, kind in kinds.items()
+    }
+    tokenizer, grammars = models[family]
+    make = call_constraint(tokenizer, grammars, tools, must=True)
+    assert make
+    named = set[str]()
+    for seed in range(12):
+        name, given = call_of(tokenizer, walked(tokenizer, make(), np.random.default_rng(seed)), tools)
+        named.add(name)
+        for value in (given["a"], *given["b"]):
+            assert value in ((1, 2, 3) if name == "few" else (True, False))
+            assert isinstance(value, bool) == (name == "yes")
+    assert named == set(tools)
 
 
 @pytest.mark.parametrize("family", ["hermes", "harmony", "llama"])
