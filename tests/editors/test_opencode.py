@@ -6,7 +6,6 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -89,7 +88,7 @@ def test_a_file_is_written_changed_and_run(
         socket.create_server(("127.0.0.1", 0)) as listener,
         serving(Guard(client.app, key=KEY), listener),
     ):
-        (folder / "opencode.json").write_text(json.dumps(_settings(listener.getsockname()[1])))
+        (folder / "opencode.json").write_text(_settings(listener.getsockname()[1]))
         done = subprocess.run(
             [program, "run", "Write greet.py and run it."],
             cwd=folder,
@@ -102,23 +101,17 @@ def test_a_file_is_written_changed_and_run(
         )
     told = done.stdout + done.stderr
     assert Path(file).read_text() == FILE.replace("hello ", "good morning, "), told
-    assert "good morning, you" in prompts[-1] or family in ("gemma", "harmony", "llama"), (
-        told
-    )  # templates without results
+    if family in ("hermes", "tags", "words"):  # the other templates here leave results out
+        assert "good morning, you" in prompts[-1], told
     assert "good morning, you" in told
     assert "It is done." in told
     assert len(prompts) == 4
 
 
-def _settings(port: int) -> dict[str, Any]:
-    """What a user would write; see docs/agents.md."""
-    return {
-        "model": "localdflash/localdflash",
-        "provider": {
-            "localdflash": {
-                "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": f"http://127.0.0.1:{port}/v1", "apiKey": KEY},
-                "models": {"localdflash": {"limit": {"context": 32768, "output": 4096}}},
-            }
-        },
-    }
+def _settings(port: int) -> str:
+    """Those of docs/agents.md, for this server."""
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    settings = page.partition("```json\n")[2].partition("```")[0]
+    key = "{file:~/.local/share/localdflash/api-key}"
+    assert key in settings
+    return settings.replace(key, KEY).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
