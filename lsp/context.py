@@ -39,10 +39,12 @@ class EditorContext:
         self._parts: dict[str, list[ContextPiece]] = {}
         self._recent: dict[str, None] = {}  # open documents, the one used last at the end
         self._looking = asyncio.Lock()
+        self._when_read: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        """Start reading the workspace in the background."""
-        self._workspace.start()
+    def start(self, when_read: Callable[[], None]) -> None:
+        """Start reading the workspace in the background. `when_read` is called from a thread, whenever all is."""
+        self._when_read = when_read
+        self._workspace.start(when_read)
 
     def close(self) -> None:
         """Stop watching."""
@@ -53,7 +55,7 @@ class EditorContext:
         kept = [root for root in self._roots if root not in removed]
         self._roots = [*kept, *(root for root in added if root not in kept)]
         self._workspace = Workspace(self._roots, self._warn, self._workspace)
-        self._workspace.start()
+        self._workspace.start(self._when_read)
 
     def allowed(self, uri: str) -> bool:
         """Whether a document may be put into prompts."""

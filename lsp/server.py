@@ -121,7 +121,8 @@ class SuggestionServer(LanguageServer):
     def ready(self) -> None:
         """Read the workspace of a client that has finished starting."""
         if self._context:
-            self._context.start()
+            loop = asyncio.get_running_loop()
+            self._context.start(lambda: loop.call_soon_threadsafe(self._look_again))
         if isinstance(self._engine, NamedEngine):
             self._spawn(self._learn_model())  # finds out what the server can do, before the first key
 
@@ -289,6 +290,11 @@ class SuggestionServer(LanguageServer):
         if timer := self._timers.pop(uri, None):
             timer.cancel()
         self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
+
+    def _look_again(self) -> None:
+        """What was looked up while the workspace was being read may lack the best of it."""
+        for uri in self.protocol.documents:
+            self._pause(uri, 0)
 
     async def _rest(self, uri: str) -> None:
         """While nobody types, look up context and have the engine read what is new."""

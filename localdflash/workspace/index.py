@@ -60,10 +60,14 @@ class Workspace:
         self._stop, self._unwatched = threading.Event(), threading.Event()
         self._unwatched.set()
         self._observer: BaseObserver | None = None
+        self._when_read: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
 
-    def start(self) -> None:
-        """Read the files and then watch them, in the background. May be called once."""
+    def start(self, when_read: Callable[[], None] = lambda: None) -> None:
+        """Read the files and then watch them, in the background; `when_read` is called there between the two, unless
+        the workspace was closed before. May be called once.
+        """
+        self._when_read = when_read
         self._changes.start()
         self._thread.start()
 
@@ -174,6 +178,8 @@ class Workspace:
         self._watch()
         for root in self._roots:
             self._scan(root, "")
+        if not self._stop.is_set():
+            self._when_read()
         while changed := self._changes.take():
             for path, gone in changed:
                 self._look(path, gone)

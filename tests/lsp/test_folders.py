@@ -34,7 +34,7 @@ def change(e: Any, added: Sequence[Path] = (), removed: Sequence[Path] = ()) -> 
 
 
 async def context_of(e: Any, uri: str, wanted: str) -> None:
-    """Type until the engine gets `wanted` as context, or the test fails. A change of the document is a new look."""
+    """Ask until the engine gets `wanted` as context, or the test fails. Nothing is typed: what is read is looked up."""
     with daemons.client() as client:
         for _ in range(100):
             await e.ask(5, 4, uri=uri, manual=True)
@@ -42,8 +42,6 @@ async def context_of(e: Any, uri: str, wanted: str) -> None:
             if any(wanted in part for part in parts):
                 return
             await asyncio.sleep(0.1)
-            e.close(uri)
-            e.open(MAIN, uri)
     pytest.fail(f"{wanted} was never context")
 
 

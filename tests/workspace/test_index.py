@@ -120,6 +120,16 @@ def test_no_roots(root: Path) -> None:
     workspace.close()
 
 
+def test_who_waits_is_told_when_all_is_read(root: Path) -> None:
+    (root / "a.py").write_text("def f(): pass")
+    found: list[int] = []
+    workspace = Workspace([root], pytest.fail)
+    workspace.start(lambda: found.append(len(workspace.find("f", "python"))))
+    assert workspace.settled(PATIENCE)
+    workspace.close()
+    assert found == [1]
+
+
 def test_close_again_and_without_a_start(root: Path) -> None:
     workspace = Workspace([root], pytest.fail)
     workspace.close()

@@ -3,6 +3,7 @@ import json
 import threading
 import time
 from functools import partial
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -217,12 +218,21 @@ def test_the_newest_of_a_document_wins(live: Any, worker: PairWorker) -> None:
     assert found[0]["choices"][-1]["finish"] == "cancelled"
 
 
-@pytest.mark.usefixtures("slow")
-def test_who_leaves_stops_the_engine(live: Any) -> None:
+def test_who_leaves_stops_the_engine(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping, step = threading.Event(), HostPair.step
+
+    def until_cancelled(*arguments: Any) -> Any:
+        stepping.set()
+        live.until(live.scheduler.running.request.cancelled)
+        return step(*arguments)
+
+    monkeypatch.setattr(HostPair, "step", until_cancelled)
     cancelled = live.scheduler.totals.cancelled
-    body = {**BODY, "mode": "lines", "max_tokens": 400, "count": 8, "seed": 1}
-    with live.client() as http, http.stream("POST", "/complete", json=body) as response:
-        next(response.iter_lines())
+    headers = {"Authorization": f"Bearer {live.key}", "Content-Type": "application/json"}
+    http = HTTPConnection("127.0.0.1", live.port)
+    http.request("POST", "/complete", json.dumps(BODY), headers)
+    assert stepping.wait(10)
+    http.close()
     live.until(lambda: live.scheduler.totals.cancelled == cancelled + 1)
 
 

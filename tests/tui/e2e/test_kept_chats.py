@@ -86,7 +86,7 @@ def test_written_to_a_file(name: str, chats: Scene) -> None:
 
 
 def test_killed_while_it_answers(chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=200))
+    chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
     terminal.watch(3)  # what has come is stored every two seconds
@@ -101,7 +101,7 @@ def test_killed_while_it_answers(chats: Scene) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_the_terminal_as_it_was(number: int, chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=200))
+    chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
     terminal.kill(number)
@@ -203,7 +203,7 @@ def test_what_is_typed_before_the_screen_is_there_goes_to_the_chat_that_is_opene
 
 
 def test_a_chat_killed_at_once_has_the_question_and_can_ask_it_again(chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=200))
+    chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
     terminal.kill()
@@ -217,7 +217,7 @@ def test_a_chat_killed_at_once_has_the_question_and_can_ask_it_again(chats: Scen
 
 
 def test_leaving_again_and_again(chats: Scene) -> None:
-    chats.answers(Answer.of("word " * 4000, rate=200))
+    chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
     terminal.press(*["ctrl+q"] * 3)
