@@ -38,8 +38,8 @@ def called(family: str, name: str, arguments: dict[str, str]) -> Sequence[str]:
             return "<tool_call>", f"\n<function={name}>\n{tags}</function>\n", "</tool_call>", "<|im_end|>"
         case "gemma":
             values = [(f"{',' * bool(at)}{key}:", '<|"|>', arguments[key], '<|"|>') for at, key in enumerate(arguments)]
-            call = ("<|tool_call>", f"call:{name}{{", *(part for value in values for part in value), "}")
-            return *call, "<tool_call|>", "<|tool_response>"
+            body = (part for value in values for part in value)
+            return "<|tool_call>", f"call:{name}{{", *body, "}", "<tool_call|>", "<|tool_response>"
         case "harmony":
             thoughts = ("<|channel|>", "analysis", "<|message|>", "I do.", "<|end|>", "<|start|>", "assistant")
             head = ("<|channel|>", f"commentary to=functions.{name} ", "<|constrain|>", "json", "<|message|>")

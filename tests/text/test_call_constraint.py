@@ -195,7 +195,10 @@ def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary,
 @pytest.mark.parametrize("family", ["hermes", "tags", "llama", "words"])
 def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], family: str) -> None:
     """Definitions of two tools have one name, and one refers to another part of its own schema."""
-    kinds = {"few": {"type": "integer", "minimum": 1, "maximum": 3}, "yes": {"type": "boolean"}}
+    kinds: dict[str, dict[str, Any]] = {
+        "few": {"type": "integer", "minimum": 1, "maximum": 3},
+        "yes": {"type": "boolean"},
+    }
     tools = {
         name: {
             "type": "object",
