@@ -50,14 +50,15 @@ vsix: $(READY)
 	cd editors/vscode && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm test && npm run bundle
 	$(BIN)/python -P editors/vscode/pack.py
 
-# Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs, Helix. Those that are not installed are
-# fetched into .venv/editors from npm's registry and a Debian mirror.
+# Real editors: Neovim 0.12 and 0.10, code-server in headless Chromium, Emacs, Helix; and opencode, an agent. Those that
+# are not installed are fetched into .venv/editors from npm's registry and a Debian mirror.
 editors: $(READY)
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch.py --suite trixie
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_vscode.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_emacs.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_helix.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P bench/editors/fetch_opencode.py
 
 # Screenshots go to build/editors.
 test-editors: editors vsix

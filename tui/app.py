@@ -37,7 +37,7 @@ from localdflash.text.sanitize import printable
 from localdflash.tui import state
 from localdflash.tui.actions.chats import ChatActions
 from localdflash.tui.actions.code import CodeActions
-from localdflash.tui.actions.keys import KeyActions
+from localdflash.tui.actions.keys import LOW, PLACEHOLDER, KeyActions
 from localdflash.tui.actions.model import ModelActions
 from localdflash.tui.actions.project import ProjectActions
 from localdflash.tui.actions.speed import SpeedActions
@@ -55,10 +55,8 @@ from localdflash.tui.welcome import Welcome, tries
 REFRESH = 0.25  # seconds between two looks at the numbers while an answer grows
 LEAVES = 3.0  # seconds that the chat may take to leave after a signal
 AGAIN = 2.0  # seconds between two Ctrl+C that leave
-LOW = 20  # rows under which the prompt has no frame
 NARROW = 100  # columns under which the panel of speed goes below the chat
 
-PLACEHOLDER = "Ask something; / for commands, @ for files"
 
 Hits = AsyncGenerator[Hit | DiscoveryHit, None]
 

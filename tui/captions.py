@@ -27,8 +27,8 @@ def header(message: Message, number: int, model: str) -> Line:
 
 
 def model_name(pair: str) -> str:
-    """What a model is called: of a path, or of a name on the hub, the file."""
-    return pair.rstrip("/").rpartition("/")[2]
+    """What a model is called: of a path, or of a name on the hub, the file without its type."""
+    return pair.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
 
 
 def attachment_line(attachment: Attachment) -> StyledRun:

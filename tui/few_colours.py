@@ -33,6 +33,7 @@ def for_256(theme: Theme) -> Theme:
         elif name not in _VARIABLES:
             variables[name] = nearest(value)
     variables["own-tint"] = grounds["background"]
+    variables |= dict.fromkeys(("success-tint", "error-tint"), grounds["surface"])  # no colour is as faint
     return replace(theme, **grounds, **texts, variables=variables)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
+from textual.content import Content
 
 SEPARATOR = " · "
+ASK = "Ask something"
 IN_MESSAGES = ("c copies", "1-9 a code block", "e edits", "r answers again", "f forks", "Tab to the prompt")
 EDITING = ("Enter asks again", "Esc leaves the chat as it was")
 ANSWERING = ("Esc stops", "Enter sends afterwards")
@@ -14,12 +15,13 @@ FIRST = "Tab something to try"
 EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
 
 
-def fitting(keys: Sequence[str], width: int) -> str:
-    """As many of these as fit into so many cells, the first ones first."""
-    line = ""
-    for key in keys:
-        longer = f"{line}{SEPARATOR}{key}" if line else key
-        if cell_len(longer) > width:
+def fitting(keys: Sequence[str], width: int) -> Content:
+    """As many of these as fit into so many cells, the first ones first; the key stands out from what it does."""
+    shown = Content("")
+    for hint in keys:
+        key, blank, does = hint.partition(" ")
+        more = Content.assemble(SEPARATOR if shown else "", (key, "bold $foreground"), blank + does)
+        if shown.cell_length + more.cell_length > width:
             break
-        line = longer
-    return line
+        shown += more
+    return shown

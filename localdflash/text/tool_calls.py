@@ -6,6 +6,8 @@
     <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, as `harmony` passes it on
     {"name": "f", "parameters": {...}}                                           Llama 3, as the whole answer
 
+A model of another kind is told of tools in words (`tools_in_words`), and writes calls as the first of these.
+
 Arguments are told as JSON text while they grow, as far as the syntax allows. What looks like a call and is none stays
 text of the answer, so that nothing is lost. Any way of cutting the text into pieces gives the same calls.
 """
@@ -14,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from localdflash.text.gemma_values import read_object
 from localdflash.text.tokenizer import Tokenizer
@@ -22,6 +24,7 @@ from localdflash.text.tokenizer import Tokenizer
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters, by the name of the tool
 Parsed = tuple[str, str] | None  # a name, and the arguments that are certain; None while it is no call
 Told = tuple[str, list["CallDelta"]]
+Syntax = Literal["json", "tags", "gemma", "harmony", "whole", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,20 @@ class CallReader(Protocol):
 
 
 class MarkedCalls:
-    """Calls between two marks; without a closing one a call ends with the answer."""
+    """Calls between two marks; without a closing one a call ends with the answer.
 
-    def __init__(self, opening: str, closing: str, parse: Callable[[str, bool], Parsed]) -> None:
-        self._opening, self.closing, self._parse = opening, closing, parse
+    A closing mark is none where `is_open` says of the text before it that a value is under way there, which may have
+    those letters in it.
+    """
+
+    def __init__(
+        self,
+        opening: str,
+        closing: str,
+        parse: Callable[[str, bool], Parsed],
+        is_open: Callable[[str], bool] = lambda body: False,
+    ) -> None:
+        self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
         self._after_call = False  # line feeds behind a call are none of the answer
         self._count, self._told = 0, ("", "")  # calls that ended; name and arguments told of the one under way
@@ -72,18 +85,26 @@ class MarkedCalls:
                     return said + before[:certain], calls
                 said += before.rstrip("\n")
                 self._held, self._inside = rest, True
-            body, mark, rest = self._held.partition(self.closing) if self.closing else (self._held, "", "")
-            if not mark:
-                calls += self._tell(self._parse(body[: len(body) - begun_at_end(body, self.closing)], False))
+            end = self._closed_at()
+            if end < 0:
+                certain = len(self._held) - begun_at_end(self._held, self.closing)
+                calls += self._tell(self._parse(self._held[:certain], False))
                 return said, calls
-            lost, ended = self._end(body, mark)
+            lost, ended = self._end(self._held[:end], self.closing)
             said, calls = said + lost, calls + ended
-            self._held, self._after_call = rest, not lost
+            self._held, self._after_call = self._held[end + len(self.closing) :], not lost
 
     def finish(self) -> Told:
         """See `CallReader`."""
         held, self._held = self._held, ""
         return self._end(held, "") if self._inside else (held, [])
+
+    def _closed_at(self) -> int:
+        """Where the closing mark of the call under way begins; -1 if it is not there yet."""
+        end = self._held.find(self.closing) if self.closing else -1
+        while end >= 0 and self._is_open(self._held[:end]):
+            end = self._held.find(self.closing, end + 1)
+        return end
 
     def _end(self, body: str, mark: str) -> Told:
         """The call ends: what of it is text after all, and what is to be told of it."""
@@ -143,6 +164,8 @@ class WholeCalls:
 _JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
 _XML_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_WHOLE_PARAMETER = re.compile(r"<parameter=.*?</parameter>", re.DOTALL)
+_WHOLE_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
@@ -182,6 +205,13 @@ def xml_call(body: str, ended: bool, tools: Schemas) -> Parsed:
     return head[1], "{" + ", ".join(parts) + ("}" if ended else "")
 
 
+def is_value_open(body: str) -> bool:
+    """Whether a JSON call ends inside of a string here, or one of tags inside of a parameter."""
+    if _XML_HEAD.match(body):
+        return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
+    return '"' in _WHOLE_STRING.sub("", body)
+
+
 def _type(schema: object) -> object:
     return schema.get("type") if isinstance(schema, Mapping) else None
 
@@ -213,22 +243,35 @@ def gemma_call(body: str, ended: bool) -> Parsed:
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
 
 
-def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader | None:
-    """What finds the calls in this model's answers; None if its vocabulary and template know no tools."""
+def syntax_of(tokenizer: Tokenizer) -> Syntax:
+    """How this model writes calls, by its vocabulary and template; "words" where it knows none, or another way."""
     template = tokenizer.chat_template() or ""
     if not re.search(r"\btools\b", template):
-        return None
+        return "words"
     if tokenizer.has_special("<|call|>") and tokenizer.has_special("<|message|>"):
-        return MarkedCalls("<|start|>assistant", "", harmony_call)
+        return "harmony"
     if tokenizer.has_special("<|tool_call>"):
-        return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call)
+        return "gemma"
     if "<tool_call>" in template:
-        return MarkedCalls(
-            "<tool_call>",
-            "</tool_call>",
-            lambda body, ended: xml_call(body, ended, tools) if _XML_HEAD.match(body) else json_call(body, ended),
-        )
-    return WholeCalls(tools) if tokenizer.has_special("<|python_tag|>") else None
+        return "tags" if "<function=" in template else "json"
+    return "whole" if tokenizer.has_special("<|python_tag|>") else "words"
+
+
+def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
+    """What finds the calls in this model's answers."""
+    match syntax_of(tokenizer):
+        case "harmony":
+            return MarkedCalls("<|start|>assistant", "", harmony_call)
+        case "gemma":
+            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count('<|"|>') % 2 == 1)
+        case "whole":
+            return WholeCalls(tools)
+    return MarkedCalls(
+        "<tool_call>",
+        "</tool_call>",
+        lambda body, ended: xml_call(body, ended, tools) if _XML_HEAD.match(body) else json_call(body, ended),
+        is_value_open,
+    )
 
 
 def begun_at_end(text: str, mark: str) -> int:

@@ -124,6 +124,10 @@ TOOL_TEMPLATES = {
         "{%- if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif -%}"
         "{%- for message in messages %}{{ message.role + ': ' + message.content + '<|eot_id|>' }}{% endfor -%}"
     ),
+    "words": (  # knows none
+        "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}"
+        "{%- endfor -%}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}"
+    ),
 }
 TOOL_TOKENS = {
     "hermes": QWEN_TOKENS,
@@ -131,6 +135,7 @@ TOOL_TOKENS = {
     "gemma": GEMMA_TOKENS,
     "harmony": HARMONY_TOKENS,
     "llama": dict.fromkeys(("<|eot_id|>", "<|python_tag|>", "<|eom_id|>"), CONTROL),
+    "words": dict.fromkeys(("<|endoftext|>", "<|im_start|>", "<|im_end|>"), CONTROL),
 }
 
 

@@ -1,7 +1,7 @@
 """A pair whose target says what it was told to say, token by token, over a vocabulary of a family of models."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,6 +64,39 @@ class ScriptedTarget:
         self.length = length
 
 
+class AnsweringTarget(ScriptedTarget):
+    """One whose script depends on the prompt: `answer` makes its parts of the prompt's text."""
+
+    context = 200_000
+
+    def __init__(self, tokenizer: Tokenizer, answer: Callable[[str], Sequence[str]]) -> None:
+        super().__init__(tokenizer.vocab_size, [0])
+        self._tokenizer, self._answer = tokenizer, answer
+        self._ids: list[int] = []
+        self._verified: list[int] = []
+
+    def extend(self, ids: Sequence[int]) -> Taps | None:
+        self._ids += ids
+        return super().extend(ids)
+
+    def end_prompt(self) -> None:
+        super().end_prompt()
+        text = b"".join(self._tokenizer.piece(token, special=True) for token in self._ids).decode()
+        self.script = spelled(self._tokenizer, *self._answer(text))
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        self._verified = [anchor, *draft.tokens]
+        return super().verify(anchor, draft)
+
+    def keep(self, rows: int) -> None:
+        self._ids += self._verified[:rows]
+        super().keep(rows)
+
+    def crop(self, length: int) -> None:
+        del self._ids[length:]
+        super().crop(length)
+
+
 def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
     """The ids of parts, each a special token or text."""
     return [
@@ -77,7 +110,27 @@ def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
 def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
     """Until this ends, the options that it gives load a pair that says these parts, then its end."""
     tokenizer = Tokenizer.load(vocabulary)
-    target = ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))
+    with _loading(vocabulary, ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))) as options:
+        yield options
+
+
+@contextmanager
+def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
+    """A client of an app whose pair says these parts."""
+    with scripted_pair(vocabulary, *parts) as options, _client(options) as made:
+        yield made
+
+
+@contextmanager
+def answering_client(vocabulary: Path, answer: Callable[[str], Sequence[str]]) -> Iterator[tuple[Client, LoadedPair]]:
+    """A client of an app whose pair says after each prompt the parts that `answer` makes of its text."""
+    target = AnsweringTarget(Tokenizer.load(vocabulary), answer)
+    with _loading(vocabulary, target) as options, _client(options) as made:
+        yield made
+
+
+@contextmanager
+def _loading(vocabulary: Path, target: ScriptedTarget) -> Iterator[Options]:
     options = Options(str(vocabulary), backend="torch", costs=drafting_pays)
 
     def load(*_: object) -> Running:
@@ -99,14 +152,12 @@ def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
 
 
 @contextmanager
-def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
-    """A client of an app whose pair says these parts."""
-    with scripted_pair(vocabulary, *parts) as options:
-        metrics = Metrics()
-        worker = PairWorker(options, 1_000_000, 4, metrics.observe)
-        worker.start()
-        loaded = asyncio.run(worker.ready())
-        try:
-            yield Client(create_app(Engines(worker), metrics), {}), loaded
-        finally:
-            worker.close()
+def _client(options: Options) -> Iterator[tuple[Client, LoadedPair]]:
+    metrics = Metrics()
+    worker = PairWorker(options, 1_000_000, 4, metrics.observe)
+    worker.start()
+    loaded = asyncio.run(worker.ready())
+    try:
+        yield Client(create_app(Engines(worker), metrics), {}), loaded
+    finally:
+        worker.close()

@@ -13,10 +13,11 @@ from localdflash.errors import UsageError
 from localdflash.text.answer_format import format_of
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import call_reader
+from localdflash.text.tool_calls import Schemas, call_reader
 from localdflash.text.tool_grammar import call_constraint
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import spelled
+from tests.text.conftest import MakeVocabulary
 from tests.text.test_tool_calls import read
 
 __all__ = ["tool_vocabularies"]
@@ -39,6 +40,7 @@ OPENS = {
     "tags": ("<tool_call>",),
     "gemma": ("<|tool_call>",),
     "harmony": ("<|channel|>", "commentary to=functions.weather ", "<|constrain|>", "json", "<|message|>"),
+    "words": ("<tool_call>",),  # letters
 }
 Model = tuple[Tokenizer, Grammars]
 
@@ -50,7 +52,10 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Model]:
 
 
 def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Generator, most: int = 300) -> list[int]:
-    """The ids that are drawn at random among those that may come, until nothing is constrained or the answer ends."""
+    """The ids that are drawn at random among those that may come, until nothing is constrained or the answer ends.
+
+    Where text is forced, the mask has the one token that the vocabulary cuts it into, and not what begins alike.
+    """
     ids: list[int] = []
     while len(ids) < most and (mask := constraint.mask()) is not None:
         forced = list(constraint.forced())
@@ -58,7 +63,7 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
         token = int(random.choice(np.flatnonzero(mask)))
         assert constraint.allowed([token]) == 1
         refused = random.choice(np.flatnonzero(~mask))
-        assert constraint.allowed([int(refused), token]) == 0
+        assert forced or constraint.allowed([int(refused), token]) == 0
         ids.append(token)
         if token in tokenizer.ends:
             break
@@ -66,12 +71,11 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, random: np.random.Gener
     return ids
 
 
-def call_of(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, Any]:
+def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
     """The one call of an answer."""
     spelling = format_of(tokenizer).start([], "", at_once="call").spelling(tokenizer)
     text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
-    reader = call_reader(tokenizer, TOOLS)
-    assert reader
+    reader = call_reader(tokenizer, tools)
     said, [(name, arguments)] = read(reader, [text])
     assert said == ""
     return name, json.loads(arguments)
@@ -85,7 +89,7 @@ def check(name: str, arguments: Any) -> None:
     assert isinstance(arguments.get("exact", True), bool)
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_call_that_must_be(models: Mapping[str, Model], family: str, seed: int) -> None:
     tokenizer, grammars = models[family]
@@ -122,7 +126,7 @@ def test_a_call_that_may_be(models: Mapping[str, Model], family: str, seed: int)
     check(*call_of(tokenizer, [*spelled(tokenizer, *OPENS[family]), *ids]))
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "gemma"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "words"])
 def test_one_call_after_the_other(models: Mapping[str, Model], family: str) -> None:
     tokenizer, grammars = models[family]
     make = call_constraint(tokenizer, grammars, {"now": {}}, must=False)
@@ -162,6 +166,62 @@ def test_messages_to_nobody_are_free(models: Mapping[str, Model]) -> None:
     for token in spelled(tokenizer, *parts, "<|channel|>", "commentary to=functions.other", "<|message|>", "x"):
         assert constraint.mask() is None
         constraint.advance(token)
+
+
+@pytest.mark.parametrize(("rest", "held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])
+def test_an_opening_that_ends_inside_of_a_token(make_vocabulary: MakeVocabulary, rest: str, held: bool) -> None:
+    """What such a token has behind it belongs to the call."""
+    token = f"call>{rest}"
+    template = {"tokenizer.chat_template": "{{ messages }}"}
+    tokenizer = Tokenizer.load(make_vocabulary({"<|endoftext|>": 3, token.replace("\n", "Ċ"): 1}, template))
+    make = call_constraint(tokenizer, Grammars(tokenizer), TOOLS, must=False)
+    assert make
+    constraint = make()
+    last = tokenizer.vocab_size - 1
+    assert tokenizer.piece(last).decode() == token
+    for one in tokenizer.encode("<tool_"):
+        constraint.advance(one)
+    assert constraint.allowed([last, last]) == 1
+    constraint.advance(last)
+    assert (constraint.mask() is not None) == held
+    if held:
+        check(
+            *call_of(
+                tokenizer, [*tokenizer.encode("<tool_"), last, *walked(tokenizer, constraint, np.random.default_rng(0))]
+            )
+        )
+
+
+@pytest.mark.parametrize("family", ["hermes", "tags", "llama", "words"])
+def test_references_stay_inside_of_their_tool(models: Mapping[str, Model], family: str) -> None:
+    """Definitions of two tools have one name, and one refers to another part of its own schema."""
+    kinds: dict[str, dict[str, Any]] = {
+        "few": {"type": "integer", "minimum": 1, "maximum": 3},
+        "yes": {"type": "boolean"},
+    }
+    tools = {
+        name: {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#/$defs/Kind", "type": kind["type"]},
+                "b": {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1, "maxItems": 2},
+            },
+            "required": ["a", "b"],
+            "$defs": {"Kind": kind},
+        }
+        for name, kind in kinds.items()
+    }
+    tokenizer, grammars = models[family]
+    make = call_constraint(tokenizer, grammars, tools, must=True)
+    assert make
+    named = set[str]()
+    for seed in range(12):
+        name, given = call_of(tokenizer, walked(tokenizer, make(), np.random.default_rng(seed)), tools)
+        named.add(name)
+        for value in (given["a"], *given["b"]):
+            assert value in ((1, 2, 3) if name == "few" else (True, False))
+            assert isinstance(value, bool) == (name == "yes")
+    assert named == set(tools)
 
 
 @pytest.mark.parametrize("family", ["hermes", "harmony", "llama"])

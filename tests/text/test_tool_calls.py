@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localdflash.text.gemma_values import read_object
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, call_reader
+from localdflash.text.tool_calls import CallReader, call_reader, syntax_of
 from tests.support.chat_formats import tool_vocabularies
 from tests.text.conftest import MakeVocabulary
 from tests.text.test_thoughts import cut
@@ -22,7 +22,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "f": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
     "g.h-1": {"type": "object", "properties": {}},
 }
-FAMILIES = ["hermes", "tags", "gemma", "harmony", "llama"]
+FAMILIES = ["hermes", "tags", "gemma", "harmony", "llama", "words"]
 Calls = list[tuple[str, Any]]
 
 
@@ -32,9 +32,7 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
 
 
 def reader_of(tokenizer: Tokenizer) -> CallReader:
-    reader = call_reader(tokenizer, TOOLS)
-    assert reader
-    return reader
+    return call_reader(tokenizer, TOOLS)
 
 
 def read(reader: CallReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
@@ -56,7 +54,7 @@ def written(family: str, name: str, arguments: dict[str, Any]) -> str:
     """A call as a model of this family writes it."""
     text = json.dumps(arguments, ensure_ascii=False)
     match family:
-        case "hermes":
+        case "hermes" | "words":
             return f'<tool_call>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call>'
         case "tags":
             values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
@@ -80,7 +78,10 @@ def gemma(value: Any) -> str:
     return json.dumps(value)
 
 
-words = st.text(alphabet='aé错 {}[],:"\\\n<>/', max_size=12)
+marks = st.sampled_from(["</tool_call>", "<tool_call|>", "<tool_call>", "<parameter=city>"])  # in a value they are text
+words = st.text(alphabet='aé错 {}[],:"\\\n<>/', max_size=12) | st.lists(
+    marks | st.sampled_from('a"\n'), max_size=4
+).map("".join)
 arguments = st.fixed_dictionaries({"city": words}, optional={"days": st.integers(-5, 5)})
 
 
@@ -106,7 +107,7 @@ def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: st
     assert read(reader_of(models[family]), data.draw(cut(text))) == read(reader_of(models[family]), [text])
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "llama"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "llama", "words"])
 def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
     given: Calls = [("f", {"city": "Oslo"}), ("g.h-1", {}), ("f", {"city": "Rom", "days": 1})]
     between = {"llama": "; ", "gemma": ""}.get(family, "\n")
@@ -164,7 +165,6 @@ def test_a_name_may_come_last(models: Mapping[str, Tokenizer]) -> None:
 def test_a_tag_is_of_its_type(tool_vocabularies: Mapping[str, Path], schema: str, text: str, value: Any) -> None:
     tools = {"f": {"properties": {"a": {"type": schema}}}}
     reader = call_reader(Tokenizer.load(tool_vocabularies["tags"]), tools)
-    assert reader
     said, calls = read(
         reader, [f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"]
     )
@@ -188,6 +188,7 @@ def test_what_is_no_object_of_gemmas(text: str) -> None:
     assert read_object(text) is None
 
 
-def test_a_model_whose_template_knows_no_tools(make_vocabulary: MakeVocabulary) -> None:
-    path = make_vocabulary({"<|endoftext|>": 3, "<tool_call>": 4}, {"tokenizer.chat_template": "{{ messages }}"})
-    assert call_reader(Tokenizer.load(path), TOOLS) is None
+@pytest.mark.parametrize("template", ["{{ messages }}", "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]"])
+def test_a_model_that_knows_no_tools_or_in_another_syntax(make_vocabulary: MakeVocabulary, template: str) -> None:
+    path = make_vocabulary({"<|endoftext|>": 3}, {"tokenizer.chat_template": template})
+    assert syntax_of(Tokenizer.load(path)) == "words"

@@ -16,7 +16,7 @@ from tests.tui.chat_stage import answered, on_stage, shown, typed, wait_until
     ("width", "line"), [(100, "one · two · three"), (12, "one · two"), (8, "one"), (2, ""), (0, ""), (-3, "")]
 )
 def test_as_many_as_fit(width: int, line: str) -> None:
-    assert hints.fitting(("one", "two", "three"), width) == line
+    assert hints.fitting(("one", "two", "three"), width).plain == line
 
 
 def test_the_keys_of_the_moment() -> None:

@@ -31,7 +31,7 @@ def test_all_that_is_known() -> None:
         ({"used": 1024}, "1 024/1 024 context full"),
         ({"used": 5000, "context": 0}, "5 000 tokens"),
         ({"message": "copied 3 lines"}, "copied 3 lines"),
-        ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M.gguf"),
+        ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),
         ({"accepted": 0.0}, "0 % accepted"),
         ({"draft": False}, "drafting off"),
         ({"drafter": False}, "no drafter"),

@@ -17,7 +17,7 @@ TEXTS = ["foreground", "text-muted", "primary", "secondary", "accent", "warning"
 PAIRS = [
     *itertools.product(TEXTS, GROUNDS),
     *itertools.product(["foreground"], [f"{name}-tint" for name in DRAFTERS]),
-    *((name, f"{name}-tint") for name in DRAFTERS),
+    *((name, f"{name}-tint") for name in (*DRAFTERS, "success", "error")),
     ("block-cursor-foreground", "block-cursor-background"),
     ("block-cursor-blurred-foreground", "block-cursor-blurred-background"),
     ("text-muted", "block-cursor-background"),
@@ -66,8 +66,9 @@ def test_tints_differ_from_each_other_and_from_the_ground(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_theme_has_every_variable_of_the_drafters(theme: str) -> None:
-    assert {*VARIABLE_DEFAULTS} == {name + end for name in DRAFTERS for end in ("", "-tint")}
+def test_every_theme_has_every_variable(theme: str) -> None:
+    drafters = {name + end for name in DRAFTERS for end in ("", "-tint")}
+    assert {*VARIABLE_DEFAULTS} == drafters | {"success-tint", "error-tint"}
     assert VARIABLE_DEFAULTS.keys() <= THEMES[theme].variables.keys()
 
 

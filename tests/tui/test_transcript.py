@@ -69,8 +69,8 @@ def test_names_are_sanitised_and_stay_on_one_line() -> None:
 @pytest.mark.parametrize(
     ("named", "shown"),
     [
-        ("/models/qwen/Qwen3-4B.gguf", "Qwen3-4B.gguf"),
-        ("hf:o/n/x.gguf", "x.gguf"),
+        ("/models/qwen/Qwen3-4B.gguf", "Qwen3-4B"),
+        ("hf:o/n/x.gguf", "x"),
         ("embedded", "embedded"),
         ("/", "answer"),
     ],

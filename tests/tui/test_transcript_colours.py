@@ -119,6 +119,22 @@ def test_questions_are_shown_as_typed() -> None:
     run(test, [Message("user", "*not* emphasis, `no code`\n```python\nx\n```")])
 
 
+def test_a_changed_line_is_tinted_to_its_end() -> None:
+    diff = "```diff\n def f():\n-    return 1\n+    return 2\n+\n```"
+
+    async def test(stage: Stage, pilot: Pilot[None]) -> None:
+        await until(lambda: _settled(stage))
+        palette = stage.transcript._paint().palette
+        grounds = [palette[f"fence {style}".strip()].bgcolor for style in ("", "syntax.deleted", "syntax.inserted")]
+        assert len(set(grounds)) == 3
+        first = next(y for y, shown in enumerate(stage.rows) if "def f():" in shown)
+        for row, ground in zip(range(first, first + 4), (*grounds, grounds[-1]), strict=True):
+            segments = [one for one in stage.transcript.render_line(row) if one.style and one.style.bgcolor == ground]
+            assert sum(one.cell_length for one in segments) >= 54, stage.rows[row]
+
+    run(test, [Message("assistant", diff, finish="stop")])
+
+
 def test_code_lies_on_a_ground_as_wide_as_the_text() -> None:
     async def test(stage: Stage, pilot: Pilot[None]) -> None:
         ground = stage.transcript._paint().palette["fence"].bgcolor

@@ -9,6 +9,8 @@ from localdflash.tui.actions.answers import AnswerActions
 from localdflash.tui.prompt import Prompt
 from localdflash.tui.welcome import Try, Welcome
 
+PLACEHOLDER = f"{hints.ASK}; / for commands, @ for files"
+LOW = 20  # rows under which the prompt has no frame
 _FRAME = 6  # cells of the prompt's frame beside what stands in it
 
 
@@ -22,8 +24,12 @@ class KeyActions(AnswerActions):
     def refresh_keys(self) -> None:
         """Name the keys of the moment."""
         keys = hints.fitting(self._keys(), self.size.width - _FRAME)
-        if self.prompt.border_subtitle != keys:
+        if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
+        if self.size.height < LOW:  # without a frame they stand where nothing is typed
+            self.prompt.placeholder = hints.fitting((hints.ASK, *self._keys()), self.size.width - 2).plain
+        else:
+            self.prompt.placeholder = PLACEHOLDER
 
     def _keys(self) -> Sequence[str]:
         if self.transcript.has_focus:

@@ -33,7 +33,7 @@ async def chat(http: HttpRequest) -> Response:
     state: AppState = http.app.state.shared
     body = await read(http, ChatRequest)
     loaded = await state.ready("chat", body.model)
-    tools = tools_of(body, loaded.tokenizer)
+    tools = tools_of(body)
     ask = await asyncio.to_thread(ask_of, loaded, body, tools, state.grammars(loaded))
     return await answer(
         http, state, ask, body, ChatShape(loaded.tokenizer, bool(body.logprobs), parts_of(ask, body, tools))

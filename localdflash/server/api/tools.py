@@ -11,7 +11,7 @@ from localdflash.server.api.messages import bad
 from localdflash.server.api.schemas import ChatRequest, NamedTool, Tool
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, Schemas, call_reader
+from localdflash.text.tool_calls import CallReader, Schemas, call_reader, syntax_of
 from localdflash.text.tool_grammar import call_constraint
 
 
@@ -29,17 +29,20 @@ class AskedTools:
         return call_reader(tokenizer, self.schemas) if self.schemas else None
 
     def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
-        """What ends an answer that may have one call."""
+        """What ends an answer: its only call, or what a model that was told in words makes up as the result."""
         reader = self.reader(tokenizer)
-        return (reader.closing,) if reader and reader.closing and not self.several else ()
+        if not reader:
+            return ()
+        made_up = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
+        return (reader.closing, *made_up) if reader.closing and not self.several else made_up
 
     def constraint(self, tokenizer: Tokenizer, grammars: Grammars) -> Callable[[], Constraint] | None:
         """A maker of what keeps the calls of one choice to their schemas."""
         return call_constraint(tokenizer, grammars, self.schemas, must=self.must) if self.schemas else None
 
 
-def tools_of(body: ChatRequest, tokenizer: Tokenizer) -> AskedTools:
-    """The tools of a request; ApiError if the model's template knows none, or a name is not among them."""
+def tools_of(body: ChatRequest) -> AskedTools:
+    """The tools of a request; ApiError if a schema is none, or a name is not among them."""
     if not body.tools and body.tool_choice not in (None, "none", "auto"):
         raise bad("tool_choice", "there are no tools to choose from")
     if not body.tools or body.tool_choice == "none":
@@ -47,8 +50,6 @@ def tools_of(body: ChatRequest, tokenizer: Tokenizer) -> AskedTools:
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
     for number, schema in enumerate(schemas.values()):
         check_schema(f"tools[{number}].function.parameters", schema)
-    if not call_reader(tokenizer, schemas):
-        raise bad("tools", "this model's chat template knows none; leave them out or use another model")
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
     if wanted and wanted not in schemas:
         raise bad("tool_choice.function.name", f"no tool {wanted!r} among the tools")

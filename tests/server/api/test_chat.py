@@ -185,7 +185,7 @@ def test_roles_and_parts(client: Any) -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     assert prompt({"role": "user", "content": parts}) == prompt({"role": "user", "content": "Hello"})
     assert prompt({"role": "developer", "content": "x"}) == prompt({"role": "system", "content": "x"})
-    assert "tool\nresult" in prompt({"role": "tool", "content": "result", "tool_call_id": "1"})
+    assert "user\n<tool_response>\nresult\n" in prompt({"role": "tool", "content": "result", "tool_call_id": "1"})
     assert "assistant\n<|im_end|>" in prompt({"role": "assistant", "content": None})
 
 

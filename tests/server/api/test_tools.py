@@ -41,6 +41,7 @@ CALLS = {
         '{"city": "Oslo", "days": 2}',
     ),
     "llama": ('{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}',),
+    "words": ('<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>',),
 }
 ENDS = {
     "hermes": "<|im_end|>",
@@ -48,6 +49,7 @@ ENDS = {
     "gemma": "<|tool_response>",
     "harmony": "<|call|>",
     "llama": "<|eot_id|>",
+    "words": "<|im_end|>",
 }
 USER = {"role": "user", "content": "Will it rain?"}
 
@@ -125,7 +127,7 @@ def test_without_tools_it_is_text(tool_vocabularies: dict[str, Path], family: st
             assert choice["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "gemma"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "words"])
 def test_several_calls_after_some_words(tool_vocabularies: dict[str, Path], family: str) -> None:
     parts = ("I look.\n", *CALLS[family], *CALLS[family], ENDS[family])
     with scripted_client(tool_vocabularies[family], *parts) as (client, _):
@@ -141,7 +143,7 @@ def test_several_calls_after_some_words(tool_vocabularies: dict[str, Path], fami
         assert len(streamed(client.events(CHAT, asked(parallel_tool_calls=False)))[1]) == 1
 
 
-@pytest.mark.parametrize("family", ["hermes", "harmony"])
+@pytest.mark.parametrize("family", ["hermes", "harmony", "words"])
 def test_arguments_are_streamed(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _):
         events = client.events(CHAT, asked(draft=False))
@@ -163,7 +165,7 @@ def test_a_call_keeps_to_its_schema(tool_vocabularies: dict[str, Path], family: 
                 assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == ARGUMENTS
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
@@ -185,7 +187,7 @@ def test_a_call_that_must_be_is(tool_vocabularies: dict[str, Path], family: str,
         ]
 
 
-@pytest.mark.parametrize("family", ["hermes", "tags", "harmony"])
+@pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "words"])
 def test_calls_and_results_go_into_the_prompt(tool_vocabularies: dict[str, Path], family: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}}
     messages = [
@@ -231,14 +233,23 @@ def test_what_is_wrong_is_named(tool_vocabularies: dict[str, Path], fields: dict
         assert (told.status_code, told.json()["error"]["param"]) == (400, param)
 
 
-@pytest.mark.parametrize("depth", [50, 3000, 200_000])
-def test_nested_beyond_reason(tool_vocabularies: dict[str, Path], depth: int) -> None:
+def test_a_made_up_result_ends_the_answer(tool_vocabularies: dict[str, Path]) -> None:
+    parts = (*CALLS["words"], "\n<tool_response>\nrain\n</tool_response>\nIt rains.", ENDS["words"])
+    with scripted_client(tool_vocabularies["words"], *parts) as (client, _):
+        (choice,) = client.post(CHAT, asked()).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+        assert "It rains." in client.post(CHAT, asked(tools=None)).json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("family", ["hermes", "words"])
+@pytest.mark.parametrize("depth", [50, 800, 3000, 200_000])
+def test_nested_beyond_reason(tool_vocabularies: dict[str, Path], family: str, depth: int) -> None:
     """In arguments of a call, and in a schema: an answer or an error of the request, never of the server."""
     nested = "[" * depth + "]" * depth
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": f'{{"a": {nested}}}'}}
     schema = f'{{"name": "f", "parameters": {{"properties": {{"a": {{"enum": {nested}}}}}}}}}'
     tools = f'[{{"type": "function", "function": {schema}}}]'
-    with scripted_client(tool_vocabularies["hermes"], "x", "<|im_end|>") as (client, _):
+    with scripted_client(tool_vocabularies[family], "x", "<|im_end|>") as (client, _):
         told = client.post(CHAT, asked(messages=[USER, {"role": "assistant", "content": "", "tool_calls": [call]}]))
         assert told.status_code in (200, 400)
         for choice in ("auto", "required"):

@@ -30,7 +30,7 @@ async def messages(http: HttpRequest) -> Response:
     body = await read(http, MessagesRequest)
     loaded = await state.ready("chat", body.model)
     asked = chat_request(body)
-    tools = tools_of(asked, loaded.tokenizer)
+    tools = tools_of(asked)
     ask = await asyncio.to_thread(ask_of, loaded, asked, tools, state.grammars(loaded))
     parts, stops = parts_of(ask, asked, tools)(), body.stop_sequences or ()
     if body.stream:
@@ -53,7 +53,7 @@ async def count_tokens(http: HttpRequest) -> Response:
         messages_of(asked.messages),
         variables=variables_of(asked),
         goes_on=bool(asked.continue_final_message),
-        tools=tools_of(asked, loaded.tokenizer).described,
+        tools=tools_of(asked).described,
     )
     return json_response({"input_tokens": len(await asyncio.to_thread(counted))})
 

@@ -26,7 +26,7 @@ async def responses(http: HttpRequest) -> Response:
     body = await read(http, ResponsesRequest)
     loaded = await state.ready("chat", body.model)
     asked = chat_request(body)
-    tools = tools_of(asked, loaded.tokenizer)
+    tools = tools_of(asked)
     ask = await asyncio.to_thread(ask_of, loaded, asked, tools, state.grammars(loaded))
     writer, parts = ResponseWriter(ask, body), parts_of(ask, asked, tools)()
     if body.stream:
