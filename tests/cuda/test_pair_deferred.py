@@ -1,0 +1,104 @@
+"""The pair's fuzz on a GPU in software: what was started has not happened before somebody waits for it.
+
+Half of the histories run as late as can be, the others in an order by chance; graphs are captured anew in each.
+Faults that would go unnoticed on a CPU are put in on purpose, and found.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from localdflash.cuda.ops import REFERENCES
+from localdflash.cuda.runner import Runner
+from localdflash.errors import LocaldflashError
+from localdflash.kernels.state import STEP
+from tests.cuda.histories import ACTS, FAILING, History, World, fuzz, play, tiny_world
+from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned
+
+GPU = SoftwareGpu()
+FAULT = (AssertionError, IndexError, LocaldflashError)
+LATE = None  # nothing happens before it is waited for
+LONG = [History.prefill, *[History.steps] * 6, History.save, History.steps, History.rollback, *[History.steps] * 6]
+
+
+def accept_and_forget(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, records: Tensor) -> None:
+    """Accept, and keep no record but the two that may be in flight: who reads another one shall see it."""
+    newest = int(state[STEP]) % len(records)
+    REFERENCES.accept(draft, choice, tokens, state, records)
+    two = records[[newest - 1, newest]]
+    poisoned(records)[[newest - 1, newest]] = two
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    ops = GPU.ops(replace(REFERENCES, accept=accept_and_forget))
+    with tiny_world(tmp_path_factory.mktemp("tiny"), ops, GPU.launch) as world:
+        for pair in (world.pair, world.other):
+            GPU.own(pair.stepper)
+            pair.stepper.device = CUDA
+        yield world
+
+
+def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> None:
+    """A history with runners that have captured nothing yet."""
+    GPU.restart(pace)
+    with GPU.on():
+        for pair in (world.pair, world.other):
+            pair.runner = Runner(pair.stepper)
+        play(world, acts, seed)
+
+
+@fuzz
+@given(st.lists(st.sampled_from(ACTS), min_size=4, max_size=14), st.integers(0, 2**32))
+def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
+    play_late(world, acts, seed, seed if seed % 2 else LATE)
+
+
+@fuzz
+@given(st.lists(st.sampled_from(FAILING), min_size=4, max_size=14), st.integers(0, 2**32))
+def test_what_fails_in_between_leaves_nothing_behind(world: World, acts: list[Any], seed: int) -> None:
+    play_late(world, acts, seed, seed if seed % 2 else LATE)
+
+
+def test_a_record_that_is_read_before_its_step_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Event, "synchronize", lambda self: None)
+    with pytest.raises(FAULT):
+        play_late(world, LONG, 0, LATE)
+
+
+def test_records_that_are_written_over_in_flight_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pair in (world.pair, world.other):
+        monkeypatch.setattr(pair.stepper, "records", pair.stepper.records[:1])
+    with pytest.raises(FAULT):
+        play_late(world, LONG, 0, 1)
+
+
+def test_a_capture_whose_trials_do_not_wait_for_the_step_in_flight_is_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stream, "wait_stream", lambda self, other: None)
+    with pytest.raises(FAULT):
+        play_late(world, LONG, 0, 1)
+
+
+def test_a_capture_that_leaves_the_state_changed_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Runner._capture
+
+    def moved(self: Runner, sequence: Any) -> Any:
+        graph = capture(self, sequence)
+        sequence()
+        return graph
+
+    monkeypatch.setattr(Runner, "_capture", moved)
+    with pytest.raises(FAULT):
+        play_late(world, LONG, 0, LATE)
+
+
+def test_the_host_may_not_compute_on_the_device(world: World) -> None:
+    with GPU.on(), pytest.raises(AssertionError, match="add"):
+        world.pair.stepper.state + 1
