@@ -5,12 +5,14 @@ read on the device. After a step its record is copied to pinned memory and an ev
 for that step alone. A CUDA error that sticks to the process becomes `DeviceFailed`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from localdflash.cuda.leaving import Leaving, Outbox
 from localdflash.cuda.stack import ROWS
 from localdflash.cuda.stepper import Stepper, Way
 from localdflash.errors import DeviceFailed
@@ -36,9 +38,12 @@ class Runner:
         self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._outbox = Outbox(stepper.device)
+        self._leaving: Leaving | None = None
 
     def step(self, way: Way, greedy: bool, length: int) -> Arrival:
         """Start a step at a context of at most `length` tokens."""
+        self.make_room(length + ROWS)
         splits = chunks(length, self._slots)
         with device_errors():
             self._run(f"{way} {'greedy' if greedy else 'sampled'}", splits, lambda: self._recorded(way, greedy, splits))
@@ -62,14 +67,29 @@ class Runner:
 
     def extend(self, length: int) -> None:
         """Compute the 16 tokens after a context of `length`."""
+        self.make_room(length + ROWS)
         splits = chunks(length, self._slots)
         with device_errors():
             self._run("extend", splits, lambda: self.stepper.extend(splits))
 
-    def catch_up(self) -> None:
-        """Give the drafter 16 more tokens."""
+    def catch_up(self, length: int) -> None:
+        """Give the drafter 16 more tokens of a context of `length`."""
+        self.make_room(length + ROWS)
         with device_errors():
             self._run("catch up", 0, self.stepper.catch_up)
+
+    def put_aside(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
+        """Let the first `slots` rows of each group's tensors leave the device, while it goes on with something else."""
+        self.synchronize()
+        self.make_room(len(self.stepper.tokens))
+        self._leaving = self._outbox.send(groups, slots)
+        return self._leaving
+
+    def make_room(self, slots: int) -> None:
+        """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
+        if self._leaving:
+            with device_errors():
+                self._leaving.wait_for(slots)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""

@@ -28,6 +28,7 @@ from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 CPU = torch.device("cpu")
 LENGTH, CHUNK, TAPS = 150, 16, 96  # of the context, of a chunk of attention, of the ring
+STAGE = 1 << 15  # bytes: some ten slots of a sequence that leaves
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
 SAMPLED = SamplingParams(temperature=0.8, seed=11)
 
@@ -83,6 +84,7 @@ def tiny_world(
         patch.setattr("localdflash.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
         patch.setattr("localdflash.cuda.stepper.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.cuda.pair.TAP_SLOTS", TAPS)
+        patch.setattr("localdflash.cuda.leaving.STAGE", STAGE)
         both = [load_pair(target, drafter, CPU, CudaSettings(context=LENGTH), ops) for _ in range(2)]
         for pair in both:
             _watch(pair, patch, launch or (lambda work: work()))
@@ -251,12 +253,14 @@ class History:
         other.forget()
         other.prefill(self.pair.ids)
         ours, fresh = self.pair.save(), other.save()
+        ours.arrived()
+        fresh.arrived()
         assert ours.ids == fresh.ids
         np.testing.assert_allclose(_floats(ours.target), _floats(fresh.target), atol=1e-3)
         np.testing.assert_allclose(_floats(ours.drafters[0]), _floats(fresh.drafters[0]), atol=1e-3)
 
 
-def _floats(state: bytes) -> Any:
+def _floats(state: bytes | bytearray) -> Any:
     return np.frombuffer(state, np.float32)
 
 

@@ -4,20 +4,22 @@ Half of the histories run as late as can be, the others in an order by chance; g
 Faults that would go unnoticed on a CPU are put in on purpose, and found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from localdflash.cuda.leaving import Leaving
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import Runner
 from localdflash.errors import LocaldflashError
 from localdflash.kernels.state import STEP
-from tests.cuda.histories import ACTS, FAILING, History, World, fuzz, play, tiny_world
+from tests.cuda.histories import ACTS, FAILING, STAGE, History, World, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, Event, SoftwareGpu, Stream, poisoned
 
 GPU = SoftwareGpu()
@@ -44,12 +46,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+class LateLeaving(Leaving):
+    """A sequence of which a slot leaves no sooner than somebody waits for it."""
+
+    def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
+        super().__init__(groups, slots)
+        self._side = torch.cuda.Stream()
+        self._turns = self.blocks(torch.empty(STAGE, dtype=torch.uint8, pin_memory=True))
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            with torch.cuda.stream(self._side):
+                left = next(self._turns, None)
+            self._tell(left or self.slots, done=left is None)
+
+
+class LateOutbox:
+    """In place of the thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.send = LateLeaving
+
+
 def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> None:
     """A history with runners that have captured nothing yet."""
     GPU.restart(pace)
     with GPU.on():
         for pair in (world.pair, world.other):
             pair.runner = Runner(pair.stepper)
+            pair.runner._outbox = LateOutbox(CUDA)
         play(world, acts, seed)
 
 
@@ -65,6 +90,11 @@ def test_what_fails_in_between_leaves_nothing_behind(world: World, acts: list[An
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
 
+@pytest.mark.parametrize("pace", [LATE, 1])
+def test_the_history_that_finds_the_faults_has_none_of_its_own(world: World, pace: int | None) -> None:
+    play_late(world, [*LONG, History.elsewhere, History.load, *LONG], 0, pace)
+
+
 def test_a_record_that_is_read_before_its_step_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Event, "synchronize", lambda self: None)
     with pytest.raises(FAULT):
@@ -76,6 +106,12 @@ def test_records_that_are_written_over_in_flight_are_found(world: World, monkeyp
         monkeypatch.setattr(pair.stepper, "records", pair.stepper.records[:1])
     with pytest.raises(FAULT):
         play_late(world, LONG, 0, 1)
+
+
+def test_slots_that_are_written_over_before_they_left_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LateLeaving, "wait_for", lambda self, slots: None)
+    with pytest.raises(FAULT):
+        play_late(world, [*LONG, History.elsewhere, History.load, *LONG], 0, LATE)
 
 
 def test_a_capture_whose_trials_do_not_wait_for_the_step_in_flight_is_found(

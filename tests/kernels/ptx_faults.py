@@ -24,4 +24,6 @@ def without_reset(ptx: str) -> str:
     return re.sub(rf"@%p\d+ st\.global\.b32 \[ {address} \+ 0 \]", "// \\g<0>", ptx)
 
 
-FAULTS: dict[str, Callable[[str], str]] = {each.__name__: each for each in (without_order, without_barrier, without_reset)}
+FAULTS: dict[str, Callable[[str], str]] = {
+    each.__name__: each for each in (without_order, without_barrier, without_reset)
+}

@@ -215,6 +215,8 @@ class SoftwareGpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if self._working:
             return function(*args, **kwargs)
+        if function is Tensor.is_pinned:
+            return self._is_in(self._pinned, args[0])
         if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == "cuda":
             return self._new(self._owned, function(*args, **kwargs | {"device": "cpu"}))
         if kwargs.pop("pin_memory", False):
