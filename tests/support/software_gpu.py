@@ -48,7 +48,7 @@ class Stream:
         """Let the first `position` pieces happen, and nothing else that they do not wait for."""
         while self.done < position:
             self.done += 1
-            with self._gpu.at_work():
+            with torch._C.DisableTorchFunction():  # what happens on the device is ordinary torch
                 self.work.popleft()()
 
     def synchronize(self) -> None:
@@ -110,14 +110,13 @@ class SoftwareGpu(TorchFunctionMode):
         super().__init__()
         self._owned: dict[int, Tensor] = {}  # device memory by its address; kept, so that no address is used again
         self._pinned: dict[int, Tensor] = {}
-        self._working = False
         self.restart(seed)
 
     # ---- what a test asks
 
     def restart(self, seed: int | None) -> None:
         """Drop all work; from now on at another pace."""
-        self._chance = None if seed is None else random.Random(seed)
+        self.chance = None if seed is None else random.Random(seed)
         self.streams: list[Stream] = []
         self.main = self.current = Stream(self)
         self._capture: Graph | None = None
@@ -170,18 +169,9 @@ class SoftwareGpu(TorchFunctionMode):
             self._capture.work.append(work)
             return
         (stream or self.current).work.append(work)
-        while self._chance and self._chance.random() < 0.6:
-            busy = self._chance.choice(self.streams)
+        while self.chance and self.chance.random() < 0.45:
+            busy = self.chance.choice(self.streams)
             busy.reach(min(busy.done + 1, busy.end))
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Inside, torch computes."""
-        before, self._working = self._working, True
-        try:
-            yield
-        finally:
-            self._working = before
 
     def refuse_in_capture(self, what: str) -> None:
         """RuntimeError as CUDA has it."""
@@ -213,8 +203,6 @@ class SoftwareGpu(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if self._working:
-            return function(*args, **kwargs)
         if function is Tensor.is_pinned:
             return self._is_in(self._pinned, args[0])
         if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == "cuda":

@@ -1,0 +1,98 @@
+"""Kernels as compiled, their programs in random order and interleaved, seeing no more of each other than they must.
+
+Another process does it, since in this one Triton is an interpreter; it runs tests of the kernels, on shapes that have
+more than one program. Every kernel of the package has its place in one of the tables here.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.ptx_faults import FAULTS
+
+ROOT = Path(__file__).parents[2]
+CHIP = 120
+
+# A file with tests, which of them are run, and the kernels that these launch with more than one program.
+RUNS = {
+    ("matmul", "test_split_k and 640"): ("_matmul",),
+    ("residual", "empty_part"): ("_residual",),
+    ("qkv", "empty_part"): ("_qkv",),
+    ("swiglu", "empty_part and _cut1"): ("_swiglu",),
+    ("head", "ties_inside or launches_repeat"): ("_head",),
+    ("markov", "order_of_arrival and 128"): ("_markov_slot",),
+    ("top_k", "second_launch"): ("_top_k",),
+    ("lookup", "what_followed and not reference"): ("_lookup",),
+    ("attention", "two_runs"): ("attention_kernel", "merge_kernel"),
+    ("moe", "best_of_a_softmax and 100 and True"): ("_route",),
+    ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
+    ("embed", "ragged and nvfp4"): ("_embed",),
+    ("taps", "256-256-1001-gather_taps"): ("_gather_taps",),
+    ("convolve", "normed_and_convolved and shape0 and not reference"): ("_convolve_in",),
+    ("convolve", "comes_out and shape0 and False and not reference"): ("_convolve_out",),
+    ("sample", "penalised_for_its_own and 1.3-3-penalise"): ("_penalise",),
+    ("sample", "large_vocabulary"): ("_scan", "_draw"),
+    ("fp4", "ties_and_rows"): ("_quantize_rows",),
+}
+CANNOT = {
+    "_fp4_matmul": "matrix instructions on FP4 with scales of blocks are not interpreted",
+}
+ALONE = {"_accept", "_begin", "_next_tokens", "_propose", "_caught_up", "_select", "_markov_anchor"}  # one program
+QUICK = {"top_k", "lookup"}
+LAUNCH = re.compile(r"^\s+(\w+)\[(grid|\(.*\))\]\(", re.M)
+
+
+def launched() -> dict[str, bool]:
+    """The kernels of the package, and whether each is launched with one program only."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "kernels").glob("*.py"))
+    return {name: grid == "(1,)" for name, grid in LAUNCH.findall(sources)}
+
+
+def test_the_tables_name_every_kernel() -> None:
+    found = launched()
+    raced = [kernel for kernels in RUNS.values() for kernel in kernels]
+    assert sorted(found) == sorted([*raced, *CANNOT, *ALONE])
+    assert {name for name, alone in found.items() if alone} == ALONE
+
+
+def race(run: tuple[str, str], folder: Path, fault: str = "") -> tuple[int, str]:
+    """The exit status of the run's tests and what they printed; its kernels must have run."""
+    name, which = run
+    ran = folder / "ran"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"CHIP": str(CHIP), "RACES": "1", "FAULT": fault, "RAN": str(ran), "PYTHONPATH": str(ROOT)}
+    command = [str(Path(sys.executable).parent / "pytest"), "-q", "-p", "tests.kernels.as_compiled", "--timeout=300"]
+    command += [f"tests/kernels/test_{name}.py", "-k", which]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert set(RUNS[run]) <= set(ran.read_text().split()), done.stdout[-3000:]
+    return done.returncode, done.stdout
+
+
+def assert_numbers_are_wrong(status: int, text: str) -> None:
+    """The tests failed, and for no other reason."""
+    assert status == 1, text[-3000:]
+    assert set(re.findall(r"^E +(assert|\w+Error)\b", text, re.M)) <= {"assert", "AssertionError"}, text[-3000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("run", [pytest.param(run, marks=() if run[0] in QUICK else pytest.mark.slow) for run in RUNS])
+def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> None:
+    status, text = race(run, tmp_path)
+    assert status == 0, text[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("run", [("residual", "empty_part"), ("head", "ties_inside or launches_repeat")])
+def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
+    assert_numbers_are_wrong(*race(run, tmp_path, fault))
+
+
+@pytest.mark.parametrize("fault", ["without_order", "without_reset"])  # one thread stores there, and takes the ticket
+def test_faults_show_in_the_quickest_kernel(fault: str, tmp_path: Path) -> None:
+    assert_numbers_are_wrong(*race(("top_k", "second_launch"), tmp_path, fault))
