@@ -5,7 +5,7 @@
 Every launch is compiled for that compute capability, and its PTX is run by `ptx_machine`: inline assembly, layouts and
 matrix instructions are those of the GPU. With RACES=<seed> programs run in random order, and see of each other what
 they must (`ptx_memory`); FAULT=<name> takes something out of the PTX before (`ptx_faults`); RAN=<file> gets the names
-of the kernels that ran with more than one program. The order of asynchronous copies is not checked.
+of the kernels that ran, and whether with several programs. The order of asynchronous copies is not checked.
 """
 
 import os
@@ -55,8 +55,7 @@ def _as_compiled() -> Iterator[None]:
             values = [bound[name] for name, kind in kernel.src.signature.items() if kind != "constexpr"]
             programs = grid(bound) if callable(grid) else grid
             machines[ptx].launch(programs, values, chance)
-            if prod(programs) > 1:
-                ran.add(kernel.name)
+            ran.add(f"{kernel.name} {'raced' if prod(programs) > 1 else 'alone'}")
 
         with patch.object(JITFunction, "run", run), torch.no_grad():
             yield

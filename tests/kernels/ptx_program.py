@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tests.kernels.ptx_arithmetic import Array, arithmetic, as_register, as_type, integers
+from tests.kernels.ptx_fp4 import scaled_product
 from tests.kernels.ptx_memory import SharedView
 
 OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
@@ -301,16 +302,26 @@ class Program:
                 self._store(rows + np.uint64(2 * c), np.ascontiguousarray(matrix[:, c]), np.ones(len(rows), bool))
 
     def _mma(self, parts: list[str], operands: list[str], active: Array) -> None:
-        assert parts[3] == "m16n8k16", f"unknown: {'.'.join(parts)}"
-        assert parts[-2] == "f16", f"unknown: {'.'.join(parts)}"
-        d, a, b, c = (OPERAND.findall(group.strip("{}")) for group in operands)
-        flat: list[Array] = [
-            as_type(self._read(x), np.uint32).view(np.float16).reshape(self.threads // 32, 8, -1) for x in (*a, *b)
-        ]
-        left = np.concatenate([np.concatenate([flat[0], flat[2]], 2), np.concatenate([flat[1], flat[3]], 2)], 1)
-        right = np.concatenate([flat[4], flat[5]], 2)
-        product: Array = left.astype(np.float64) @ right.astype(np.float64).transpose(0, 2, 1)  # [warps, 16, 8]
+        d, a, b, c = (OPERAND.findall(group.strip("{}")) for group in operands[:4])
+        left, right = ([as_type(self._read(x), np.uint32) for x in group] for group in (a, b))
+        if "block_scale" in parts:
+            assert parts[3] == "m16n8k64", f"unknown: {'.'.join(parts)}"
+            assert operands[5] == operands[7] == "{ 0, 0 }", "scales of other bytes and threads"
+            scales = [as_type(self._read(x), np.uint32) for x in operands[4:8:2]]
+            product = scaled_product(parts, left, right, *scales)
+        else:
+            assert parts[3] == "m16n8k16", f"unknown: {'.'.join(parts)}"
+            assert parts[-2] == "f16", f"unknown: {'.'.join(parts)}"
+            product = self._half_product(left, right)
         for i, register in enumerate(d):
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
             value: Array = (as_type(self._read(c[i]), np.float32).astype(np.float64) + own).astype(np.float32)
             self._write(register, as_register(value), active)
+
+    def _half_product(self, a: list[Array], b: list[Array]) -> Array:
+        """The product float64 [warps, 16, 8] of registers with two float16 each."""
+        a0, a1, a2, a3, b0, b1 = (x.view(np.float16).reshape(self.threads // 32, 8, -1) for x in (*a, *b))
+        left = np.concatenate([np.concatenate([a0, a2], 2), np.concatenate([a1, a3], 2)], 1)
+        right = np.concatenate([b0, b1], 2)
+        product: Array = left.astype(np.float64) @ right.astype(np.float64).transpose(0, 2, 1)
+        return product
