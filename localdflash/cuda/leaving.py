@@ -55,12 +55,14 @@ class Leaving:
                 to[block] = piece.view(part[block].shape)
 
     def move(self, stage: Tensor) -> None:
-        """Move everything; this is the other thread. What fails there is raised by `arrived`."""
-        try:
-            for left in self.blocks(stage):
-                self._tell(left)
-        except BaseException as error:
-            self._error = error
+        """Move everything; this is the other thread."""
+        for left in self.blocks(stage):
+            self._tell(left)
+        self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing leaves any more; an error is raised by `arrived`."""
+        self._error = error
         self._rows.clear()
         self._tell(self.slots, done=True)
 
@@ -99,11 +101,14 @@ class Outbox:
         return leaving
 
     def _move(self, leaving: Leaving) -> None:
-        on_device = self._device.type == "cuda"
-        if self._stage is None:
-            self._stage = torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_device)
-        with ExitStack() as own:
-            if on_device:
-                own.enter_context(torch.cuda.device(self._device))
-                own.enter_context(torch.cuda.stream(torch.cuda.Stream()))
-            leaving.move(self._stage)
+        try:
+            with ExitStack() as own:
+                on_device = self._device.type == "cuda"
+                if on_device:
+                    own.enter_context(torch.cuda.device(self._device))
+                    own.enter_context(torch.cuda.stream(torch.cuda.Stream()))
+                if self._stage is None:
+                    self._stage = torch.empty(STAGE, dtype=torch.uint8, pin_memory=on_device)
+                leaving.move(self._stage)
+        except BaseException as error:  # of another thread: whoever waits must hear of it
+            leaving.end(error)

@@ -80,7 +80,13 @@ def assert_numbers_are_wrong(status: int, text: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("run", [pytest.param(run, marks=() if run[0] in QUICK else pytest.mark.slow) for run in RUNS])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, id=" ".join(kernels), marks=() if run[0] in QUICK else pytest.mark.slow)
+        for run, kernels in RUNS.items()
+    ],
+)
 def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> None:
     status, text = race(run, tmp_path)
     assert status == 0, text[-3000:]
@@ -89,7 +95,7 @@ def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("run", [("residual", "empty_part"), ("head", "ties_inside or launches_repeat")])
+@pytest.mark.parametrize("run", [("residual", "empty_part"), ("head", "ties_inside or launches_repeat")], ids=str)
 def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
     assert_numbers_are_wrong(*race(run, tmp_path, fault))
 
