@@ -15,13 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localdflash.kernels.launch import every_launch, release, wait
+from localdflash.kernels.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.state import CONTEXT, DRAFTED_BY, LIVE, STATUS, STEP
 
 RECORD = 24  # integers in a record
 HEADER = 6  # of them, before the ids
 
 
+@Kernel
 @triton.jit
 def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, STEP: tl.constexpr,
             STATUS: tl.constexpr, DRAFTED_BY: tl.constexpr, PDL: tl.constexpr):  # fmt: skip

@@ -49,13 +49,15 @@ class Sizes(Protocol):
 class MemoryBudget:
     """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
 
-    `beside` a GPU is the memory that holds what of the pair does not lie on it.
+    `beside` a GPU is the memory that holds what of the pair does not lie on it. `spare` are bytes that a context which
+    nobody asked for leaves free besides.
     """
 
     free: int
     margin: int
     what: str
     beside: "MemoryBudget | None" = None
+    spare: int = 0
 
     def holds(self, parts: Parts) -> bool:
         """Whether all parts fit, and the margin stays."""
@@ -125,6 +127,9 @@ def fit(sizes: Sizes, budget: MemoryBudget, wanted: int) -> Fit:
     else:
         if wanted or largest < min(most, LEAST):
             raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
+    if not wanted and budget.spare and largest > COMFORTABLE:
+        roomy = replace(budget, margin=budget.margin + budget.spare)
+        largest = max(largest_context(sizes, drafter, roomy, largest), COMFORTABLE)
     chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 

@@ -68,7 +68,7 @@ class About:
 class Answerer:
     """`stage` is "" before the first use, then "starting", "loading", "ready" or "gone"; `on_stage` gets each change.
 
-    `say` gets lines for the user.
+    What takes long while loading may follow it, as in "loading: compiling 3 of 37". `say` gets lines for the user.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -112,7 +112,7 @@ class Answerer:
         while "context" not in (told := await self._get("/ps?role=chat")):
             if "pair" not in told:
                 raise EngineGone("the chat's model was unloaded: ask again")
-            self._enter("loading")
+            self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
             await asyncio.sleep(LOOK)
         return _about(told)
 

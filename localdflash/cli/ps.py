@@ -44,6 +44,8 @@ def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, str(pair[name])
     if pair.get("drafters"):
         yield "drafts by", ", ".join(pair["drafters"])
+    if pair.get("doing"):
+        yield "loading", str(pair["doing"])
     if pair.get("since"):
         yield "loaded", f"{datetime.fromtimestamp(pair['since']):%Y-%m-%d %H:%M:%S}"
 

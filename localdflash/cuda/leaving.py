@@ -100,6 +100,11 @@ class Outbox:
         self._thread.submit(self._move, leaving)
         return leaving
 
+    def close(self) -> None:
+        """Wait until nothing is on its way; the pinned memory goes."""
+        self._thread.shutdown()
+        self._stage = None
+
     def _move(self, leaving: Leaving) -> None:
         try:
             with ExitStack() as own:

@@ -218,6 +218,12 @@ class CudaPair:
         self.ids, self._sampler = [], None
         self._set_back(0)
 
+    def close(self) -> None:
+        """Let go of all device memory; nothing may be asked of the pair afterwards."""
+        self.runner.close()
+        self._flying.clear()
+        del self.runner, self.stepper
+
     def save(self) -> SavedSequence:
         """See `Pair`. The sequence leaves the device while other steps run."""
         self._set_back(self._computed)

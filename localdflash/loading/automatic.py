@@ -20,14 +20,15 @@ CANNOT = (NoDevice, ModelError, OutOfMemory)  # another backend may do it
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """The pair, and the backend that runs it; a notice says why if that is not the first choice.
 
-    A GPU that is named, or the layers that are to lie on one, mean llama.cpp.
+    A GPU that is named is the CUDA engine's if that has one of this name; layers that are to lie on one mean llama.cpp.
     """
     why = list[str]()
-    if options.device in ("auto", "gpu") and options.gpu_layers < 0 and device.driver_present():
+    if options.gpu_layers < 0 and device.means_gpu(options.device):
         try:
             return "cuda", _noting(load_on("cuda", files, options), UNPROVEN)
         except CANNOT as error:
             why.append(f"not the CUDA engine: {error}")
+        device.give_back()  # llama.cpp may want the GPU
     if options.device not in ("auto", "cpu"):
         try:
             return _on_llamacpp(files, options, why)

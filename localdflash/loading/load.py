@@ -10,7 +10,7 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
-from localdflash.backend.names import Runner
+from localdflash.backend.names import Backend, Runner
 from localdflash.backend.options import Options
 from localdflash.backend.parts import Parts
 from localdflash.backend.running import Running
@@ -26,7 +26,7 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.weights.gguf import headers_kept, read_header
 from localdflash.weights.split import stats_of
 
-DEVICES: Mapping[Runner, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu"), "cuda": ("auto", "gpu")}
+DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
 
 
 class LoadedPair:
@@ -61,8 +61,8 @@ class LoadedPair:
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
-        if backend != "auto" and device not in DEVICES.get(backend, (device,)):
-            raise UsageError(f"--device {device}: only llama.cpp can be told which GPU, not --backend {backend}")
+        if device not in DEVICES.get(backend, (device,)) or (backend, device) == ("cuda", "cpu"):
+            raise UsageError(f"--device {device}: not a device of --backend {backend}; cuda and llama.cpp have GPUs")
         if backend == "auto":
             return load_best(self.files, self.options)
         return backend, load_on(backend, self.files, self.options)

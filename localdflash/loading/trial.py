@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from localdflash import errors
 from localdflash.backend.options import Options
+from localdflash.cuda.device import driver_present
 from localdflash.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.files.paths import cache_folder, create_private
 from localdflash.machine import gpu_watch
@@ -34,11 +35,12 @@ from localdflash.weights.split import files_of, size_of
 
 METHOD = 1  # of trying: what another one found is tried again
 PATIENCE = 60.0  # seconds
+COMPILING = 600.0  # seconds more where there is a GPU that kernels are compiled for
 RATE = 10_000_000  # bytes for each second more: a disk may be slow, and a first load measures
 TOKENS = 4  # written by the child
 LONGEST = 4096  # bytes of a verdict, and of the child's last words
 PROGRAM = "from localdflash.loading.trial import main; main()"
-NOT_TOLD = frozenset({"progress", "costs"})  # fields of the options that no other process can have
+NOT_TOLD = frozenset({"progress", "compiling", "costs"})  # fields of the options that no other process can have
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
 ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
 EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
@@ -82,7 +84,11 @@ def main() -> None:
         out.write(json.dumps(fields) + "\n")
         out.flush()
 
-    options = Options(**json.loads(sys.argv[1]), progress=lambda done, total: tell(done=done, total=total))
+    options = Options(
+        **json.loads(sys.argv[1]),
+        progress=lambda done, total: tell(done=done, total=total),
+        compiling=lambda compiled, kernels: tell(compiled=compiled, kernels=kernels),
+    )
     try:
         with LoadedPair(options, tried=True) as loaded:
             tokenizer = loaded.tokenizer
@@ -123,6 +129,7 @@ def tried(paths: list[Path], options: Options) -> str | None:
     told = {name: value for name, value in vars(options).items() if name not in NOT_TOLD}
     command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(told)]
     limit, expired = PATIENCE + sum(map(size_of, paths)) / RATE, threading.Event()
+    limit += COMPILING if driver_present() else 0.0
     died = gpu_watch.deaths()
     with tempfile.TemporaryFile() as words:
         try:
@@ -159,7 +166,10 @@ def _outcome(lines: IO[bytes] | None, options: Options) -> dict[str, Any] | None
             return None
         if "kind" in told:
             return dict(told)
-        if options.progress:
+        if "kernels" in told:
+            if options.compiling:
+                options.compiling(told["compiled"], told["kernels"])
+        elif options.progress:
             options.progress(told["done"], told["total"])
     return None
 

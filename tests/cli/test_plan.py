@@ -126,7 +126,8 @@ def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
 
 def test_a_gpu_is_planned_by_the_engines_own_sizes(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_gpu(count: int) -> None:
-        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda: MemoryBudget(count, 700 << 20, "GPU memory"))
+        budget = MemoryBudget(count, 700 << 20, "GPU memory")
+        monkeypatch.setattr("localdflash.plan.planner.gpu_budget", lambda _device: budget)
 
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
@@ -194,13 +195,14 @@ def test_ps_prints_the_plan_beside_the_truth(run: Command, monkeypatch: pytest.M
 
 
 def test_ps_of_a_daemon_that_holds_nothing_yet(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0}
+    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0, "doing": "compiling 3 of 37"}
     state = {**pair, "pairs": [pair], "idle_seconds": 0.0}
     monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
     assert [line.split() for line in run("models", "ps").out.splitlines()] == [
         ["pair", "embedded"],
         ["for", "chat"],
         ["requests", "0"],
+        ["loading", "compiling", "3", "of", "37"],
         [],
         ["idle", "0", "s"],
     ]

@@ -12,7 +12,7 @@ here. What the engine has not asked before is an error: it wants to be thought a
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -133,6 +133,7 @@ class SoftwareGpu(TorchFunctionMode):
             "stream": self._using,
             "current_stream": lambda device=None: self.current,
             "synchronize": self._synchronize,
+            "device": lambda device: nullcontext(),
         }
         with patch.multiple(torch.cuda, **cuda), self:
             yield

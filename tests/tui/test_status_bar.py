@@ -82,6 +82,9 @@ def test_no_drafting_has_no_numbers_of_drafting() -> None:
 def test_seconds_of_loading_are_counted() -> None:
     assert line(replace(FULL, stage="loading"), 0.4) == "embedded · loading the model…"
     assert line(replace(FULL, stage="loading"), 3.2) == "embedded · loading the model… 3 s"
+    assert line(replace(FULL, stage="loading: compiling 3 of 37"), 3.2) == (
+        "embedded · loading the model, compiling 3 of 37…"
+    )
 
 
 @pytest.mark.parametrize(

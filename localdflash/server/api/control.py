@@ -36,13 +36,14 @@ async def health(http: HttpRequest) -> Response:
         return json_response({"status": "ok"})
     if engines.error is not None:
         return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
-    return _unhealthy("Loading model")
+    doing = next((worker.doing for worker in engines.workers if worker.doing), "")
+    return _unhealthy("Loading model", **({"doing": doing} if doing else {}))
 
 
-def _unhealthy(message: str) -> Response:
+def _unhealthy(message: str, **more: str) -> Response:
     """An error in llama-server's shape, whose clients look for its words."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
-    return json_response({"status": message.lower(), "error": error}, 503)
+    return json_response({"status": message.lower(), "error": error, **more}, 503)
 
 
 async def models(http: HttpRequest) -> Response:
@@ -135,7 +136,7 @@ async def ps(http: HttpRequest) -> Response:
 def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
     """What is known of one pair."""
     loaded, scheduler = worker.loaded, worker.scheduler
-    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair}
+    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
     if PROGRAM in about.get("memory", ()):
         about["memory"] = _with_prefixes(engines, worker, about["memory"])
     return {
