@@ -38,6 +38,7 @@ RUNS = {
     ("sample", "penalised_for_its_own and 1.3-3-penalise"): ("_penalise",),
     ("sample", "large_vocabulary"): ("_scan", "_draw"),
     ("fp4", "ties_and_rows or test_product and 128-2048"): ("_quantize_rows", "_fp4_matmul"),
+    ("counters", "beside_it and not reference"): ("_set_back",),
     ("accept", "committed_up and not reference"): ("_accept",),
     ("rounds", "not reference"): ("_begin", "_next_tokens", "_propose", "_caught_up"),
     ("selector", "definition and 7-32 and not reference"): ("_select",),
