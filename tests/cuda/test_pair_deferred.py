@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from localdflash.cuda.leaving import Leaving
+from localdflash.cuda.leaving import Leaving, Outbox
 from localdflash.cuda.ops import REFERENCES
 from localdflash.cuda.runner import Runner
 from localdflash.errors import LocaldflashError
@@ -56,7 +56,7 @@ class LateLeaving(Leaving):
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
         super().__init__(groups, slots)
-        self._side = torch.cuda.Stream()
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._turns = self.blocks(torch.empty(STAGE, dtype=torch.uint8, pin_memory=True))
         if GPU.chance and GPU.chance.random() < 0.5:
             self.arrived()
@@ -68,11 +68,12 @@ class LateLeaving(Leaving):
             self._tell(left or self.slots, done=left is None)
 
 
-class LateOutbox:
-    """In place of the thread."""
+class LateOutbox(Outbox):
+    """Without the thread."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.send = LateLeaving
+    def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
+        """See `Outbox`."""
+        return LateLeaving(groups, slots)
 
 
 def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> None:
