@@ -124,7 +124,7 @@ class SoftwareGpu(TorchFunctionMode):
     @contextmanager
     def on(self) -> Iterator[None]:
         """Inside, `torch.cuda` is this device."""
-        cuda = {
+        cuda: dict[str, Any] = {
             "Event": partial(Event, self),
             "Stream": lambda device=None: Stream(self),
             "CUDAGraph": partial(Graph, self),
